@@ -90,7 +90,7 @@ class MoldauDataSource(DataSource):
 class RefusedStreamReader(DataSourceStreamReader):
     """Raises the error of a streaming query when its first batch is planned.
 
-    Spark does not expect errors of ``streamReader``, and shows an error of its own instead.
+    Spark does not expect errors of ``streamReader``, and would replace the error by another one.
     """
 
     def __init__(self, error: ToolError) -> None:
@@ -127,7 +127,7 @@ class MoldauReader(DataSourceReader):
             note_missing("filters of a query do not narrow what is read of topics", "4.1")
 
     def narrow(self, pushed: Sequence["Filter"]) -> Iterator["Filter"]:
-        """Apply filters. Returns the filters that Spark still has to apply."""
+        """Apply filters. Returns the filters that Spark must still apply."""
         from moldau.pipeline.source.pushdown import push
 
         self._narrowing, left = push(pushed)
@@ -162,9 +162,9 @@ class MoldauReader(DataSourceReader):
 class _Pushing:
     """The reader's ``pushFilters``, for sessions with and without filter pushdown.
 
-    Spark refuses readers with this method if ``spark.sql.python.filterPushdown.enabled`` is off, which is the
-    default. To find the method, Spark compares its ``__func__``. Without pushdown Spark applies every filter
-    itself, which is only slower.
+    If ``spark.sql.python.filterPushdown.enabled`` is off, which is the default, Spark refuses readers with
+    this method. To find the method, Spark compares its ``__func__``. Without pushdown Spark applies every
+    filter itself, which is only slower.
     """
 
     def __init__(self, reader: MoldauReader) -> None:

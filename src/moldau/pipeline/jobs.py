@@ -49,9 +49,7 @@ class JobsFile:
 
 
 class Table:
-    """A TOML table whose keys are consumed one by one. A key that is not consumed is reported as a
-    mistake.
-    """
+    """A TOML table whose keys are read one by one. A key that is never read is reported as a mistake."""
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
         self._where = where
@@ -113,8 +111,7 @@ def _setting(value: Any) -> str:
 
 def read_jobs(path: str, bootstrap: str | None = None) -> JobsFile:
     """Read a file in TOML. ``bootstrap`` is used if the file has no address. Raises :class:`ToolError` with
-    one line.
-    """
+    one line."""
     try:
         with open(path, "rb") as file:
             found = tomllib.load(file)
@@ -126,7 +123,7 @@ def read_jobs(path: str, bootstrap: str | None = None) -> JobsFile:
 
 
 def usual_jobs(bootstrap: str | None = None) -> JobsFile:
-    """The jobs that maintain a cluster if there is no file."""
+    """The maintenance jobs of a cluster. They run if there is no file."""
     return parse_jobs("the usual jobs", USUAL_JOBS, bootstrap)
 
 

@@ -1,6 +1,5 @@
-"""Checks for the packages and Java that Spark jobs need and a broker does not. It does not import the
-packages.
-"""
+"""Checks for the packages and Java that Spark jobs need and a broker does not need. It does not import the
+packages."""
 
 import importlib.util
 import os
@@ -14,7 +13,7 @@ PACKAGES: Final = ("pyspark", "pyarrow", "pyiceberg", "numpy", "pandas", "fastav
 
 
 def missing_packages(packages: Sequence[str] = PACKAGES) -> str | None:
-    """One line that says what to install, or ``None``."""
+    """One line that says what to install; ``None`` if nothing is missing."""
     absent = [name for name in packages if importlib.util.find_spec(name) is None]
     if not absent:
         return None
@@ -22,7 +21,7 @@ def missing_packages(packages: Sequence[str] = PACKAGES) -> str | None:
 
 
 def missing_java() -> str | None:
-    """One line that says what to install, or ``None``."""
+    """One line that says what to install; ``None`` if nothing is missing."""
     home = os.environ.get("JAVA_HOME")
     if home:
         if os.access(os.path.join(home, "bin", "java"), os.X_OK):

@@ -1,9 +1,9 @@
-"""Runs several jobs at intervals in one process with one Spark session, and keeps their history, lag and
-bytes.
+"""Runs several jobs at intervals in one process with one Spark session. It records the history, lag and bytes
+of each job.
 
 Each job has a thread, so that a long job does not delay the others. Spark shares the cores among the jobs. A
-failed round is reported and counted. The job runs again when its next round is due, because every job is safe
-to repeat.
+failed round is reported and counted. The job runs again when its next round is due, because every job may be
+repeated safely.
 """
 
 import contextlib
@@ -86,7 +86,7 @@ class JobRunner:
         meters: Meters | None = None,
         history_path: str | None = None,
     ) -> None:
-        """``tell`` is called after each round, from the job's thread, one at a time.
+        """``tell`` is called after each round, from the thread of the job. Only one call runs at a time.
 
         Raises :class:`ToolError` if the history cannot be written; later failures to write are ignored.
         """

@@ -1,4 +1,4 @@
-"""Runs the units of a job, on Spark or in this process; and reports its progress."""
+"""Runs the units of a job, on Spark or in this process, and reports its progress."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ class RunUnits(Protocol):
 
 
 class Lag:
-    """Number of offsets that a source has and a target has not, as of a job's last check.
+    """Number of offsets that a source has and a target does not have, according to a job's last check.
 
     It is set before the work of a round, and at the end of the round.
     """

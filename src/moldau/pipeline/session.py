@@ -34,9 +34,8 @@ SETTINGS: Final = {
     "spark.driver.memory": "1g",
 }
 QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
-"""Java option for jobs. Their tasks run in Python, and Java only handles coordinates. The second compiler
-would use more CPU time than all other work for minutes, without a benefit.
-"""
+"""Java option for jobs. The tasks of jobs run in Python, and Java only handles coordinates. Java's second
+compiler would use more CPU time than all other work for minutes, without a benefit."""
 POLL_S: Final = 0.5
 STANDALONE: Final = "spark://"
 YARN: Final = "yarn"
@@ -64,16 +63,14 @@ def open_session(master: str | None = None, **settings: str) -> SparkSession:
 
 
 def java_options(logging: str) -> str:
-    """Java options of the driver, with a file of log settings. Options are split at spaces, so the file is
-    given as a URI, which contains none.
-    """
+    """Java options of the driver, including a file of log settings. Options are split at spaces. Therefore
+    the file is given as a URI, which contains no spaces."""
     return f"-Dlog4j2.configurationFile={pathlib.Path(logging).as_uri()} -XX:+UseSerialGC"
 
 
 def check_master(master: str | None) -> None:
     """Raises :class:`ToolError` for a standalone master that does not listen, because Spark itself would
-    retry for a minute; and for a master for which Spark's launcher would only print a trace.
-    """
+    retry for a minute. Also raises it for a master for which Spark's launcher would only print a trace."""
     if master is None:
         return
     if not master.startswith(MASTERS):
@@ -97,7 +94,8 @@ class Display(Protocol):
     """Shows the progress of jobs. Several threads call it."""
 
     def show(self, job: str, done: int, total: int, size_bytes: int) -> None:
-        """Show the progress: ``done`` of ``total`` units, and the bytes that these units have written."""
+        """Show the progress: the number ``done`` of ``total`` units, and the bytes that these units have
+        written."""
         ...
 
     def end(self, job: str) -> None: ...
@@ -132,7 +130,7 @@ class SparkPool:
         return SparkUnits(self, job, self._display)
 
     def cancel(self) -> None:
-        """Cancel the running work. Callers that wait for it get an error."""
+        """Cancel the running work. Callers that wait for the work get an error."""
         if self._session is not None:
             with contextlib.suppress(Exception):
                 self._session.sparkContext.cancelAllJobs()
@@ -207,7 +205,7 @@ class SparkUnits:
 
 
 class _Measured:
-    """Calls a function and sums up the bytes that it reports; it is sent to the tasks."""
+    """Calls a function and sums up the bytes that it reports. It is sent to the tasks."""
 
     def __init__(self, function: Callable[[Any], Any], made: Accumulator[int]) -> None:
         self._function = function

@@ -1,7 +1,7 @@
 """Interfaces of Python data sources that only newer versions of Spark have.
 
 Moldau runs on Spark 4.0 and newer. If an interface is missing, the results are the same. :func:`note_missing`
-then logs the disadvantage and the version that has the interface.
+then logs the disadvantage and the first version that has the interface.
 """
 
 import functools

@@ -11,25 +11,23 @@ from moldau.objects.storage import StorageError
 from moldau.runtime.errors import KafkaError
 
 _FREEZES_LEFT: Final = iter(range(2))
-"""There are two freezes, because the first task imports more modules: PyArrow imports pandas when it gets the
-first numpy array.
-"""
+"""There are two freezes, because the first task imports more modules. For example, PyArrow imports pandas
+when it gets the first numpy array."""
 
 
 _SPARKS_PROCESS: Final = frozenset(
     {"SPARK_REUSE_WORKER", "PYTHON_WORKER_FACTORY_SECRET", "PYTHON_WORKER_FACTORY_SOCK_PATH"}
 )
-"""Environment variables. At least one of them is set in each process that Spark starts. The first is not set
-in the process that plans batches of streams.
-"""
+"""Environment variables. At least one of them is set in each process that Spark starts. The first variable is
+not set in the process that plans batches of streams."""
 
 
 def settle() -> None:
-    """Freeze existing objects. Call it at the start of a task or a plan, after the imports. Elsewhere it does
-    nothing.
+    """Freeze existing objects. Call this at the start of a task or a plan, after the imports. Elsewhere it
+    does nothing.
 
     PySpark runs the garbage collector after each task or plan. A worker with this package's modules has
-    70,000 objects, and a collection takes 35 ms, which is enough to decode 200,000 records. Therefore the
+    70,000 objects, and a collection takes 35 ms. In this time 200,000 records can be decoded. Therefore the
     objects that exist at the start of the first two tasks are frozen.
     """
     if _is_sparks() and next(_FREEZES_LEFT, None) is not None:

@@ -8,7 +8,7 @@ from moldau.records.batch import Buffer, check_batch
 from moldau.records.errors import CorruptRecordError
 
 DAMAGES_MAX: Final = 1000
-"""Maximum number of damages of a unit that are listed one by one; further damages are only counted."""
+"""Maximum number of damages of a unit that are listed one by one. Further damages are only counted."""
 
 MISSING: Final = "missing"
 CORRUPT: Final = "corrupt"
@@ -17,7 +17,7 @@ UNREADABLE: Final = "unreadable"
 
 
 class Damage(NamedTuple):
-    """A fault in the data. Offsets are inclusive; ``object_key`` names the faulty object, if any."""
+    """A fault in the data. Offsets are inclusive. ``object_key`` names the faulty object, if there is one."""
 
     kind: str
     topic: str
@@ -41,7 +41,7 @@ class Checked(NamedTuple):
 
 
 def total(checked: Iterable[Checked]) -> Checked:
-    """The sums over all units, and their first damages in order."""
+    """The sums over all units, and the first damages of the units in order."""
     units = list(checked)
     damages = sorted(
         (damage for unit in units for damage in unit.damages),
@@ -78,8 +78,7 @@ def find_gaps(batches: Sequence[BatchCoordinate], start: int, end: int) -> list[
 
 def uncovered(held: Iterable[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
     """Gaps from ``start`` to before ``end`` that no segment contains. Each gap is its first and last offset.
-    Segments in ``held`` may overlap or be listed twice.
-    """
+    Segments in ``held`` may overlap or occur twice."""
     gaps: list[tuple[int, int]] = []
     position = start
     for first, last in sorted(held):

@@ -1,9 +1,9 @@
 """``moldau pipeline orphans``: finds objects that no coordinator refers to, by listing the store in parallel.
 
 A task lists one shard of the store and asks every coordinator about objects that are old enough. The brokers'
-own scan follows the same rules. No coordinator refers to the parts that killed tasks of a sink left, so they
-are checked by their age alone. Nothing is removed by default. A place that the cluster's brokers have not
-claimed is not checked, because every object in it would be an orphan.
+own scan follows the same rules. Killed tasks of a sink may leave parts, which no coordinator refers to. Only
+the age of these parts is checked. Nothing is removed by default. If the cluster's brokers have not claimed
+the place in the store, it is not checked, because every object in it would be an orphan.
 """
 
 import asyncio
@@ -38,9 +38,8 @@ EXAMPLES_MAX: Final = 100
 TIER_AGE_MS: Final = 3_600_000
 """Minimum age of orphans in the tier. It is longer than any lease, because younger objects may be in use."""
 PARTS_GRACE_MS: Final = 24 * 60 * 60 * 1000
-"""Default grace period of parts. It is longer than a batch or a job whose driver still needs its parts. A
-batch or job that takes longer fails, and nothing is written twice or lost.
-"""
+"""Default grace period of parts. It is longer than any batch or job whose driver still needs its parts. If a
+batch or job takes longer, it fails, and no record is written twice or lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,8 @@ class OrphansJob:
 
 
 class FixedClock:
-    """A clock that stands at the driver's time. An object must not seem older to a task that starts late."""
+    """A clock that always shows the driver's time. Otherwise an object would seem older to a task that starts
+    late."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -66,7 +66,7 @@ class FixedClock:
 
 @dataclass(frozen=True, slots=True)
 class ScanFolders:
-    """Scans one folder of the store; it is sent to the tasks."""
+    """Scans one folder of the store. It is sent to the tasks."""
 
     bootstrap: str
     storage: StorageSettings
@@ -152,9 +152,8 @@ def reconcile_deletions(job: OrphansJob, run: RunUnits, clock: Clock | None = No
 
 
 def _scan_tier(job: OrphansJob, scan: ScanFolders, run: RunUnits) -> Sequence[TierReport]:
-    """Scan the tier's objects. Returns nothing if the segments are not stored by the built-in storage
-    manager.
-    """
+    """Scan the tier's objects. Returns an empty result if another storage manager than the built-in one
+    stores the segments."""
     tier, folders = asyncio.run(_tier_of(job, scan))
     if tier is None or not folders:
         return ()

@@ -25,10 +25,11 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class VerifyUnit:
-    """Offsets of one topic to verify, either in partitions of one coordinator, or in one partition in the
-    tier.
+    """Offsets of one topic to verify. They are either in partitions of one coordinator, or in one partition
+    in the tier.
 
-    In the tier, the unit reads the objects of ``segments``; if there are none, it reads through the leader.
+    In the tier, the unit reads the objects of ``segments``. If there are no segments, it reads through the
+    leader.
     """
 
     topic: str
@@ -37,11 +38,10 @@ class VerifyUnit:
     coordinator_id: int | None
     """``None`` for a unit in the tier."""
     begins: Mapping[int, int] = field(default_factory=dict)
-    """The start of the live offsets, by partition. Only a unit whose range begins there checks a batch that
-    begins before the range.
-    """
+    """The start of the live offsets, by partition. A batch that begins before this start is checked only by
+    the unit whose range begins there."""
     segments: tuple[SegmentObject, ...] = ()
-    """The remote segments that contain the unit's only range."""
+    """The remote segments that contain the range of a unit in the tier. Such a unit has only one range."""
 
 
 class SegmentCheck:
@@ -104,9 +104,8 @@ class SegmentCheck:
             self._bad(GAP, segment, position, f"the segment ends before offset {position}")
 
     async def _batches(self, segment: SegmentObject) -> AsyncIterator[memoryview]:
-        """Each batch of a segment, by the sizes in the headers. Remaining bytes at the end are returned as a
-        batch, too.
-        """
+        """Each batch of a segment, found by the sizes in the headers. Remaining bytes at the end are returned
+        as a batch, too."""
         at = 0
         while at < segment.size_bytes:
             size = min(CHUNK_BYTES, segment.size_bytes - at)

@@ -1,4 +1,5 @@
-"""Orphans in the remote tier: objects that failed or late attempts to build segments left without metadata.
+"""Orphans in the remote tier: objects of attempts to build segments that failed or were late, and have no
+metadata.
 
 This scan only counts them. The leaders' own scan removes them, because only a leader can be sure that no
 other node will publish an attempt.
@@ -44,7 +45,7 @@ class TierReport(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScanTier:
-    """Lists the objects of a topic's segments; it is sent to the tasks."""
+    """Lists the objects of a topic's segments. It is sent to the tasks."""
 
     bootstrap: str
     tier: Tier
@@ -73,8 +74,8 @@ class ScanTier:
                     }
                 old |= here
                 if here:
-                    # The metadata are requested after the listing, so that they include each segment
-                    # published in the meantime.
+                    # The metadata are requested after the listing. Therefore they include each segment that
+                    # was published in the meantime.
                     orphans += await self._unknown(client, folder, number, sorted(here))
         finally:
             await storage.close()
@@ -103,11 +104,11 @@ def is_orphan(key: str, known: dict[UUID, TieredSegment]) -> bool:
     """Whether an object belongs to no existing segment, or to an attempt that was not published."""
     parsed = parse_segment_key(key)
     if parsed is None:
-        return False  # another program's object
+        return False  # an object of another program
     segment = known.get(parsed.id.id)
     if segment is None:
         return True
     if segment.state != RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-        return False  # being built, or being deleted
+        return False  # the segment is being built or deleted
     published = decode_location(segment.custom_metadata).attempt if segment.custom_metadata else ""
     return parsed.attempt != published

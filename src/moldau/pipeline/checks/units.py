@@ -27,7 +27,7 @@ READS_AHEAD: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Checks units; it is sent to the tasks."""
+    """Checks units. It is sent to the tasks."""
 
     bootstrap: str
     storage: StorageSettings
@@ -89,7 +89,7 @@ class WalCheck:
         partition = row.partition_index
         position, end = positions[partition], ends[partition]
         if row.error in (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id):
-            return self._passed(positions, partition, end, end)  # deleted meanwhile
+            return self._passed(positions, partition, end, end)  # the partition was deleted in the meantime
         behind = row.wal_start_offset if row.moved_to_tier else row.log_start_offset
         if row.moved_to_tier or row.error is ErrorCode.offset_out_of_range:
             if behind > position:
@@ -110,7 +110,7 @@ class WalCheck:
         else:
             positions[partition] = reached
         if batches and batches[0].base_offset < position != self._unit.begins.get(partition, position):
-            return batches[1:]  # another unit reads it
+            return batches[1:]  # another unit reads this batch
         return batches
 
     def _passed(
@@ -139,9 +139,8 @@ class WalCheck:
     async def _fetched(
         self, reads: Sequence[PlannedRead]
     ) -> AsyncIterator[tuple[PlannedRead, memoryview | None]]:
-        """The bytes of each range, a few ranges read ahead; ``None`` for a range that is missing or
-        incomplete.
-        """
+        """The bytes of each range. A few ranges are read ahead. ``None`` for a range that is missing or
+        incomplete."""
         todo, flights = deque(reads), deque[tuple[PlannedRead, asyncio.Task[memoryview | None]]]()
         try:
             while todo or flights:

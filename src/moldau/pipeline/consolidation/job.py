@@ -1,4 +1,4 @@
-"""Consolidation on Spark: leaders plan segments, tasks build and copy them, leaders publish.
+"""Consolidation on Spark: leaders plan segments, tasks build and copy them, leaders publish them.
 
 The driver makes no decisions. A crashed driver leaves plans that expire with their leases, and orphans. Two
 drivers get different partitions. A copy that is reported late, twice or to a former leader is refused, or
@@ -56,7 +56,7 @@ class ConsolidateJob:
     lease_ms: int = LEASE_MS
     timeout_s: float = 30.0
     storage: Mapping[str, str] = field(default_factory=dict)
-    """``diskless.storage.*`` and ``rsm.config.*``, where the brokers do not provide them."""
+    """``diskless.storage.*`` and ``rsm.config.*``, if the brokers do not provide them."""
 
 
 @dataclass(slots=True)
@@ -71,8 +71,8 @@ def consolidate_once(job: ConsolidateJob, run: RunUnits) -> dict[str, Any]:
     """Consolidate all records that fill segments now. Returns the results and the leases of other engines as
     JSON.
 
-    Raises :class:`ToolError` where this cluster cannot be consolidated from outside, or when several plans in
-    a row fail; ``KafkaError`` for errors of brokers.
+    Raises :class:`ToolError` if this cluster cannot be consolidated from outside, or when several plans in a
+    row fail. Raises ``KafkaError`` for errors of brokers.
     """
     totals = _Totals()
     barren = 0
@@ -84,8 +84,8 @@ def consolidate_once(job: ConsolidateJob, run: RunUnits) -> dict[str, Any]:
         try:
             _carry_out(job, plan, run, totals)
         finally:
-            # Unpublished segments may be planned again by other engines at once. After a kill this is
-            # possible when the lease ends.
+            # Other engines may plan unpublished segments again at once. If this driver is killed, they may do
+            # so when the lease ends.
             _ask_quietly(job, partial(give_up, plan=plan))
         barren = barren + 1 if totals.segments == before else 0
         if barren == BARREN_ROUNDS_MAX:
@@ -133,8 +133,7 @@ def _carry_out(job: ConsolidateJob, plan: ClusterPlan, run: RunUnits, totals: _T
 
 async def _builder(client: Client, job: ConsolidateJob, plan: ClusterPlan) -> BuildUnits:
     """The builder of units, with access to both stores. Raises :class:`ToolError` if a store is not
-    accessible.
-    """
+    accessible."""
     wal = await find_storage(
         client, {key: value for key, value in job.storage.items() if key.startswith(OPTION_PREFIX)}
     )
@@ -154,9 +153,8 @@ async def _builder(client: Client, job: ConsolidateJob, plan: ClusterPlan) -> Bu
 def _remote_configs(
     job: ConsolidateJob, wal: StorageSettings, url: str, prefix: str | None
 ) -> dict[str, str]:
-    """Configs of the remote storage. As in a broker, it is the WAL's store with its options, unless another
-    store is configured.
-    """
+    """Configs of the remote storage. As in a broker, the remote storage is the WAL's store with its options,
+    unless another store is configured."""
     given = {
         key.removeprefix(REMOTE_PREFIX): value
         for key, value in job.storage.items()

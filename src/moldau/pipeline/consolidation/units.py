@@ -40,11 +40,11 @@ class CopiedUnit:
     segments: tuple[CopiedSegment, ...]
     size_bytes: int = 0
     failure: str | None = None
-    """The reason why no segments were built; the unit is then planned again."""
+    """The reason why no segments were built. The unit is then planned again."""
 
 
 _MEMORY: Final[list[memoryview]] = []
-"""Memory that the tasks of this process use one after the other, because reused pages cost nothing."""
+"""Memory that the tasks of this process use one after the other. Reused pages of memory cost nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,10 @@ def check_no_iceberg(folder: str) -> None:
 
 
 def open_catalog(to: str, properties: Mapping[str, str] | None = None) -> Catalog:
-    """The catalog named ``to``; ``properties`` override pyiceberg's configuration.
+    """The catalog with the name ``to``; ``properties`` override pyiceberg's configuration.
 
-    If neither configures a catalog, ``to`` is a local folder that is the warehouse and has a catalog in
-    SQLite. Raises :class:`ToolError` for a catalog that cannot be opened.
+    If neither of the two configures a catalog, ``to`` is a local folder. It is the warehouse and has a
+    catalog in SQLite. Raises :class:`ToolError` for a catalog that cannot be opened.
     """
     try:
         configured: dict[str, Any] | None = Config().get_catalog_config(to)
@@ -44,7 +44,8 @@ def open_catalog(to: str, properties: Mapping[str, str] | None = None) -> Catalo
         return _open_folder(to)
     try:
         return load_catalog(to, **{**(configured or {}), **(properties or {})})
-    # Each catalog's libraries raise their own types of errors for its configuration, packages and server.
+    # The libraries of each catalog raise different types of errors for a wrong configuration, a missing
+    # package or a server.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ToolError(f"the catalog {to} cannot be opened: {reason}") from error
@@ -60,7 +61,7 @@ def _open_folder(folder: str) -> SqlCatalog:
     if any(mark in path for mark in _MARKS_OF_URIS):
         raise ToolError(f"{path}: Iceberg names files by URIs, so a folder's path has none of # ? %")
     check_no_parquet(path)
-    found = foreign_content(path)  # before the catalog, because another driver may create it meanwhile
+    found = foreign_content(path)  # checked before another driver can create the catalog
     if found is not None and not os.path.exists(os.path.join(path, CATALOG_FILE)):
         raise ToolError(f"{path} holds {found}: take another folder")
     make_folder(path)

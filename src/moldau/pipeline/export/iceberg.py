@@ -1,14 +1,14 @@
 """Export of a topic to an Iceberg table that contains each record once.
 
-Tasks write files without references. One commit then adds them to the table and, in the same compare-and-set
-of the catalog, writes the exported offsets of each partition into the table's *properties*, because snapshots
-expire and properties do not. A driver that crashes before its commit leaves unreferenced files. If it crashes
-after its commit, the next driver finds the commit in the properties. Of two concurrent drivers one commits
-and the other is refused.
+Tasks write files without references. One commit then adds the files to the table. In the same compare-and-set
+of the catalog, it writes the exported offsets of each partition into the table's *properties*. It uses
+properties because snapshots expire. A driver that crashes before its commit leaves unreferenced files. If it
+crashes after its commit, the next driver finds the commit in the properties. If two drivers run concurrently,
+one commits and the other is refused.
 
-Records that cannot be decoded (dead letters) are in a table of their own. The commit of a round names its
-files of dead letters in a property. A second commit adds them to the dead letters' table, unless that table
-has the round already; so the next driver completes the work of a crashed one. In a replay, the first commit
+Records that cannot be decoded (dead letters) are in a separate table. The commit of a round names its files
+of dead letters in a property. A second commit adds them to the dead letters' table, unless that table already
+has the round. Therefore the next driver completes the work of a crashed driver. In a replay, the first commit
 adds the records that can be decoded now, and names the files that replace the dead letters.
 """
 
@@ -83,7 +83,7 @@ def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     if found is not None:
         _check_not_set_back(found)
         _finish_dead_letters(catalog, found, topic)
-    bounds = request.find_bounds()  # after the table, so the topic never ends too early
+    bounds = request.find_bounds()  # read after the table, so that no end is too old
     if found is not None:
         _check_same_topic(found, topic, bounds.topic_id)
     covered: Covered = {} if found is None else _covered(found)
@@ -105,7 +105,7 @@ def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     folders = _folder(table), _dead_letters_folder(table)
     layout = layout_of(table.metadata, values.schema, _label(table))
     written = _written(request.run(AttemptUnits(request.source, *folders, values, layout), units))
-    filled = [file for file in written if file.records or file.dead]  # some offsets are not records
+    filled = [file for file in written if file.records or file.dead]  # some offsets have no record
     _commit(table, written, {**_progress(after), RANGES_PROPERTY: json.dumps(units)}, replaces=False)
     _finish_dead_letters(catalog, table, topic)
     return RoundOutcome(filled, after, dead_letters)
@@ -192,9 +192,8 @@ def _check_same_topic(table: Table, topic: str, topic_id: str) -> None:
 
 
 def _check_not_set_back(table: Table) -> None:
-    """Refuse a table that another tool has set back to an earlier snapshot. Its properties still say that it
-    has the records of the later rounds.
-    """
+    """Refuse a table that another tool has reset to an earlier snapshot. The table's properties still say
+    that it has the records of the later rounds."""
     last = table.properties[BATCH_PROPERTY]
     snapshot = table.current_snapshot()
     while snapshot is not None:
@@ -204,7 +203,7 @@ def _check_not_set_back(table: Table) -> None:
         if snapshot.parent_snapshot_id is None:
             return
         snapshot = table.snapshot_by_id(snapshot.parent_snapshot_id)
-        if snapshot is None:  # it has expired
+        if snapshot is None:  # the snapshot has expired
             return
     there = "0" if snapshot is None else summary[BATCH_PROPERTY]
     if there != last:
@@ -243,12 +242,12 @@ def _new_table(catalog: Catalog, topic: str, values: ValueFormat, topic_id: str)
         TOPIC_ID_PROPERTY: topic_id,
         BATCH_PROPERTY: "0",
         VALUES_PROPERTY: render_format(values),
-        # A retry would add the files to another driver's snapshot; it must be refused instead.
+        # A retry would add the files to another driver's snapshot. It must be refused instead.
         RETRIES_PROPERTY: "0",
     }
     table = _create(catalog, table_name(topic), values.schema, properties)
     if any(table.properties.get(name) != value for name, value in properties.items()):
-        raise _another_driver(table)  # another driver created the table, and may have filled it since
+        raise _another_driver(table)  # another driver has created the table, and may have added records since
     return table
 
 
@@ -274,7 +273,7 @@ def _dead_letters_folder(table: Table) -> TableFolder:
 
 
 def _move_on(table: Table, covered: Covered) -> None:
-    """Record the table's start, or a jump over deleted records, when there is nothing to read."""
+    """Record the table's start, or a jump over deleted records, when there is no record to read."""
     progress = _progress(covered)
     with _refusable(table), table.transaction() as change:
         change.set_properties(progress)
@@ -309,18 +308,17 @@ def _data_file(table: Table, file: WrittenUnit) -> DataFile:
 
 
 def _append_nothing(change: Transaction, summary: dict[str, str]) -> None:
-    """Add an empty snapshot. Only a snapshot excludes another driver; properties alone would overwrite its
-    properties.
-    """
+    """Add an empty snapshot. Only a snapshot excludes another driver. A commit of only properties would
+    overwrite the properties of the other driver."""
     with change.update_snapshot(snapshot_properties=summary).fast_append():
         pass
 
 
 def _add_columns(table: Table, values: ValueFormat) -> None:
-    """Add columns in a separate commit. New or wider columns are harmless if the round then fails.
+    """Add columns in a separate commit. If the round fails afterwards, new or wider columns are harmless.
 
     This commit does not exclude a concurrent driver that adds no columns. ``table`` then has the state that
-    the other driver committed, and continuing would apply this round on top of that state.
+    the other driver committed. If this driver continued, it would apply this round on top of that state.
     """
     batch_id, progress = table.properties[BATCH_PROPERTY], _covered(table)
     with _refusable(table), _followed(table), table.transaction() as change:
@@ -363,7 +361,7 @@ def _refusable(table: Table) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _followed(table: Table) -> Iterator[None]:
-    """Turn pyiceberg's error about files or columns that do not fit the table into a single line."""
+    """Turn pyiceberg's error about files or columns that do not match the table into a single line."""
     try:
         yield
     except (ValueError, KeyError, ResolveError, ValidationError) as error:

@@ -51,16 +51,15 @@ class ExportJob:
     replay: bool = False
     """Decode the dead letters again instead of new records."""
     changes: Sequence[ColumnChange] = ()
-    """Columns whose type the replay changes."""
+    """Columns whose type changes in the replay."""
     catalog_properties: Mapping[str, str] = field(default_factory=dict)
     storage: Mapping[str, str] = field(default_factory=dict)
     """``diskless.storage.*`` and ``rsm.config.*``, if the brokers do not provide them."""
 
 
 class Exported(NamedTuple):
-    """The result of a round. ``lag_records`` is the number of offsets that are in the topic and not in the
-    table.
-    """
+    """The result of a round. ``lag_records`` is the number of offsets that are in the topic but not in the
+    table."""
 
     files: list[WrittenUnit]
     lag_records: int
@@ -82,7 +81,7 @@ class Exported(NamedTuple):
 
 
 def export_once(job: ExportJob, run: RunUnits, lag: Lag | None = None) -> Exported:
-    """Run one round, whose units ``run`` executes. ``lag`` is set before the work and at its end.
+    """Run one round. ``run`` executes its units. ``lag`` is set before the work and at its end.
 
     Raises :class:`moldau.client.errors.ToolError` and ``KafkaError``.
     """
@@ -104,7 +103,7 @@ def export_once(job: ExportJob, run: RunUnits, lag: Lag | None = None) -> Export
 
 
 async def _source(job: ExportJob) -> TopicSource:
-    # The topic is looked up before anything is created, so that a mistyped name leaves nothing behind.
+    # The topic is looked up before anything is created. A mistyped name therefore creates nothing.
     async with connected(job.bootstrap, job.timeout_s) as client:
         topic = await client.topic(job.topic)
         wal = await find_wal_access(client, topic, job.storage)

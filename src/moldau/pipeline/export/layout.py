@@ -33,7 +33,7 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class ExportLayout:
-    """The columns that an export writes to a table; the object is sent to the tasks."""
+    """The columns that an export writes to a table. The object is sent to the tasks."""
 
     schema: pa.Schema
     partitioning: "Partitioning | None"
@@ -84,7 +84,7 @@ def layout_of(metadata: "TableMetadata", columns: pa.Schema, table: str) -> Expo
     """The table's layout for an export's columns. Raises :class:`ToolError` for an unsupported partition
     spec.
     """
-    # Imported by drivers only: tasks do not need it, and it is slow.
+    # Only drivers import this, because tasks do not need it and the import is slow.
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     ids = _ids_by_source(metadata)
@@ -98,10 +98,10 @@ def layout_of(metadata: "TableMetadata", columns: pa.Schema, table: str) -> Expo
 def stored_columns(metadata: "TableMetadata", columns: pa.Schema, before: pa.Schema, table: str) -> pa.Schema:
     """The columns of an export with the table's names and types. New columns are unchanged.
 
-    ``before`` has the columns that the export wrote earlier. If another tool dropped one, it is left out.
-    Raises :class:`ToolError` for a new column whose name another tool has given to an older column.
+    ``before`` has the columns that the export wrote earlier. A column that another tool has dropped is
+    skipped. Raises :class:`ToolError` for a new column whose name another tool has given to an older column.
     """
-    # Imported by drivers only: tasks do not need it, and the import is slow.
+    # Only drivers import this, because tasks do not need it and the import is slow.
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     schema = metadata.schema()
@@ -129,9 +129,8 @@ def _check_names(fields: Any, table: str, path: str) -> None:
 
 
 def _ids_by_source(metadata: "TableMetadata") -> Mapping[tuple[int, str], int]:
-    """Field ids by the parent's id and the field's original name. Of two fields with one name, an existing
-    field is preferred to a dropped one.
-    """
+    """Field ids by the parent's id and the field's original name. If two fields have the same name, an
+    existing field is preferred to a dropped one."""
     live = set(metadata.schema().field_ids)
     found: dict[tuple[int, str], int] = {}
     seen: set[int] = set()

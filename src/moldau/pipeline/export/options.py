@@ -34,7 +34,7 @@ def value_format(
 
 
 def read_text(given: str) -> str:
-    """A text itself, or the content of the file ``@PATH``."""
+    """The text itself, or the content of the file ``@PATH``."""
     if not given.startswith(FILE_MARK):
         return given
     path = given.removeprefix(FILE_MARK)
@@ -48,7 +48,7 @@ def read_text(given: str) -> str:
 
 
 def parse_writers(given: Mapping[str, str]) -> dict[int, str]:
-    """Schemas' ids and texts or files. Raises :class:`ToolError`."""
+    """Ids of schemas, each with a text or a file. Raises :class:`ToolError`."""
     found = {}
     for number, schema in given.items():
         if not (number.isascii() and number.isdigit()) or int(number) >= 2**32:
@@ -58,7 +58,7 @@ def parse_writers(given: Mapping[str, str]) -> dict[int, str]:
 
 
 def resolved(path: str, folder: str) -> str:
-    """The option with ``@PATH`` made relative to a folder."""
+    """The option. A path in ``@PATH`` is made relative to a folder."""
     if not path.startswith(FILE_MARK):
         return path
     return FILE_MARK + os.path.join(folder, path.removeprefix(FILE_MARK))

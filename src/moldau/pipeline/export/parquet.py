@@ -2,9 +2,9 @@
 
 The folder ``_moldau`` contains numbered plans. A plan names the files of one round by their offsets and
 describes the decoding of values. A plan is created only if no other plan has its number; this is the only
-compare-and-set. A round first completes the last plan, whichever driver created it, and then creates the
-next. Therefore a crashed driver, a repeated task and two concurrent drivers all lead to the same files. Plans
-are never removed, so that a delayed driver cannot use an old number again.
+compare-and-set. A round first completes the last plan, even if another driver created it, and then creates
+the next plan. Therefore a crashed driver, a repeated task and two concurrent drivers all produce the same
+files. Plans are never removed, so that a delayed driver cannot use an old number again.
 
 Records that cannot be decoded are in ``_dead_letters/<generation>``. A replay is a plan, too. It moves the
 records that can be decoded now to the table, and the other dead letters to the next generation. Therefore a
@@ -85,7 +85,7 @@ class ParquetFolder:
             raise ToolError(f"{path} is not a plan that this version of Moldau can read") from error
 
     def create(self, plan: ParquetRound) -> bool:
-        """Create the next plan; ``False`` when another driver was first."""
+        """Create the next plan. Returns ``False`` when another driver has already created it."""
         make_folder(self._plans)
         draft = os.path.join(self._plans, f"draft-{SystemEntropy().uuid4()}")
         with open(draft, "x", encoding="utf-8") as file:
@@ -144,7 +144,7 @@ def check_no_foreign(folder: ParquetFolder) -> None:
     """Raises :class:`ToolError` if a folder without an export contains files of another program. Readers
     could not distinguish them from the export's files.
     """
-    found = foreign_content(folder.path)  # before the plans, because another driver may begin meanwhile
+    found = foreign_content(folder.path)  # read before the plans: another driver may begin now
     if found is not None and folder.last_plan() is None:
         raise ToolError(f"{folder.path} holds {found}: take another folder")
 
@@ -155,7 +155,7 @@ def export_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
     topic = request.source.topic
     while True:
         last = folder.last_plan()
-        bounds = request.find_bounds()  # after the plan, so the topic never ends too early
+        bounds = request.find_bounds()  # read after the plan, so that no end is too old
         if last is not None:
             _check_same_topic(last, topic, bounds.topic_id, folder.path)
             written += _finish(last, request, folder)

@@ -92,7 +92,7 @@ async def _find_by_time(
 
 
 class NextRound(NamedTuple):
-    """Ranges to read, and the offsets that the table covers afterwards."""
+    """Ranges to read, and the offsets that the table will cover after they are added."""
 
     ranges: list[OffsetRange]
     covered: Covered
@@ -103,7 +103,7 @@ def next_round(
 ) -> NextRound:
     """Ranges of the next round: new offsets, and earlier offsets if ``starts`` contains them.
 
-    An empty table begins at ``starts``, or else at the first records; partitions that are added later begin
+    An empty table begins at ``starts``, or else at the first records. Partitions that are added later begin
     at their first record. Raises :class:`ToolError` when records were deleted before they were exported
     (unless ``may_lose``), or when the topic ends before the exported offsets.
     """
@@ -143,7 +143,7 @@ def _reachable(where: str, wanted: int, first: int, *, may_lose: bool) -> int:
 
 
 def lag_records(covered: Covered, bounds: Bounds) -> int:
-    """Number of offsets, from the table's start on, that are in the topic and not in the table."""
+    """Number of offsets, from the table's start on, that are in the topic but not in the table."""
     total = 0
     for partition, end in bounds.ends.items():
         have = covered.get(partition)

@@ -27,7 +27,7 @@ class Request:
     """Finds the table's start in each partition; ``None`` for the first record."""
     lag: Lag = field(default_factory=Lag)
     changes: Sequence[ColumnChange] = ()
-    """Columns whose type a replay changes."""
+    """Columns whose type changes in a replay."""
 
     def next_round(self, covered: Covered, bounds: Bounds) -> NextRound:
         starts = None if self.find_starts is None else self.find_starts(bounds)
@@ -63,6 +63,6 @@ class RoundOutcome(NamedTuple):
     written: list[WrittenUnit]
     covered: Covered
     dead_letters: str = ""
-    """The place of the records that could not be decoded, if there can be any."""
+    """The place of the records that could not be decoded; ``None`` if there can be no such records."""
     dead_letters_left: int = 0
     """After a replay: the number of remaining dead letters."""

@@ -61,9 +61,8 @@ class TableFolder:
 
 
 def foreign_content(folder: str) -> str | None:
-    """The content of a local folder that a new export would be mixed with, in words; ``None`` if there is
-    none.
-    """
+    """A description of files in a local folder with which a new export would be mixed; ``None`` if there are
+    none."""
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -79,8 +78,7 @@ def foreign_content(folder: str) -> str | None:
 @contextlib.contextmanager
 def writing_to(place: str) -> Iterator[None]:
     """Turn an error about a full or read-only disk, or about missing permissions, into one line that names
-    the place.
-    """
+    the place."""
     try:
         yield
     except OSError as error:

@@ -30,16 +30,15 @@ ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 
 
 class DeadLetters(NamedTuple):
-    """A file of records that did not decode."""
+    """A file of records that could not be decoded."""
 
     path: str
     records: int
 
 
 class WrittenUnit(NamedTuple):
-    """A completed unit: the path of its file (empty for none), the file's number of records, and its dead
-    letters.
-    """
+    """A completed unit: the path of its file (empty if there is no file), the file's number of records, and
+    its dead letters."""
 
     unit: OffsetRange
     path: str
@@ -51,7 +50,7 @@ class WrittenUnit(NamedTuple):
 
 
 class Files(NamedTuple):
-    """The files of a unit of an Iceberg table: one for each partition, or one without records."""
+    """The files of a unit of an Iceberg table: one for each partition, or a single file without records."""
 
     written: tuple[WrittenUnit, ...]
 
@@ -62,11 +61,11 @@ class Files(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParquetUnits:
-    """Writes units into ``folder``, each with a name made of its offsets.
+    """Writes units into ``folder``. The name of a unit consists of its offsets.
 
-    A file appears under its name only when it is complete. An existing unit is not written again. Of two
-    concurrent attempts the first is kept; both contain the same records. Dead letters are written before the
-    unit's file.
+    A file appears under its name only when it is complete. An existing unit is not written again. If two
+    attempts run concurrently, the first result is kept; both contain the same records. Dead letters are
+    written before the unit's file.
     """
 
     source: TopicSource
@@ -217,7 +216,8 @@ def file_name(unit: OffsetRange) -> str:
 
 
 def read(source: TopicSource, unit: OffsetRange, columns: Collection[str] | None = None) -> Iterator[Any]:
-    """The unit's records as Arrow record batches of some MiB each. They have the named columns, or all."""
+    """The unit's records as Arrow record batches of some MiB each. They have the named columns, or all
+    columns."""
     return decode_found(fetch_found(source, [unit]), [unit], columns)
 
 
@@ -269,10 +269,11 @@ def _leaves(name: str, found: pa.DataType) -> list[str]:
 
 
 class _RowGroups:
-    """A Parquet file whose row groups hold many record batches.
+    """A Parquet file whose row groups contain many record batches.
 
-    Numbers that increase from record to record are stored as differences, which are smaller than a dictionary
-    and are written in half the time. Raw values get no statistics, because range queries on them are useless.
+    Numbers that increase from record to record are stored as differences. Differences are smaller than a
+    dictionary and are written in half the time. Raw values get no statistics, because range queries on them
+    are useless.
     """
 
     def __init__(self, file: Any, schema: pa.Schema) -> None:

@@ -18,13 +18,12 @@ UNKNOWN_TOPIC: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCod
 
 
 class TopicGoneError(ToolError):
-    """A topic was deleted while it is being read."""
+    """A topic was deleted while it was being read."""
 
 
 async def same_topic(client: Client, source: TopicSource) -> ClusterTopic:
-    """The current metadata of the topic. Raises :class:`TopicGoneError` if its id is not the planned
-    topic's.
-    """
+    """The current metadata of the topic. Raises :class:`TopicGoneError` if its id differs from the planned
+    topic's id."""
     try:
         topic = await client.topic(source.topic)
     except KafkaError as error:
@@ -49,9 +48,9 @@ class BrokerReader:
         self._where = f"{source.topic}-{wanted.partition}"
 
     async def chunks(self) -> AsyncIterator[list[memoryview]]:
-        """Batches with the range's records; the first and last may extend beyond it.
+        """Batches with the range's records. The first and the last batch may extend beyond the range.
 
-        Batches of aborted transactions are left out with ``committed_only``. Raises :class:`ToolError` when
+        With ``committed_only``, batches of aborted transactions are skipped. Raises :class:`ToolError` when
         records were deleted, :class:`TopicGoneError` when the topic was deleted, ``KafkaError`` for the
         broker's errors.
         """
@@ -119,9 +118,8 @@ class BrokerReader:
         return found
 
     async def _skip_lost(self, topic: ClusterTopic) -> None:
-        """Skip to the first remaining record. Raises an error if records must not be lost, or do not exist
-        yet.
-        """
+        """Skip to the first remaining record. Raises an error if no record may be lost, or if the record does
+        not exist yet."""
         partition = self._wanted.partition
         first = (await self._client.offsets(topic, {partition: EARLIEST}))[partition].offset
         if first <= self._position:

@@ -33,13 +33,11 @@ from moldau.records.record import open_batch
 from moldau.records.varint import read_varlong
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
-"""Decompressed bytes that are decoded at a time: large enough that the overhead of a call is small, and small
-enough that intermediate results stay in the processor's caches.
-"""
+"""Number of decompressed bytes that are decoded at a time. It is so large that the overhead of a call is
+small, and so small that intermediate results stay in the processor's caches."""
 VECTOR_HEADERS_MAX: Final = 32
-"""A record with more headers is read alone. Otherwise each of its headers would cost a pass over all other
-records.
-"""
+"""A record with more headers than this is read alone. Otherwise each of its headers would require a pass over
+all other records."""
 MICROSECONDS_IN_MS: Final = 1000
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // MICROSECONDS_IN_MS
 
@@ -55,7 +53,7 @@ SCHEMA: Final = pa.schema(
         pa.field("timestampType", pa.int32()),
     ]
 )
-"""Arrow schema of decoded records. Headers are null where a record has none."""
+"""Arrow schema of decoded records. Headers are null if a record has none."""
 
 Indices: TypeAlias = npt.NDArray[np.bool_]
 
@@ -98,7 +96,7 @@ def _open(found: FoundBatch) -> Opened | None:
     content: bytes | memoryview
     if header.attributes & COMPRESSION_MASK:
         _, content = open_batch(data)
-    else:  # no copy here: the chunk is copied when it is joined
+    else:  # not copied here, because the chunk is copied when it is joined
         content = memoryview(data)[HEADER_SIZE_BYTES : header.size_bytes]
     if base_offset is not None:
         header = header._replace(base_offset=base_offset)
@@ -125,7 +123,7 @@ def decode_found(
     columns: Collection[str] | None = None,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """The records in the ranges, with the named columns or all. The records of a partition are in order.
+    """The records in the ranges, with the named columns or all columns. Records of a partition are in order.
 
     A partition has at most one range. Control batches are skipped. Raises
     :class:`moldau.records.errors.CorruptRecordError` for a wrong CRC and :class:`InvalidRecordError` for
@@ -201,7 +199,8 @@ def _of_batches(values: Sequence[int], counts: Longs) -> pa.Array:
 def _wanted(
     batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], counts: Longs, offsets: Longs
 ) -> Indices | None:
-    """A mask of the records that are in their range; ``None`` if all records are, as in most chunks."""
+    """A mask of the records that are in their range. ``None`` if all records are in their range, as in most
+    chunks."""
     limits = [
         (max(ranges[batch.partition].start, batch.first_offset), ranges[batch.partition].end)
         for batch in batches
@@ -223,7 +222,7 @@ class _Scratch:
         self._buffer = bytearray(CHUNK_BYTES)
 
     def join(self, parts: Sequence[bytes | memoryview]) -> memoryview:
-        """The concatenated parts and :data:`PADDING_BYTES` zeros; valid until the next call."""
+        """The concatenated parts and :data:`PADDING_BYTES` zeros. The result is valid until the next call."""
         needed = sum(map(len, parts)) + PADDING_BYTES
         if len(self._buffer) < needed:
             self._buffer = bytearray(needed + needed // 4)
@@ -238,7 +237,7 @@ class _Scratch:
 
 
 _IDLE_SCRATCHES: Final[list[_Scratch]] = []
-"""Unused scratch memory of this process, in which Spark runs many tasks, one at a time."""
+"""Unused scratch memory of this process. Spark runs many tasks in a process, one at a time."""
 
 
 @contextmanager

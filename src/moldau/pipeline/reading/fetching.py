@@ -30,17 +30,17 @@ def find_bounds(bootstrap: str, topic: str, *, committed_only: bool, timeout_s: 
 
 
 def fetch_found(source: TopicSource, wanted: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
-    """Batches with the records of the ranges, of which each partition has one. The batches of a partition are
-    in order.
+    """Batches with the records of the ranges. Each partition has one range, and the batches of a partition
+    are in order.
 
     If ``source`` names the stores, batches are read from the topic's objects in the WAL and the tier,
-    otherwise from the brokers. The first and the last batch of a range may extend beyond it. Batches of
-    aborted transactions are left out with ``committed_only``. Raises :class:`ToolError` when records were
-    deleted, :class:`TopicGoneError` when the topic was deleted, ``KafkaError`` for a broker's error.
+    otherwise from the brokers. The first and the last batch of a range may extend beyond it. With
+    ``committed_only``, batches of aborted transactions are skipped. Raises :class:`ToolError` when records
+    were deleted, :class:`TopicGoneError` when the topic was deleted, ``KafkaError`` for a broker's error.
     """
     with asyncio.Runner() as runner:
-        # The loop is used directly, because each call of ``Runner.run`` replaces the interrupt handler, which
-        # takes as long as a small chunk.
+        # The event loop is used directly, because each call of ``Runner.run`` replaces the interrupt handler.
+        # This takes as long as decoding a small chunk.
         run = runner.get_loop().run_until_complete
         client = Client(parse_bootstrap(source.bootstrap), source.timeout_s)
         chunks = _chunks(client, source, wanted)

@@ -36,9 +36,8 @@ def open_ranges(settings: StorageSettings) -> RangeReader:
 
 @lru_cache(maxsize=8)
 def _storage(url: str, class_name: str | None, options: tuple[tuple[str, str], ...]) -> ObjectStorage:
-    """The store, opened once in each worker, because it has threads and connections and Spark uses a worker
-    for many tasks.
-    """
+    """The store. It is opened once in each worker, because it has threads and connections, and Spark uses a
+    worker for many tasks."""
     settings = StorageSettings(url, class_name, dict(options))
     return open_storage(settings, Machine.real(), Meters(), policy=RETRIES)
 

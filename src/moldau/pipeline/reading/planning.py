@@ -19,7 +19,7 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """The information that a task needs to read a topic; it is sent to the workers."""
+    """The information that a task needs to read a topic. It is sent to the workers."""
 
     bootstrap: str
     topic: str
@@ -56,16 +56,16 @@ def split(ranges: Iterable[OffsetRange], unit_records_max: int) -> list[OffsetRa
 
 
 def unit_size(ranges: Iterable[OffsetRange], units_min: int, unit_records_max: int) -> int:
-    """The size of units that gives at least ``units_min`` units, if there are enough offsets."""
+    """The size of units that results in at least ``units_min`` units, if there are enough offsets."""
     total = sum(max(0, end - start) for _, start, end in ranges)
     return max(1, min(unit_records_max, total // max(1, units_min)))
 
 
 OBJECT_READS: Final = 8
-"""Number of reads by which one object is read for all partitions of a coordinator: 1 MiB each for a full
-object.
+"""Number of reads by which one object is read for all partitions of a coordinator. Each read of a full object
+is 1 MiB.
 
-Fewer reads would mean more windows of each partition, and a batch on the border of two windows is decoded
+With fewer reads, each partition would have more windows. A batch on the border of two windows is decoded
 twice.
 """
 GROUP_PARTITIONS_MAX: Final = 64
@@ -76,9 +76,9 @@ def group(
 ) -> list[tuple[OffsetRange, ...]]:
     """Units of ranges that tasks read together, about ``unit_records_max`` offsets each.
 
-    Partitions with an owner (their coordinator) are adjacent in its objects. They are read together, a window
-    of offsets of each, so that an object is read once for all of them. Partitions without an owner are read
-    one by one.
+    If partitions have an owner (their coordinator), their batches are adjacent in its objects. A unit has a
+    window of offsets of each of them, so an object is read once for all of them. Partitions without an owner
+    are read one by one.
     """
     units: list[tuple[OffsetRange, ...]] = []
     by_owner: dict[int, list[OffsetRange]] = {}

@@ -36,7 +36,7 @@ def find_records(data: memoryview, sizes: Sequence[int], counts: Longs) -> tuple
     ends = np.cumsum(np.array(sizes, np.int64))
     begins = ends - np.array(sizes, np.int64)
     total = int(counts.sum())
-    # Counts are untrusted input, and a wrong count must not cost memory.
+    # Counts are untrusted input. A wrong count must not allocate memory.
     if np.any(counts * (RECORD_SIZE_MIN + 1) > ends - begins):
         raise InvalidRecordError(_TOO_FEW)
     if int(counts.max(initial=0)) * IN_STEP_COST < total:
@@ -93,8 +93,8 @@ def _lengths(source: Bytes, at: Longs) -> tuple[Longs, Longs]:
 
 def _walk_each(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, Longs]:
     """Like :func:`_walk_in_step`, for one batch after another."""
-    # Indexing a view costs three times as much as indexing bytes. A position beyond the view is detected at
-    # the end.
+    # Indexing a view costs three times as much as indexing bytes. A position beyond the end is detected
+    # later.
     content = data.obj if isinstance(data.obj, bytes | bytearray) else bytes(data)
     source = np.frombuffer(data, np.uint8)
     parts: list[Longs] = []
@@ -105,10 +105,11 @@ def _walk_each(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, L
 
 
 def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, parts: list[Longs]) -> int:
-    """Add the starts of ``count`` records, and return their end; their lengths are checked later.
+    """Add the starts of ``count`` records, and return the end of the last one. Their lengths are checked
+    later.
 
     Records of equal size are often adjacent. Such records are processed together. If the same length is found
-    at regular distances, each record leads to the next, so that no loop is needed to confirm them.
+    at regular distances, each record leads to the next, so no loop is needed to confirm them.
     """
     left = count
     run_tries = RUN_TRIES_MAX

@@ -1,8 +1,7 @@
-"""Reads a range of a partition, from objects in the remote tier where possible, and otherwise from the
-leader.
+"""Reads a range of a partition, from objects in the remote tier if possible, and otherwise from the leader.
 
 The leader lists the segments when the range is read, so changes by retention and consolidation since the
-planning are included. Objects that are removed meanwhile are looked up again.
+planning are included. If objects are removed meanwhile, the segments are listed again.
 """
 
 import asyncio
@@ -37,9 +36,8 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 READS_AHEAD: Final = 4
 INDEX_ENTRY: Final = OffsetIndex.entry
 VANISHED_MAX: Final = 3
-"""How often objects may be missing at one position, after a new lookup each time, before the broker is
-used.
-"""
+"""How often objects may be missing at one position before the broker is used. Each time, the segments are
+listed again."""
 
 
 class TierPartitionReader:
@@ -55,7 +53,7 @@ class TierPartitionReader:
         self._vanished = 0
 
     async def chunks(self) -> AsyncIterator[list[FoundBatch]]:
-        """Batches with the range's records; the first and last may extend beyond it.
+        """Batches with the range's records. The first and the last batch may extend beyond the range.
 
         Raises the errors of :meth:`BrokerReader.chunks`.
         """
@@ -130,9 +128,8 @@ class TierPartitionReader:
         self._position = self._first = min(first, self._end)
 
     async def _epochs(self, topic: ClusterTopic, segments: list[SegmentObject]) -> Mapping[int, EpochSpan]:
-        """The offsets that the leader has for the leader epochs of the segments. They do not change
-        any more.
-        """
+        """The offsets that the leader has for the leader epochs of the segments. These offsets do not change
+        any more."""
         known = sorted({epoch for segment in segments for epoch, _ in segment.epochs})
         spans: dict[int, EpochSpan] = {}
         for epoch in known:
@@ -183,9 +180,8 @@ class TierPartitionReader:
         self._position = max(self._position, part.end)
 
     def _taken(self, batches: list[memoryview], end: int) -> tuple[list[FoundBatch], bool]:
-        """The batches in the range, and False if the leader must be asked whether a transaction was
-        aborted.
-        """
+        """The batches in the range. The second value is False if the leader must be asked whether a
+        transaction was aborted."""
         found: list[FoundBatch] = []
         for data in batches:
             header = parse_header(data)
@@ -224,12 +220,12 @@ async def _bytes_of(ranges: RangeReader, segment: SegmentObject, part: TierPart)
 async def _batches(
     ranges: RangeReader, key: str, begin: int, stop: int
 ) -> AsyncGenerator[list[memoryview], None]:
-    """The batches in a range of an object that begins with one, some MiB at a time."""
+    """The batches in a range of an object, some MiB at a time. The range begins with a batch."""
     rest = memoryview(b"")
     async with aclosing(_views(ranges, key, begin, stop)) as views:
         async for view in views:
             found: list[memoryview] = []
-            if rest:  # a batch that crosses the border of two pieces
+            if rest:  # a batch that is in two pieces
                 missing = HEADER_SIZE_BYTES - len(rest)
                 if missing <= 0 or len(view) >= missing:
                     header = b"".join((rest[:HEADER_SIZE_BYTES], view[: max(0, missing)]))

@@ -1,8 +1,8 @@
 """Assigns the offsets of a partition to remote segments. Pure.
 
 Segments may overlap. An outdated planner may have made copies, or an old leader's segment may end with
-records that no other replica has. An offset is read from a segment only if the segment has it under the
-leader epoch that wrote it. All such segments contain the same records.
+records that no other replica has. An offset is read from a segment only if the leader epoch in the segment is
+the epoch that wrote this offset of the log. All such segments contain the same records.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,16 +32,15 @@ class SegmentObject(NamedTuple):
 
 
 class EpochSpan(NamedTuple):
-    """The offsets that were written in a leader epoch, ``end`` excluded."""
+    """The offsets that were written in a leader epoch; ``end`` is excluded."""
 
     start: int
     end: int
 
 
 class TierPart(NamedTuple):
-    """Offsets that are read together, ``end`` excluded. ``segment`` is ``None`` if no segment contains
-    them.
-    """
+    """Offsets that are read together; ``end`` is excluded. ``segment`` is ``None`` if no segment contains
+    them."""
 
     segment: SegmentObject | None
     start: int
@@ -56,8 +55,8 @@ def plan_parts(
 ) -> list[TierPart]:
     """Parts that cover ``[start, end)`` in order.
 
-    ``epochs`` are the epochs of the log; ``None`` for a log with a single epoch. In that case segments are
-    valid for all their offsets.
+    ``epochs`` are the epochs of the log, or ``None`` for a log with a single epoch. Segments of such a log
+    are valid for all their offsets.
     """
     pieces = [piece for segment in segments for piece in _pieces(segment, epochs)]
     parts: list[TierPart] = []

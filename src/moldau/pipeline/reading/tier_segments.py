@@ -38,14 +38,14 @@ SEGMENTS_A_PAGE: Final = 1000
 
 
 class Tier(NamedTuple):
-    """The place of the built-in storage manager's segments."""
+    """The place of the segments that the built-in storage manager stores."""
 
     storage: StorageSettings
     folder: str
 
 
 async def find_tier(client: Client, given: Mapping[str, str], wal: StorageSettings | None) -> Tier | None:
-    """The tier of a cluster; ``None`` for another storage manager, whose objects only brokers can read.
+    """The tier of a cluster. ``None`` for another storage manager, because only brokers can read its objects.
 
     By default segments are in the store of the WAL. Raises :class:`ToolError` when no store is known.
     """

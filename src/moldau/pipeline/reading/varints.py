@@ -25,7 +25,7 @@ def read_varints(data: Bytes, positions: Longs, bits: int = 64) -> tuple[Longs, 
     longer = first >= 0x80
     if not longer.any():
         return _OF_ONE_BYTE[first], behind
-    # Most varints have one or two bytes. They fit into 16 bits, and the processor adds many such numbers at
+    # Most varints have one or two bytes. These fit into 16 bits, and the processor adds many such numbers at
     # once.
     second = data[behind]
     raw = np.multiply(second, longer, dtype=np.uint16) << 7 | first & 0x7F

@@ -39,9 +39,8 @@ FIRST_BATCHES: Final = 256
 ROUND_BATCHES: Final = 50_000
 """Maximum number of coordinates that a task has in memory."""
 VANISHED_MAX: Final = 3
-"""How often objects may be missing at one position, after a new lookup each time, before the broker is
-used.
-"""
+"""How often objects may be missing at one position before the broker is used. Each time, the coordinator is
+asked again."""
 
 _ATTRIBUTES_LOW_AT: Final = 22
 
@@ -136,9 +135,8 @@ class WalReader:
     async def _checked(
         self, row: FoundPartition, before: list[BatchCoordinate]
     ) -> list[BatchCoordinate] | None:
-        """``before`` with the next coordinates of the partition; ``None`` if the partition must be read
-        through the broker.
-        """
+        """``before`` with the next coordinates of the partition. ``None`` if the partition must be read
+        through the broker."""
         partition = row.partition_index
         position = before[-1].last_offset + 1 if before else self._positions[partition]
         if row.error is ErrorCode.offset_out_of_range and not before:
@@ -177,7 +175,8 @@ class WalReader:
     async def _read(
         self, ranges: RangeReader, reads: Sequence[PlannedRead], coordinates: Sequence[BatchCoordinate]
     ) -> AsyncIterator[list[FoundBatch]]:
-        """Read batches ahead, and return them in order. Ends early if coordinates must be looked up again."""
+        """Read batches ahead, and return them in order. The iteration ends early if coordinates must be
+        looked up again."""
         todo, flights = deque(reads), deque[tuple[PlannedRead, asyncio.Task[memoryview]]]()
         ahead = 0
         try:
@@ -249,9 +248,8 @@ class WalReader:
     async def _by_broker(
         self, partitions: Iterable[int], reason: str | None
     ) -> AsyncIterator[list[FoundBatch]]:
-        """Read the remaining offsets through the leaders. If ``reason`` is ``None``, read only the part that
-        is not in the objects.
-        """
+        """Read the remaining offsets through the leaders. If ``reason`` is ``None``, read only the offsets
+        that are not in the objects."""
         for partition in partitions:
             position, end = self._positions[partition], self._ends[partition]
             if reason is None:

@@ -1,7 +1,8 @@
 """Access to a diskless topic's batches through its coordinators and its object store, without the brokers.
 
-The coordinators know the positions (this needs READ on the topic), and the object store has the data. If one
-of the two is not accessible, the topic is read through the brokers, which is correct but slower.
+The coordinators provide the positions (this requires READ on the topic), and the object store has the data.
+If the coordinators or the store are not accessible, the topic is read through the brokers. This is correct
+but slower.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ _BROKER_CONFIG: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class WalAccess:
-    """How tasks find and read a topic's objects; it is sent to the workers."""
+    """The information by which tasks find and read a topic's objects. It is sent to the workers."""
 
     coordinators: Mapping[int, int]
     """The diskless coordinator of each partition, which never changes."""
@@ -41,7 +42,7 @@ class WalAccess:
 
 
 async def find_wal_access(client: Client, topic: ClusterTopic, given: Mapping[str, str]) -> WalAccess | None:
-    """Access to a topic's objects; ``None``, with a log line, if only brokers can be used."""
+    """Access to a topic's objects. If only brokers can be used, it logs a line and returns ``None``."""
     try:
         return await look_up_wal_access(client, topic, given)
     except (KafkaError, ToolError) as error:
@@ -65,7 +66,8 @@ async def look_up_wal_access(
 
 
 async def high_watermarks(client: Client, topic: ClusterTopic, access: WalAccess) -> dict[int, int]:
-    """Ends of partitions. The coordinators are asked, because a leader may see a commit a moment later."""
+    """Ends of partitions, according to the coordinators. A leader may see a commit a moment later than its
+    coordinator."""
     asking, ends = DisklessCoordinators(client), dict[int, int]()
     by_owner: dict[int, dict[int, int]] = {}
     for partition, coordinator_id in access.coordinators.items():
@@ -91,7 +93,8 @@ async def _find_owners(client: Client, topic: ClusterTopic) -> dict[int, int]:
 
 
 async def find_storage(client: Client, given: Mapping[str, str]) -> StorageSettings:
-    """The object store that the options name, or else the store of a broker. Raises :class:`ToolError`."""
+    """The object store that the options name, or else the object store of a broker. Raises
+    :class:`ToolError`."""
     url, class_name = given.get(URL), given.get(CLASS_NAME)
     if url is None:
         known = await broker_configs(client, URL, CLASS_NAME)
@@ -122,7 +125,7 @@ async def broker_configs(client: Client, *keys: str) -> dict[str, str | None]:
 
 
 async def find_config(client: Client, kind: int, name: str, key: str) -> str | None:
-    """A config that is equal on every broker; ``None`` if it has no value or is sensitive."""
+    """A config that has the same value on every broker; ``None`` if it has no value or is sensitive."""
     return _configs_in(await client.ask(_question(kind, name, [key])), [key])[key]
 
 

@@ -15,7 +15,7 @@ class _Run(NamedTuple):
 
 
 def in_object_order(partitions: Sequence[Sequence[BatchCoordinate]]) -> list[BatchCoordinate]:
-    """All batches, sorted so that the batches of an object are together and the offsets of each partition
+    """All batches in a new order: the batches of an object are together, and the offsets of each partition
     ascend.
 
     All partitions of one coordinator have their objects in the order of the commits. If the orders of two
@@ -61,7 +61,7 @@ def _runs(batches: Sequence[BatchCoordinate]) -> list[_Run]:
 
 
 def is_dense(batches: Sequence[BatchCoordinate], offset: int) -> bool:
-    """Whether batches contain every offset from ``offset`` on, as it is normal in a diskless partition."""
+    """Whether batches contain every offset from ``offset`` on. In a diskless partition this is normal."""
     if batches and batches[0].base_offset <= offset:
         offset = batches[0].base_offset
     for batch in batches:

@@ -56,7 +56,7 @@ MARKERS_KEPT: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class CommitTarget:
-    """A diskless topic whose partitions have one coordinator; the object is sent to tasks."""
+    """A diskless topic whose partitions have one coordinator. The object is sent to tasks."""
 
     topic: str
     topic_id: str
@@ -74,7 +74,7 @@ class Part:
 
 
 class RefusedError(ToolError):
-    """A coordinator will never commit these rows, or some of them."""
+    """A coordinator has refused these rows, or some of them, and will never commit them."""
 
     def __init__(self, reason: str, *, is_partial: bool) -> None:
         super().__init__(reason)
@@ -146,7 +146,7 @@ class SinkCommitter:
         return last
 
     async def _commit_last(self, markers: "_Markers", named: "_Named", parts: Sequence[Part]) -> None:
-        """Commit the last intent, or after its refusal the parts of this driver's own tasks."""
+        """Commit the last intent. If it was refused, commit the parts of this driver's own tasks."""
         while True:
             refused = await self._store.read(markers.refused(named.generation))
             if refused is None:
@@ -169,7 +169,7 @@ class SinkCommitter:
             named = await self._name(markers.intent(generation), generation, parts)
 
     async def _forget(self, markers: "_Markers") -> None:
-        """Remove the objects of an old batch; most have one generation."""
+        """Remove the objects of an old batch. Most batches have one generation."""
         old = [markers.intent(0), markers.done]
         generation = 0
         while await self._store.read(markers.refused(generation)) is not None:
@@ -185,7 +185,7 @@ class SinkCommitter:
         await self.discard(parts)
 
     async def discard(self, parts: Sequence[Part]) -> None:
-        """Remove parts. Parts are never committed themselves."""
+        """Remove parts. The parts themselves are never committed."""
         await self._store.delete([part.key for part in parts])
 
     async def _name(self, intent: str, generation: int, parts: Sequence[Part]) -> "_Named":
@@ -225,11 +225,11 @@ class SinkCommitter:
     async def _commit_named(self, key: str, intent: str) -> None:
         (known,) = await self._coordinators.describe_files(self._target.coordinator_id, [key])
         if known.is_known:
-            return  # committed before the driver was killed
+            return  # the object was committed before the driver was killed
         content = await self._store.read(key)
         if content is None:
-            # The object was deleted, either after its commit or as an orphan without a commit. Both take
-            # longer than the grace period.
+            # The object was deleted after its commit, or as an orphan without a commit. In both cases more
+            # than the grace period has passed.
             raise ToolError(
                 f"whether {key} was committed is not known any more: look whether its records are in"
                 f" {self._target.topic}, and remove {intent} to write them again"

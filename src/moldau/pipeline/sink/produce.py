@@ -11,9 +11,8 @@ ACKS_ALL = -1
 
 
 async def produce(client: Client, batches: Mapping[tuple[str, int], Sequence[bytes]]) -> None:
-    """Produce batches; return when all are acknowledged. The batches of a partition are sent one after the
-    other. Raises ``KafkaError``.
-    """
+    """Produce batches. Returns when all batches are acknowledged. The batches of a partition are sent one
+    after the other. Raises ``KafkaError``."""
     results = await asyncio.gather(
         *(_in_order(client, topic, partition, some) for (topic, partition), some in batches.items()),
         return_exceptions=True,

@@ -22,7 +22,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The destination of rows: the topic that they name, or one topic for all."""
+    """The destination of rows: the topic that each row names, or one topic for all rows."""
 
     topic: str | None
     partitions: Mapping[str, int]
@@ -30,7 +30,7 @@ class Routing:
 
     def place(self, topic: str | None, partition: int | None, key: bytes | None, keyless: int) -> Place:
         """The partition that the row names, or else the partition of its key by Kafka's partitioner, or else
-        any.
+        any partition.
 
         Raises :class:`ToolError` for a topic or a partition that does not exist.
         """
@@ -50,7 +50,7 @@ class Routing:
 
 
 class BatchBuilder:
-    """Collects rows as batches of their partitions, in the rows' order."""
+    """Collects rows as batches of their partitions, in the order of the rows."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class BatchBuilder:
         self.size_bytes += len(batch)
 
     def drain(self) -> dict[Place, list[bytes]]:
-        """All batches, including unfinished ones; the builder is empty afterwards."""
+        """All batches, including unfinished ones. The builder is empty afterwards."""
         for place, (records, _) in self._open.items():
             self._close(place, records)
         taken, self.batches, self._open, self.size_bytes = self.batches, {}, {}, 0

@@ -1,4 +1,5 @@
-"""The store of a sink's objects. An object is written as a whole, or created by its first writer only."""
+"""The store of a sink's objects. An object is either written as a whole, or created only by its first
+writer."""
 
 import asyncio
 import contextlib
@@ -33,7 +34,7 @@ class SinkStore(Protocol):
         ...
 
     async def create(self, key: str, content: Buffer) -> bool:
-        """Store an object unless it exists; returns whether it was stored."""
+        """Store an object unless it exists. Returns whether it was stored."""
         ...
 
     async def read(self, key: str) -> bytes | None:
@@ -56,7 +57,8 @@ def open_sink_store(settings: StorageSettings) -> SinkStore:
 
 
 class FileSinkStore:
-    """Objects as files of a folder that all tasks can access. A file appears only with its whole content."""
+    """Objects as files of a folder that all tasks can access. A file appears only when its whole content is
+    written."""
 
     def __init__(self, root: str) -> None:
         self._root = os.path.normpath(root)

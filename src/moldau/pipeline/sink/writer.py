@@ -52,14 +52,15 @@ _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SinkTarget:
-    """The destination of rows and the way they are written; the object is sent to tasks."""
+    """The destination of rows and the way in which they are written. The object is sent to tasks."""
 
     bootstrap: str
     routing: Routing
     compression: Compression
     max_message_bytes: int
     exactly: CommitTarget | None
-    """Target of writes exactly once; ``None`` to write at least once, through the brokers."""
+    """The target if each record is written exactly once; ``None`` if records are written at least once,
+    through the brokers."""
     timeout_s: float = TIMEOUT_S
     """Time limit for an answer."""
 
@@ -143,8 +144,7 @@ async def _access(
     client: Client, topic: ClusterTopic, options: SourceOptions
 ) -> tuple[str, WalAccess | None]:
     """The access for writing objects, or the reason why objects cannot be written. Transient errors are
-    raised, because they must not weaken the guarantee.
-    """
+    raised. Otherwise they would weaken the guarantee."""
     if options.from_brokers:
         return "readFrom is brokers", None
     try:
@@ -180,7 +180,7 @@ class _Tasks:
     def write(self, rows: Iterator[Any]) -> WrittenTask:
         context = TaskContext.get()
         query_id = self._job_id or (context.getLocalProperty(QUERY_ID) if context is not None else None)
-        if not query_id:  # without the id, batches of two queries would be confused
+        if not query_id:  # without the id, the batches of two queries would be confused
             raise ToolError(f"Spark does not tell which query this is ({QUERY_ID})")
         return asyncio.run(self._write(rows, query_id))
 
@@ -191,8 +191,8 @@ class _Tasks:
             target.compression,
             SystemClock().now_ms(),
             target.max_message_bytes,
-            # It is random; otherwise all tasks would begin with the same partition, and small tasks would use
-            # no other.
+            # The start is random. Otherwise all tasks would begin with the same partition, and small tasks
+            # would use only this partition.
             first_partition=SystemEntropy().randrange(2**31),
         )
         parts: list[Part] = []
@@ -220,7 +220,7 @@ class _Tasks:
 
 
 class _Driver:
-    """The part of a writer that runs in the driver. Its process has only the tasks' messages."""
+    """The part of a writer that runs in the driver. Its process gets only the messages of the tasks."""
 
     def __init__(self, target: SinkTarget) -> None:
         self._target = target
@@ -240,8 +240,8 @@ class _Driver:
         )
 
     def abort(self, messages: Sequence[WrittenTask | None]) -> None:
-        # Spark also calls this after a failed commit. It is safe because a commit never refers to the parts
-        # themselves.
+        # Spark also calls this after a failed commit. This is safe, because a commit never refers to the
+        # parts themselves.
         parts = [part for message in messages if message is not None for part in message.parts]
         try:
             self._with_committer(lambda committer: committer.discard(parts))
@@ -288,9 +288,8 @@ elif hasattr(datasource, "DataSourceStreamArrowWriter"):
 else:
 
     class StreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-        """The base class under Spark 4.0, which has no ``DataSourceStreamArrowWriter`` but passes record
-        batches to any ``DataSourceArrowWriter``.
-        """
+        """The base class under Spark 4.0. This version has no ``DataSourceStreamArrowWriter``, but passes
+        record batches to any ``DataSourceArrowWriter``."""
 
 
 class MoldauStreamWriter(StreamArrowWriter):

@@ -21,7 +21,7 @@ from moldau.pipeline.tasks import one_line_errors, settle
 logger = logging.getLogger(__name__)
 
 ROWS_BYTES: Final = 1024 * 1024
-"""Decoded bytes that are passed to Spark at a time. Spark is fastest with this size."""
+"""Number of decoded bytes that are passed to Spark at a time. Spark is fastest with this size."""
 TOPIC: Final = "topic"
 
 
@@ -37,7 +37,7 @@ class Columns:
     def read(
         self, source: TopicSource, unit: Sequence[OffsetRange], timestamp_us: NumberBounds
     ) -> Iterator[Any]:
-        """The unit's records with timestamps inside the bounds, as record batches."""
+        """The unit's records whose timestamps are inside the limits, as record batches."""
         settle()
         wanted = set(self._schema.names)
         bounded = timestamp_us != NumberBounds()
@@ -62,9 +62,8 @@ class Columns:
                 yield from self.read(partition.source, partition.unit, timestamp_us or NumberBounds())
 
     def _shape(self, rows: Any, topics: Any) -> Any:
-        """The query's columns, in its order. ``topics`` repeats the topic's name at least once for
-        each row.
-        """
+        """The query's columns, in the order of the query. ``topics`` repeats the topic's name at least once
+        for each row."""
         columns = []
         for field in self._schema:
             column = topics.slice(0, rows.num_rows) if field.name == TOPIC else rows.column(field.name)
@@ -75,9 +74,8 @@ class Columns:
 
 
 def _going_on(source: TopicSource, unit: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
-    """Read a unit. If the topic is deleted in the meantime and records may be lost, end with the records that
-    were read before.
-    """
+    """Read a unit. If the topic is deleted in the meantime and records may be lost, the result ends with the
+    records that were read before."""
     try:
         yield from fetch_found(source, unit)
     except TopicGoneError as error:

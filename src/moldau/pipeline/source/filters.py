@@ -1,4 +1,4 @@
-"""The part of the data that a query reads, limited by topic, partition, offset and timestamp. Pure."""
+"""The part of the data that a query reads. It is limited by topic, partition, offset and timestamp. Pure."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class Narrowing:
     partitions: frozenset[int] | None = None
     offset: NumberBounds = NumberBounds()
     timestamp_us: NumberBounds = NumberBounds()
-    """Microseconds since the epoch."""
+    """The time is in microseconds since the epoch."""
 
     def matches(self, topic: str, partition: int) -> bool:
         return (

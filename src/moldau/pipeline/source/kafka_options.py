@@ -1,8 +1,8 @@
 """Options that begin with ``kafka.``: configurations of Kafka's clients, and their effect in Moldau. Pure.
 
 The connector passes every such option to a Kafka client. Moldau does not use that client. Therefore each
-configuration is either implemented here, or accepted because it does not change the result, or refused with
-the reason.
+configuration is either implemented here, or accepted because it does not change the result, or refused with a
+reason.
 """
 
 import difflib
@@ -115,7 +115,7 @@ _NAMES: Final = (*WITHOUT_EFFECT, *REFUSED, *_ONLY)
 def check_kafka_option(option: str, value: str) -> None:
     """Raises :class:`ToolError` for a configuration that is refused or that Kafka's clients do not have.
 
-    ``option`` begins with ``kafka.`` and is not one of :data:`MEANINGFUL`.
+    ``option`` begins with ``kafka.`` and is not in :data:`MEANINGFUL`.
     """
     name = option[len(PREFIX) :].lower()
     if name in WITHOUT_EFFECT:

@@ -1,9 +1,10 @@
 """``spark.readStream.format("moldau")`` under Spark 4.0 and 4.1.
 
-These versions ask a reader for the ends of topics, but do not tell it the query's position and trigger. The
+These versions ask a reader for the ends of topics, but do not pass the query's position and trigger. The
 reader gets the position when Spark asks it to plan a batch, or to plan an empty range after a restart from a
-checkpoint. Before the first batch of a new query it has no position; with ``availableNow`` it never has one.
-Such a batch includes all records, despite ``maxOffsetsPerTrigger``. So ``availableNow`` reads everything.
+checkpoint. Before the first batch of a new query it has no position. With ``availableNow`` it never has a
+position. A batch without a position includes all records, despite ``maxOffsetsPerTrigger``. Therefore
+``availableNow`` reads everything.
 """
 
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ class MoldauOlderStreamReader(DataSourceStreamReader):
     @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:
         starts = self._planner.initial()
-        if self._first_end is not None:  # no start is after the end of the first batch
+        if self._first_end is not None:  # no start may be after the end of the first batch
             ends = self._first_end.offsets
             offsets = {at: min(start, ends[at]) for at, start in starts.offsets.items() if at in ends}
             starts = replace(starts, offsets=offsets)

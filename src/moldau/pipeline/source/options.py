@@ -69,9 +69,8 @@ TopicOffsets: TypeAlias = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Timestamps:
-    """A position that is the first record at or after a time. There is one time for all partitions, or one
-    for each, in milliseconds since the epoch.
-    """
+    """A position that is the first record at or after a time, in milliseconds since the epoch. There is
+    either one time for all partitions, or one time for each partition."""
 
     everywhere: int | None = None
     by_partition: TopicOffsets = field(default_factory=dict)
@@ -87,9 +86,9 @@ Position: TypeAlias = TopicOffsets | Timestamps | int
 class SourceOptions:
     """Options of the source.
 
-    ``topics`` has the chosen partitions of each topic, ``None`` for all. If there is a ``pattern``, the
-    topics are looked up. ``starting`` is ``None`` if it was not given, because batch and streaming queries
-    have different defaults.
+    ``topics`` has the chosen partitions of each topic; ``None`` means all partitions. If there is a
+    ``pattern``, the topics are looked up. ``starting`` is ``None`` if it was not given, because batch and
+    streaming queries have different defaults.
     """
 
     bootstrap: str
@@ -252,9 +251,8 @@ def _topics(found: Mapping[str, str]) -> Mapping[str, tuple[int, ...] | None]:
 
 
 def _position(found: Mapping[str, str], which: str) -> Position | None:
-    """The position that the options give. As in the connector, a single time takes precedence over times by
-    partition, and times take precedence over offsets.
-    """
+    """The position that the options describe. As in the connector, a single time takes precedence over times
+    by partition, and times take precedence over offsets."""
     or_latest = which == "ending"
     strategy = found.get("startingOffsetsByTimestampStrategy", "error").lower()
     if strategy not in ("error", "latest"):

@@ -24,7 +24,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def push(filters: Sequence[Filter]) -> tuple[Narrowing, Iterator[Filter]]:
-    """The combined narrowing of the filters, and the filters that Spark still has to apply."""
+    """The combined narrowing of the filters, and the filters that Spark must still apply."""
     narrowing = Narrowing()
     left = []
     for one in filters:

@@ -39,7 +39,7 @@ async def find_topics(
 ) -> list[ChosenTopic]:
     """The current topics of the query. Raises :class:`ToolError` and ``KafkaError`` for missing topics.
 
-    With ``may_be_absent``, topics that do not exist are left out, although positions may name them.
+    With ``may_be_absent``, topics that do not exist are skipped, although positions may name them.
     """
     chosen = options.topics
     if options.pattern is not None:
@@ -67,7 +67,8 @@ async def find_topics(
 
 
 def _check_named(position: Position | None, chosen: Sequence[ChosenTopic]) -> None:
-    """Refuse offsets and times of partitions that are not read, because their name was probably mistyped."""
+    """Refuse offsets and times of partitions that are not read, because the partition was probably
+    mistyped."""
     named = position.by_partition if isinstance(position, Timestamps) else position
     if not isinstance(named, Mapping):
         return
@@ -119,9 +120,8 @@ async def _pin_topic(client: Client, options: SourceOptions, found: ChosenTopic)
 async def _bounds(
     client: Client, options: SourceOptions, found: ChosenTopic
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """First and next offsets. First offsets are requested first, so that no partition begins after its
-    end.
-    """
+    """First and next offsets. First offsets are requested before next offsets, so that no partition begins
+    after its end."""
     firsts = await first_offsets(client, found)
     return firsts, await end_offsets(client, options, found)
 
@@ -207,7 +207,7 @@ async def _at_times(
                 f"{name}-{partition} has no record at or after {asked[partition]} ms"
                 " (option startingOffsetsByTimestampStrategy=latest begins at its end)"
             )
-        # With ``read_committed`` the end may be before the record.
+        # With ``read_committed`` the end may be before the found record.
         offsets[partition] = ends[partition] if offset is None else min(offset, ends[partition])
     return offsets
 

@@ -1,7 +1,7 @@
 """Offsets of a streaming query, which Spark stores in its checkpoint, and the limits of a batch. Pure.
 
-Their JSON looks like the Kafka connector's, ``{"orders": {"0": 12, "1": 7}}``. It also has the topics' ids,
-so that a topic that was deleted and created again is not confused with the old topic.
+Their JSON is similar to that of the Kafka connector, ``{"orders": {"0": 12, "1": 7}}``. It also has the
+topics' ids, so that a topic that was deleted and created again is not confused with the old topic.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,8 @@ class StreamOffsets:
             raise ToolError(f"these are no offsets of format('moldau'): {content!r}") from None
 
     def same_topic(self, other: "StreamOffsets", topic: str) -> bool:
-        """Whether a topic has the same id in both offsets; True if one of them does not contain the topic."""
+        """Whether a topic has the same id in both offsets. True if one of the two does not contain the
+        topic."""
         ids = (self.topic_ids.get(topic), other.topic_ids.get(topic))
         return None in ids or ids[0] == ids[1]
 
@@ -60,7 +61,7 @@ def limited(
     """The end of a batch of at most ``records_max`` offsets. Each partition gets a share in proportion to its
     number of offsets.
 
-    ``begins`` must have every partition of ``ends``. No partition moves back.
+    ``begins`` must have every partition of ``ends``. The offset of a partition never moves back.
     """
     left = {place: max(0, end - begins[place]) for place, end in ends.items()}
     total = sum(left.values())

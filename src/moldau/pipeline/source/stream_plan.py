@@ -1,7 +1,7 @@
 """The planning of streaming queries, which is the same under every version of Spark.
 
 A batch is a range of offsets of each partition. The range is fixed before it is read, so a repeated batch has
-the same records. Nothing is stored in topics or groups: a query's position is in its checkpoint.
+the same records. No state is stored in topics or groups, because a query's position is in its checkpoint.
 """
 
 import logging
@@ -193,7 +193,7 @@ class StreamPlanner:
     async def _everywhere(
         self, client: Client, look: Callable[[Client, ChosenTopic], Any], *, may_be_absent: bool = True
     ) -> StreamOffsets:
-        """The offsets of all topics. Topics that were deleted since the query began are left out."""
+        """The offsets of all topics. Topics that were deleted since the query began are skipped."""
         offsets: dict[StreamPlace, int] = {}
         ids: dict[str, str] = {}
         for found in await find_topics(client, self._options, may_be_absent=may_be_absent):

@@ -32,7 +32,7 @@ class UnitPartition(InputPartition):
 def plan(
     topics: Sequence[TopicRanges], units_min: int, records_max: int | None = None
 ) -> list[InputPartition]:
-    """Units of all topics: ``units_min`` or more, if there are enough offsets.
+    """Units of all topics. There are at least ``units_min`` units, if there are enough offsets.
 
     No unit has more than ``records_max`` offsets. With this limit, partitions are read one by one.
     """
@@ -63,7 +63,7 @@ def _of_unit(source: TopicSource, unit: Sequence[OffsetRange]) -> TopicSource:
 
 
 def ask(bootstrap: str, look: Callable[[Client], Any], timeout_s: float = TIMEOUT_S) -> Any:
-    """Run a coroutine function with a new client; return its result."""
+    """Run a coroutine function with a new client. Returns its result."""
 
     async def run() -> Any:
         async with connected(bootstrap, timeout_s) as client:

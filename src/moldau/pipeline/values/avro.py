@@ -2,7 +2,7 @@
 
 The given schema is the reader's schema, which determines the columns. Records may be written with other
 schemas. They then name the writer's schema by its id in the header of Confluent's serializers (a zero byte,
-then four bytes, big endian). If the writer's schema of an id is given, too, Avro's own rules resolve the
+then four bytes, big endian). If the writer's schema of an id is also given, Avro's own rules resolve the
 difference.
 """
 
@@ -81,7 +81,7 @@ def decode_avro(values: pa.Array, column: pa.DataType, schemas: AvroSchemas) -> 
 
 
 def _writer_of(value: bytes, schemas: AvroSchemas) -> tuple[str, int]:
-    """The writer's schema, and the position behind the header."""
+    """The writer's schema, and the position after the header."""
     if not schemas.framed:
         return schemas.reader, 0
     if len(value) < HEADER_BYTES or value[0] != MAGIC:
@@ -97,9 +97,9 @@ def _writer_of(value: bytes, schemas: AvroSchemas) -> tuple[str, int]:
 def _decode(
     bodies: list[bytes | None], writer: str, reader: str, rows: list[int], rejected: Rejected
 ) -> list[Any]:
-    """The raw values in the form of the reader's schema. ``bodies`` were checked.
+    """The raw values in the form of the reader's schema. ``bodies`` were checked before.
 
-    They are read as one array, because a call of the library costs as much as a small value.
+    All values are read as one array, because a call of the library costs as much as decoding a small value.
     """
     there = [body for body in bodies if body is not None]
     try:

@@ -1,10 +1,11 @@
-"""Checks that a value is in the encoding of its writer's schema, and that it has limits.
+"""Checks that a value is in the encoding of its writer's schema, and that it does not exceed limits.
 
-The Avro library detects only some faults. It takes a negative index of a union or an enum from the end of
-the list, any byte but zero as true, and numbers of any length; it skips over the end of a value that was cut
-short. With a recursive type, a value of some kilobytes can be nested so deeply that its recursion crashes the
-process. With an array of nulls, ten bytes can represent a trillion items. Therefore each value is walked
-first. The schema is compiled to functions, because this runs for every value.
+The Avro library detects only some faults. For a negative index of a union or an enum, it counts from the end
+of the list. It reads every byte but zero as true, and numbers of any length. It also accepts a value whose
+end is missing. A value of some kilobytes with a recursive type can be nested so deeply that the library's
+recursion crashes the process. With an array of nulls, ten bytes can represent a trillion items. Therefore
+each value is checked before it is decoded. The schema is compiled to functions, because this runs for every
+value.
 """
 
 from collections.abc import Callable
@@ -15,13 +16,15 @@ from moldau.pipeline.values.avro_schemas import RECORDS, Schema, parse
 
 LEVELS_MAX: Final = 200
 ITEMS_MAX: Final = 100_000
-"""Maximum number of items without bytes in a value, in addition to one for each byte."""
+"""Maximum number of items without bytes in a value. One more such item is allowed for each byte of the value.
+"""
 _SIZES: Final = {"null": 0, "float": 4, "double": 8}
 _INT_BITS: Final = 32
 _LONG_BITS: Final = 64
 
 Skip = Callable[[bytes, int, int], int]
-"""Skips a value: takes the bytes, the value's position and its level, and returns the position after it."""
+"""Skips a value. The arguments are the bytes, the value's position and its level. Returns the position after
+the value."""
 
 
 class NotAvroError(ValueError):
@@ -89,7 +92,7 @@ class _Walk:
         if name in self._records:
             fields = self._records[name]
         else:
-            fields = self._records[name] = []  # known before its fields, which may contain the record
+            fields = self._records[name] = []  # set before its fields, which may contain the record
             fields.extend([self._of(one["type"]) for one in found["fields"]])
 
         def skip(value: bytes, at: int, level: int) -> int:
@@ -160,7 +163,7 @@ def _union(branches: list[Skip]) -> Skip:
 
     def skip(value: bytes, at: int, level: int) -> int:
         byte = value[at]
-        if byte in firsts:  # most unions take this way
+        if byte in firsts:  # most unions use this branch
             return firsts[byte](value, at + 1, level + 1)
         branch, at = _long(value, at)
         if not 0 <= branch < count:
@@ -174,7 +177,7 @@ def _enum(count: int) -> Skip:
     bytes_of_symbols = frozenset(range(0, 2 * min(count, 64), 2))
 
     def skip(value: bytes, at: int, level: int) -> int:
-        if value[at] in bytes_of_symbols:  # most enums take this way
+        if value[at] in bytes_of_symbols:  # most enums use this branch
             return at + 1
         symbol, at = _long(value, at)
         if not 0 <= symbol < count:
@@ -192,7 +195,7 @@ def _skip_boolean(value: bytes, at: int, level: int) -> int:
 
 def _skip_bytes(value: bytes, at: int, level: int) -> int:
     byte = value[at]
-    if byte < 0x80 and not byte & 1:  # most lengths take this way
+    if byte < 0x80 and not byte & 1:  # most lengths use this branch
         return at + 1 + (byte >> 1)
     size, at = _long(value, at)
     if size < 0:

@@ -54,7 +54,7 @@ class Shape(NamedTuple):
 
 
 def type_of(schema: Schema) -> pa.DataType:
-    """The column type of a schema. Raises :class:`ToolError` for a schema that has none."""
+    """The column type of a schema. Raises :class:`ToolError` for a schema that has no column type."""
     return _type_of(schema.root, schema, ())
 
 
@@ -160,7 +160,7 @@ class _Shapes(NamedTuple):
         shapes: list[Shape] = []
         for one in column:
             field = fields.get(one.name)
-            if field is None:  # a column of the table that is not in the schema
+            if field is None:  # a column of the table that the schema does not have
                 shapes.append(Shape(one.type))
                 continue
             names = [one.name, *field.get("aliases", ())]
@@ -171,7 +171,7 @@ class _Shapes(NamedTuple):
             return Shape(raw)
 
         def convert(array: pa.Array) -> pa.Array:
-            # ``flatten`` makes the members of null structs null; unflattened they contain empty values.
+            # ``flatten`` makes the members of null structs null. Without it they contain empty values.
             parts = [
                 part if shape.convert is None else shape.convert(part)
                 for part, shape in zip(array.flatten(), shapes, strict=True)
@@ -186,7 +186,7 @@ def _part(source: Any, name: str) -> Any:
 
 
 def _meaning(source: Any) -> Any:
-    """The meaning of a schema. Two branches that match one type of the reader must have equal meanings."""
+    """The meaning of a schema. If two branches match one type of the reader, their meanings must be equal."""
     return logical_of(source) if _kind(source) in _PRIMITIVE else id(source)
 
 

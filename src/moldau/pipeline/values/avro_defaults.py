@@ -1,8 +1,8 @@
 """Converts the defaults of fields in Avro schemas from JSON to raw values.
 
 The default of a union has the type of the first branch that it matches. The default of bytes is a text of
-code points below 256. A record's default includes the defaults of its fields. A default that is not a value
-of its type is an error.
+code points below 256. A record's default includes the defaults of its fields. A default whose type does not
+match is an error.
 """
 
 from typing import Any, Final, Protocol
@@ -17,7 +17,7 @@ class Types(Protocol):
     """The named types of a schema."""
 
     def resolve(self, schema: Any, /) -> Any:
-        """A primitive type's name, a union, or the definition of anything else."""
+        """The name of a primitive type, a union, or the definition of any other type."""
         ...
 
 
@@ -28,7 +28,7 @@ def default_value(value: Any, declared: Any, schema: Types, name: str) -> Any:
     """
     resolved = schema.resolve(declared)
     if isinstance(resolved, list):
-        for branch in resolved:  # the first that matches
+        for branch in resolved:  # the first branch that matches
             if _matches(value, schema.resolve(branch)):
                 return default_value(value, branch, schema, name)
         raise _no_default(value, name)

@@ -47,7 +47,7 @@ class Schema(NamedTuple):
     names: dict[str, Any]
 
     def resolve(self, schema: Any) -> Any:
-        """A primitive type's name, a union, or the definition of anything else."""
+        """The name of a primitive type, a union, or the definition of any other type."""
         while True:
             if isinstance(schema, str):
                 if schema not in self.names:
@@ -69,15 +69,16 @@ def parse(text: str) -> Schema:
 
 @cache
 def parse_array(text: str) -> Any:
-    """The schema for the library of an array of values: without logical types, with defaults as raw values.
+    """The schema with which the library reads an array of values. It has no logical types, and its defaults
+    are raw values.
 
     Names are replaced by their definitions, because the library does not resolve every mixture of names and
     definitions. The names of recursive types are kept; the reader's schema never has recursive types here.
     """
     schema = _parse(text, with_logical_types=False)
     fields = [one for record in schema.names.values() for one in record.get("fields", ()) if "default" in one]
-    # All defaults are found before any is set, because a record's default includes the defaults of its
-    # fields.
+    # All defaults are converted before any is replaced, because a record's default includes the defaults of
+    # its fields.
     defaults = [default_value(one["default"], one["type"], schema, one["name"]) for one in fields]
     for field, default in zip(fields, defaults, strict=True):
         field["default"] = default
@@ -128,7 +129,8 @@ def _collect_names(schema: Any, names: dict[str, Any]) -> None:
 
 
 def _selected(schema: Any, with_logical_types: bool) -> Any:
-    """The schema without logical types, or without those that are unknown or invalid, as Avro requires."""
+    """The schema without logical types. Or, as Avro requires, without the logical types that are unknown or
+    invalid."""
     if isinstance(schema, list):
         return [_selected(one, with_logical_types) for one in schema]
     if not isinstance(schema, dict):

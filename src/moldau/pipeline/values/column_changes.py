@@ -1,5 +1,5 @@
-"""Changes the type of a column of JSON values. It becomes wider in place if readers allow that; otherwise a
-new column is added.
+"""Changes the type of a column of JSON values. The column becomes wider in place if readers allow that.
+Otherwise a new column is added.
 
 The name of the new column is the name of the old column with the new type, for instance ``qty_string``. The
 new column stores the member's values that do not fit the old column. The old column stays unchanged, so no

@@ -18,8 +18,8 @@ def add_columns(
 ) -> pa.DataType | None:
     """``old`` with the additional columns of ``new``, at any depth and in the order of ``new``.
 
-    If a column has different types in the two and ``promote`` is set, the new type is used if Iceberg can
-    read old files with it. Otherwise this raises a :class:`ToolError` that names the column.
+    A column may have different types in the two. If ``promote`` is set, and Iceberg can read old files with
+    the new type, the new type is used. Otherwise this raises a :class:`ToolError` that names the column.
     """
     return _Merge(promote).of(old, new, ("value",))
 
@@ -69,11 +69,11 @@ class _Merge(NamedTuple):
 
 
 def storable(found: pa.DataType | None) -> pa.DataType | None:
-    """The columns without those that have no name, or no type (only nulls).
+    """The columns, except those without a name or without a type (only nulls).
 
     If names of columns differ only in case, only the first column is kept, because Spark could not
-    distinguish them. Of ``a`` and ``a.b`` only the first is kept, too, because in Iceberg ``a.b`` may be the
-    name of a column inside ``a``.
+    distinguish them. If there are ``a`` and ``a.b``, only the first is kept, too, because in Iceberg ``a.b``
+    may be the name of a column inside ``a``.
     """
     if found is None or pa.types.is_null(found):
         return None

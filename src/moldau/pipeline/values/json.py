@@ -24,7 +24,8 @@ _BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 NESTED_MAX: Final = 200
 """Maximum depth of a value. Arrow's parser is recursive, and a very deep value would crash the process."""
 PIECE_VALUES: Final = 512
-"""Number of values in a piece. If one value needs it, all values of its piece are checked one by one."""
+"""Number of values in a piece. If one value must be checked separately, all values of its piece are checked
+one by one."""
 _SUSPECTS: Final = {
     # For these types Arrow would change some values: to the nearest number, to infinity, or to a time without
     # its zone.
@@ -63,8 +64,8 @@ def decode_json(
     """One struct for each value, or its text if the column is a STRING. The entry is null for null and
     rejected values.
 
-    With ``whole``, names match regardless of case, and a value with a member without a column is rejected.
-    ``seconds`` has additional columns for values of a member that do not fit its own column.
+    With ``whole``, names match regardless of case, and a value that has a member without a column is
+    rejected. ``seconds`` has additional columns for values of a member that do not fit its own column.
     """
     rejected = _malformed(values)
     rows = _usable(values, rejected)
@@ -96,7 +97,7 @@ def _spread(decoded: pa.Array, rows: Any, count: int) -> pa.Array:
 
 
 class _Anything(msgspec.Struct):
-    """An object whose members are checked by the parser and then dropped."""
+    """An object. The parser checks its members, and they are then dropped."""
 
 
 def _malformed(values: pa.Array) -> Rejected:
@@ -115,16 +116,15 @@ def _malformed(values: pa.Array) -> Rejected:
 
 
 def _too_deep(values: pa.Array) -> list[int]:
-    """Rows of values with too many levels. Only values with many brackets are checked; there are few
-    of them.
-    """
+    """Rows of values with too many levels. Only the few values with many brackets are checked."""
     brackets = pc.add(pc.count_substring(values, "["), pc.count_substring(values, "{")).fill_null(0)
     many = np.flatnonzero(brackets.to_numpy(zero_copy_only=False) > NESTED_MAX)
     return [int(row) for row in many if _depth(values[int(row)].as_py()) > NESTED_MAX]
 
 
 def _no_text(values: pa.Array) -> list[int]:
-    """Rows of values that are not UTF-8. The whole value must be UTF-8, also its members without a column."""
+    """Rows of values that are not UTF-8. The whole value must be UTF-8, including its members without a
+    column."""
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -209,7 +209,7 @@ def _suspects(columns: pa.DataType) -> list[re.Pattern[bytes]]:
 def _parse_halves(
     values: pa.Array, rows: list[int], columns: pa.DataType, pieces: list[pa.Array], misfits: Rejected
 ) -> None:
-    """Parse values. If some do not fit, parse halves of them until each such value is found."""
+    """Parse values. If some values do not fit, parse halves of them until each such value is found."""
     if not len(values):
         return
     try:

@@ -21,7 +21,7 @@ from moldau.pipeline.values.ddl import DECIMAL_DIGITS_MAX
 from moldau.pipeline.values.json_rows import has_repeated_names
 
 MISFITS_SHARE: Final = 100
-"""A type is used only if at most one record in this number would become a dead letter because of it."""
+"""A type is used only if at most one record in this number would become a dead letter because of the type."""
 LEVELS_MAX: Final = 30
 """Maximum depth of columns. Readers of Parquet and of Iceberg's metadata have such limits."""
 POSITIONS_MAX: Final = 20_000
@@ -57,9 +57,8 @@ class JsonKind(enum.IntEnum):
 
 
 class ValueCounts:
-    """Counts at a position: the number of records with each kind of value, and the counts at positions inside
-    it.
-    """
+    """Counts at a position: the number of records with each kind of value, and the counts at the positions
+    inside it."""
 
     __slots__ = ("element", "fraction", "kinds", "last", "last_record", "members", "records")
 
@@ -134,7 +133,7 @@ class FoundValues:
         self.odd |= other.odd
         self.root.cut(self.levels)
         self.root.merge(other.root, self.levels)
-        self._records += other._records  # so that records of both get different numbers
+        self._records += other._records  # records of both then have different numbers
         self._bound()
 
     def _bound(self) -> None:
@@ -155,10 +154,9 @@ class FoundValues:
 
 
 def _may_hide_a_value(value: bytes, members: int) -> bool:
-    """Whether an object may have a name twice, where the last value has no type and hides the value before
-    it.
-    """
-    names = value.count(b'":')  # this also counts strings that begin with a colon
+    """Whether an object may have a name twice. In this case the last value has no type and hides the value
+    before it."""
+    names = value.count(b'":')  # strings that begin with a colon are also counted here
     if members == names and not any(quoted in value for quoted in _SPACED_QUOTES):
         return False
     return bool(_NOTHING.search(value)) and members != names + len(_SPACED_NAME_ENDS.findall(value))
@@ -265,7 +263,7 @@ class _Choice(NamedTuple):
         chosen = self._of_kind(found, wanted, path, levels)
         has_misfits = any(count for kind, count in zip(JsonKind, found.kinds, strict=True) if kind != wanted)
         if chosen.type is None and has_misfits:
-            # The arrays or objects contain nothing to store, but the other values do.
+            # The arrays or objects contain no value to store, but the other values do.
             return JsonColumns(pa.string(), False)
         return chosen
 
@@ -287,7 +285,7 @@ class _Choice(NamedTuple):
     def _of_column(
         self, found: ValueCounts, table: pa.DataType, path: tuple[str, ...], levels: int
     ) -> JsonColumns:
-        """A column that the table has already. It keeps its type, and may get more columns inside."""
+        """A column that the table already has. It keeps its type, and may get more columns inside."""
         if pa.types.is_struct(table):
             if not levels or len(found.members) > NAMES_MAX:
                 return JsonColumns(table, found.kinds[JsonKind.OBJECT] > 0)
@@ -375,5 +373,5 @@ def _choose(found: ValueCounts) -> JsonKind:
         wanted: sum(count for kind, count in zip(JsonKind, found.kinds, strict=True) if kind not in kinds)
         for wanted, kinds in held.items()
     }
-    best = min(misfits, key=lambda wanted: misfits[wanted])  # the first of several
+    best = min(misfits, key=lambda wanted: misfits[wanted])  # the first kind if several are equal
     return best if misfits[best] * MISFITS_SHARE <= found.records else JsonKind.STRING

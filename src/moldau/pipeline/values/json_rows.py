@@ -206,8 +206,8 @@ def _decoder_of_pairs() -> json.JSONDecoder:
 
 
 def _holds_nothing(raw: bytes, repeated: bool) -> bool:
-    """Whether a value is null, or an object or array that contains only such values. It has no type, and no
-    content that could be lost.
+    """Whether a value is null, or an object or array that contains only such values. It has no type and no
+    content, so nothing is lost without it.
 
     ``repeated`` means that an object may have a name twice. The parser would return only the last value.
     """
@@ -226,9 +226,9 @@ def _is_nothing(value: Any) -> bool:
 
 
 def _fits(column: pa.DataType, *, exactly: bool) -> Fits:
-    """A function that tells whether a value fits a column of a simple type. A number must fit exactly.
+    """A function that returns whether a value fits a column of a simple type. A number must fit exactly.
 
-    Times are checked only for the form of a string, unless ``exactly`` is set. With ``exactly`` Arrow parses
+    For times, only the form of a string is checked, unless ``exactly`` is set. With ``exactly`` Arrow parses
     them.
     """
     if column == pa.bool_():
@@ -247,7 +247,7 @@ def _fits(column: pa.DataType, *, exactly: bool) -> Fits:
         return (
             lambda raw: (
                 raw[0] == _QUOTE
-                # A time with a zone does not fit a column without zones, because the zone would be lost.
+                # A time with a zone does not fit a column without zones. The zone would be lost.
                 and not (is_local and _ZONE.search(raw[1:-1]))
                 and (not exactly or is_parsed(raw, column))
             )

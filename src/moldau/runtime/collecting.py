@@ -35,7 +35,7 @@ CPU."""
 CYCLES_WORTH_IT: Final = 1_000
 """Minimum number of objects in dead cycles that makes a full collection of a large process worthwhile."""
 CYCLES_SHARE: Final = 0.05
-"""The same minimum as a share of the process's blocks, because a collection of a million blocks takes 200 ms.
+"""This minimum as a share of the process's blocks, because a collection of a million blocks takes 200 ms.
 """
 
 

@@ -25,7 +25,7 @@ from bench.loads import canned
 from moldau.network.connection import ServerConnection
 from moldau.network.server import SocketServer
 from moldau.records.batch import CHECKED_FROM, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, Buffer, parse_header
-from moldau.replication import classic
+from moldau.replication import classic_partition
 from moldau.runtime.collecting import collect_rarely
 from moldau.runtime.machine import Machine
 from moldau.server.node import ServerNode
@@ -189,11 +189,11 @@ async def validation(server: SocketServer, options: argparse.Namespace) -> None:
     """Produce with all rules, with size and checksum only, and without checks, in turns."""
     connection, wire = connect(server)
     burst = memoryview(canned.produce_frame(TOPIC, 0, options.size) * options.burst)
-    rules = {"all rules": classic.validate_produce, "size and CRC": _size_and_crc, "none": _nothing}
+    rules = {"all rules": classic_partition.validate_produce, "size and CRC": _size_and_crc, "none": _nothing}
     spent: dict[str, list[float]] = {name: [] for name in rules}
     for number in range(options.rounds + 1):
         for name, rule in rules.items():
-            classic.validate_produce = rule  # type: ignore[assignment]
+            classic_partition.validate_produce = rule  # type: ignore[assignment]
             start = time.thread_time()
             for _ in range(options.requests // options.burst):
                 await feed(connection, wire, burst)

@@ -14,7 +14,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from bench.diskless_coordinator import PARTITIONS, TOPIC, Bench
-from moldau.backup.cut import DATA_FOLDER, ClusterCut, LogId, LogPiece, LogPieces, ObjectPart
+from moldau.backup.cut_format import DATA_FOLDER, ClusterCut, LogId, LogPiece, LogPieces, ObjectPart
 from moldau.backup.image_object import ImageEncoder
 from moldau.backup.restore.folders import NewCluster, NewNode
 from moldau.backup.restore.recommit import ObjectWindow, RecommitReport, find_objects

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.backup.cut import (
+from moldau.backup.cut_format import (
     BrokenCutError,
     ClusterCut,
     LogId,

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from moldau.backup.generations import GenerationGuard, begin_generation
+from moldau.backup.store_generations import GenerationGuard, begin_generation
 from moldau.objects import MemoryStorage
 from moldau.objects.retrying import RetryingStorage
 from moldau.objects.storage import StorageError

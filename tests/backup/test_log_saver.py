@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from moldau.backup.calls import LogsToSave, LogToSave, SavedLog
-from moldau.backup.cut import DATA_FOLDER, LogId
+from moldau.backup.cut_format import DATA_FOLDER, LogId
 from moldau.backup.log_saver import LogSaver
 from moldau.backup.saved_ends import SavedEnds
 from moldau.backup.saved_rounds import SavedRounds
@@ -15,7 +15,7 @@ from moldau.metrics import BrokerTopicMeters, Meters
 from moldau.objects import MemoryStorage
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom

@@ -10,8 +10,16 @@ from typing import Any
 import pytest
 
 from moldau.backup.calls import LogsToSave, SavedLog
-from moldau.backup.cut import CUTS_FOLDER, DATA_FOLDER, ClusterCut, LogId, LogPiece, ObjectPart, cut_key
-from moldau.backup.maker import CutMaker, CutSettings
+from moldau.backup.cut_format import (
+    CUTS_FOLDER,
+    DATA_FOLDER,
+    ClusterCut,
+    LogId,
+    LogPiece,
+    ObjectPart,
+    cut_key,
+)
+from moldau.backup.cut_maker import CutMaker, CutSettings
 from moldau.backup.stored_cuts import StoredCuts
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, Provenance

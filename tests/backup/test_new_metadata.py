@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Sequence
 
-from moldau.backup.cut import LogId
+from moldau.backup.cut_format import LogId
 from moldau.backup.restore.metadata import (
     EPOCH_MARGIN,
     OFFSET_MARGIN,
@@ -14,8 +14,8 @@ from moldau.backup.restore.metadata import (
 )
 from moldau.backup.restore.placement import NewBroker
 from moldau.cluster.image.delta import MetadataDelta
-from moldau.cluster.image.generations import LogGenerations
 from moldau.cluster.image.image import MetadataImage, ResourceType
+from moldau.cluster.image.log_generations import LogGenerations
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 

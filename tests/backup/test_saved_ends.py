@@ -2,7 +2,7 @@
 
 import uuid
 
-from moldau.backup.cut import LogId
+from moldau.backup.cut_format import LogId
 from moldau.backup.saved_ends import SavedEnds
 
 LOG = LogId(uuid.UUID(int=1), 0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from registered_chunks import chunk, partition
 
-from moldau.chunks.fates import LogFate, LogRange, fate_of
+from moldau.chunks.log_fates import LogFate, LogRange, fate_of
 
 BROKER = 1
 

@@ -12,7 +12,7 @@ from active_replica import KEY, active, machine
 from registered_chunks import chunk, partition
 
 from moldau.replication.appending.freezing import AppendFreeze
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.kind import ChunkedKind
 from moldau.storage.log.config import LogConfig

@@ -11,7 +11,7 @@ from registered_chunks import chunk, partition
 
 from moldau.chunks.retention import retained_start
 from moldau.replication.appending.freezing import AppendFreeze
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.upkeep import ChunkCopies, ChunkRetention
 from moldau.storage.log.config import LogConfig

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.cluster.image.delta import MetadataDelta
-from moldau.cluster.image.generations import LogGenerations
 from moldau.cluster.image.image_records import encode_record, to_records
+from moldau.cluster.image.log_generations import LogGenerations
 from moldau.protocol.records import metadata as r
 
 STARTS = st.lists(st.integers(0, 40), max_size=5).map(lambda starts: LogGenerations(tuple(sorted(starts))))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from moldau.cluster.image.delta import image_of
-from moldau.cluster.image.generations import LogGenerations
 from moldau.cluster.image.image_records import encode_record, to_records
+from moldau.cluster.image.log_generations import LogGenerations
 from moldau.cluster.image.partition import LeaderRecoveryState, PartitionRegistration
 from moldau.protocol.records import metadata as r
 

@@ -9,7 +9,7 @@ import moldau
 from moldau.config.broker import BROKER
 from moldau.config.definition import ConfigError
 from moldau.config.docs import configuration_page
-from moldau.config.keys.waiting import WAITS_FOR
+from moldau.config.keys.without_effect import WAITS_FOR
 from moldau.config.synonyms import TOPIC_SYNONYMS
 from moldau.config.topic_config import TOPIC
 from moldau.server.settings import (
@@ -29,7 +29,7 @@ def source_of_readers() -> str:
     definitions = ROOT / "config"
     # A key that is only compared with another key has no effect. The pipeline contains names of client
     # options.
-    aside = [definitions / name for name in ("keys", "synonyms.py", "combinations.py", "dynamic.py")]
+    aside = [definitions / name for name in ("keys", "synonyms.py", "node_combinations.py", "dynamic.py")]
     aside.append(ROOT / "pipeline")
     return "\n".join(
         path.read_text()

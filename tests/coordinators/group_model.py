@@ -7,10 +7,10 @@ from moldau.coordinators.effects import PLAIN, CancelTimer, Effects, SetTimer, T
 from moldau.coordinators.groups.classic.joining import Join
 from moldau.coordinators.groups.classic.member import ClientFacts
 from moldau.coordinators.groups.codec import ConsumerOffsetsCodec
+from moldau.coordinators.groups.operation import ExpiryTimer
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.shard import GroupShard
-from moldau.coordinators.groups.turn import ExpiryTimer
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol

@@ -15,7 +15,7 @@ from moldau.coordinators.effects import BatchKind, Effects, TimerKey, Token, ans
 from moldau.coordinators.kind import CoordinatorKind, Term
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.shard import CommittedRecord
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.partition import PartitionKey
 from moldau.runtime import KafkaError
 from moldau.server.coordinators.entry import CoordinatorEntry

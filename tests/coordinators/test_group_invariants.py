@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from moldau.coordinators.groups.classic.group import Group
 from moldau.coordinators.groups.classic.states import TRANSITIONS, GroupState
+from moldau.coordinators.groups.operation import HeartbeatTimer, JoinTimer, SyncTimer
 from moldau.coordinators.groups.records import GroupRecord
 from moldau.coordinators.groups.settings import GroupSettings
-from moldau.coordinators.groups.turn import HeartbeatTimer, JoinTimer, SyncTimer
 from moldau.protocol.messages.join_group import JoinGroupResponse
 from moldau.protocol.messages.sync_group import SyncGroupResponse
 from moldau.runtime import ErrorCode, KafkaError

@@ -6,9 +6,9 @@ from typing import Any
 from uuid import UUID
 
 from memory_coordinator_log import MemoryLog
-from moldau.coordinators.groups.calls import GroupCaller
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.groups.settings import GroupSettings
+from moldau.coordinators.groups.shard_calls import GroupCaller
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest

@@ -9,12 +9,12 @@ from uuid import UUID
 
 from memory_coordinator_log import MemoryLog
 from moldau.coordinators.effects import PLAIN
-from moldau.coordinators.groups.calls import GroupCaller
 from moldau.coordinators.groups.offset_service import FORGOTTEN_A_TURN
 from moldau.coordinators.groups.records import GroupRecord
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.shard import OFFSETS_A_TURN
+from moldau.coordinators.groups.shard_calls import GroupCaller
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from moldau.protocol.messages.list_groups import ListGroupsRequest

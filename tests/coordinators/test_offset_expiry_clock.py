@@ -6,9 +6,9 @@ from uuid import UUID
 import pytest
 
 from memory_coordinator_log import MemoryLog
-from moldau.coordinators.groups.calls import GroupCaller
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.groups.settings import GroupSettings
+from moldau.coordinators.groups.shard_calls import GroupCaller
 from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

@@ -12,7 +12,7 @@ from deadlines import TIMEOUT_S, consume, eventually
 from dev_process import dev_process
 from librdkafka_clients import create
 
-from moldau.backup.cut import parse_cut
+from moldau.backup.cut_format import parse_cut
 
 CUTS = ".moldau/backup/cuts"
 OPTIONS = ["--set", "backup.interval.ms=300", "--set", "remote.log.manager.task.interval.ms=100"]

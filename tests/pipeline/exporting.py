@@ -13,7 +13,7 @@ import moldau.testing
 from moldau.pipeline.export.catalogs import open_catalog
 from moldau.pipeline.export.iceberg import dead_letters_name, table_name
 from moldau.pipeline.export.job import ExportJob
-from moldau.pipeline.running import RunUnits
+from moldau.pipeline.unit_runs import RunUnits
 
 FORMATS = ["parquet", "iceberg"]
 

@@ -14,10 +14,10 @@ pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]
 pytest.importorskip("pyiceberg", reason="needs PyIceberg: pip install 'moldau[spark]'")
 
 from moldau.client.errors import ToolError
+from moldau.pipeline.job_scheduler import Job, JobRunner, Round
 from moldau.pipeline.jobs import read_jobs
 from moldau.pipeline.metrics_server import MetricsServer
-from moldau.pipeline.runner import Job, JobRunner, Round
-from moldau.pipeline.running import Lag
+from moldau.pipeline.unit_runs import Lag
 from moldau.runtime.clock import SystemClock
 
 WAIT_S = 60.0

@@ -12,9 +12,9 @@ from raft_model import Entry
 
 from moldau.quorum.core import effects as fx
 from moldau.quorum.core import messages as msg
+from moldau.quorum.core.election_state import ElectionState
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.core.voters import ReplicaKey
-from moldau.quorum.core.votes import ElectionState
 from moldau.runtime import ErrorCode
 
 REWRITE = os.environ.get("MOLDAU_REWRITE_GOLDEN") == "1"

@@ -13,10 +13,10 @@ from voter_ids import voters_of
 from moldau.quorum.core import effects as fx
 from moldau.quorum.core import events as ev
 from moldau.quorum.core import messages as msg
+from moldau.quorum.core.election_state import ElectionState
 from moldau.quorum.core.raft import RaftCore, RaftInvariantError
 from moldau.quorum.core.transitions import RoleName
 from moldau.quorum.core.voters import Membership, ReplicaKey, Voter, VoterSet
-from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.settings import RaftSettings
 from moldau.runtime import SeededEntropy
 

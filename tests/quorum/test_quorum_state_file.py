@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from voter_ids import voters_of
 
+from moldau.quorum.core.election_state import ElectionState
 from moldau.quorum.core.voters import ReplicaKey
-from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.state_store import (
     QuorumStateError,
     QuorumStateStore,

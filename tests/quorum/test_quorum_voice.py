@@ -9,8 +9,8 @@ import pytest
 from moldau.quorum.core.messages import FetchRequest, VoteRequest
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
+from moldau.quorum.quorum_report import STRANGER_SILENCE_MS, STRANGERS_MAX, QuorumVoice
 from moldau.quorum.settings import RaftSettings
-from moldau.quorum.voice import STRANGER_SILENCE_MS, STRANGERS_MAX, QuorumVoice
 from moldau.runtime import ErrorCode
 
 ONE, TWO, OTHER = (uuid.UUID(int=number) for number in (1, 2, 3))

@@ -8,7 +8,7 @@ from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import WRITTEN, ReplicaPolicy
 from moldau.replication.partition import AppendAnswer, PartitionKey, ReadOutcome, ReadRequest

@@ -10,7 +10,7 @@ from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.appending.append_turn import AppendTurn
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom

@@ -10,7 +10,7 @@ from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.metrics.registry import Meters
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.classic import ACKS_ALL, ClassicPartition
+from moldau.replication.classic_partition import ACKS_ALL, ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import AppendAnswer, PartitionKey
 from moldau.replication.waiters import WaitingRoom

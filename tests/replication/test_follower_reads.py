@@ -11,7 +11,7 @@ from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.classic import ACKS_ALL, ClassicPartition
+from moldau.replication.classic_partition import ACKS_ALL, ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 import pytest
 from replica_files import Replicas, batch
 
-from moldau.replication.classic import ACKS_ALL
+from moldau.replication.classic_partition import ACKS_ALL
 from moldau.replication.core.policy import FSYNCED, WRITTEN, ReplicaPolicy
 from moldau.replication.partition import AppendOutcome, ReadOutcome
 from moldau.runtime import ErrorCode, InlineWorkers, KafkaError

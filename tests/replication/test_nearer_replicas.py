@@ -12,7 +12,7 @@ from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.read_replica import nearest_replica

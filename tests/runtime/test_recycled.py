@@ -1,6 +1,6 @@
 import pytest
 
-from moldau.runtime.recycled import RecycledMemory
+from moldau.runtime.recycled_memory import RecycledMemory
 
 
 def test_memory_is_used_again_when_its_last_view_is_gone() -> None:

@@ -15,7 +15,7 @@ from moldau.server.coordinators.entry import CoordinatorEntry, KeyLookup, Leader
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.extensions import Extensions
 from moldau.server.subsystem import Contribution
-from moldau.server.subsystems.coordinators import CoordinatorsSubsystem
+from moldau.server.subsystems.find_coordinator import CoordinatorsSubsystem
 
 KEY_TYPE = 42
 

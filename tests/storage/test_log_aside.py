@@ -11,9 +11,9 @@ from moldau.records.batch import parse_header, set_base_offset_and_epoch
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.log.aside import AsideWrite
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.log.worker_appends import AsideWrite
 from moldau.storage.topic_partition import TopicPartition
 
 FOLDER = "/data/t-0"

@@ -19,7 +19,7 @@ from moldau.storage.folders.log_directory import LogDirectoryError
 from moldau.storage.guards.log_guards import GuardedTopic
 from moldau.storage.guards.recovery_report import RepairKind
 from moldau.storage.log.config import LogConfig
-from moldau.storage.log.files.steps import run_whole
+from moldau.storage.log.files.disk_steps import run_whole
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.log_manager_settings import LogManagerSettings

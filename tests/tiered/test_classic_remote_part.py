@@ -15,7 +15,7 @@ from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.protocol.special_timestamps import (
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
 )
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import (

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from remote_house import CONFIG, PARTITION, House, all_of
 
-from moldau.cluster.image.generations import LogGenerations
+from moldau.cluster.image.log_generations import LogGenerations
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
 from moldau.tiered.metadata.lineage import LogLineage

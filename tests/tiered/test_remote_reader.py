@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from remote_house import PARTITION, House
 
-from moldau.cluster.image.generations import LogGenerations
+from moldau.cluster.image.log_generations import LogGenerations
 from moldau.metrics.byte_rate import QuotaSettings
 from moldau.records.batch import iter_headers
 from moldau.replication.lookups.record_lookup import RecordLookup

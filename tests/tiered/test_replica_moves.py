@@ -15,7 +15,7 @@ from moldau.cluster.image.partition import PartitionRegistration as PartitionMet
 from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.core.replica import UNDEFINED
 from moldau.replication.partition import StopReason
 from moldau.replication.waiters import WaitingRoom

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from moldau.backup.cut import LogId, LogPiece, ObjectPart
+from moldau.backup.cut_format import LogId, LogPiece, ObjectPart
 from moldau.network.own_calls import BrokerCall, Fields
 from moldau.protocol.own.backup import save_logs as wire
 from moldau.protocol.own.rights import Right

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from moldau.backup.calls import LogToSave, SavedLog
-from moldau.backup.cut import ClusterCut, LogId, LogPiece, LogPieces
+from moldau.backup.cut_format import ClusterCut, LogId, LogPiece, LogPieces
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 
 __all__ = ["LedLog", "Ledger"]

@@ -7,14 +7,14 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from moldau.backup.calls import LogsToSave, LogToSave, SavedLog
-from moldau.backup.cut import DATA_FOLDER, LogId, LogPiece, ObjectPart
+from moldau.backup.cut_format import DATA_FOLDER, LogId, LogPiece, ObjectPart
 from moldau.backup.saved_ends import SavedEnds
 from moldau.backup.saved_rounds import SavedRounds
 from moldau.cluster.internal_topics import DECISIVE_TOPICS
 from moldau.coordinators.log import PartitionCoordinatorLog
 from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.records.batch import check_batch, iter_headers
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.topic_partition import TopicPartition

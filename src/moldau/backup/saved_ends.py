@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from moldau.backup.cut import LogId
+from moldau.backup.cut_format import LogId
 
 __all__ = ["SavedEnds"]
 

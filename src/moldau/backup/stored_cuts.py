@@ -3,7 +3,7 @@
 import logging
 from typing import NamedTuple
 
-from moldau.backup.cut import (
+from moldau.backup.cut_format import (
     CUTS_FOLDER,
     DATA_FOLDER,
     BrokenCutError,

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece, ChunkRead, ChunkRecords, ChunkSearch
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import (
     AbortedTransaction,

@@ -64,8 +64,8 @@ class StateTopic:
     in sync is never elected.
     """
     saved_in_step: int
-    """The step of a cut in which its logs are saved (``moldau.backup.cut``): before the topics to whose
-    records its own records refer.
+    """The step of a cut in which its logs are saved (``moldau.backup.cut_format``). A topic is saved before
+    the topics to whose records its own records refer.
     """
     is_marked: bool = False
     """Whether the metadata that clients read mark the topic as internal."""

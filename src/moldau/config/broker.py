@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import Final
 
 from moldau.config import dynamic
-from moldau.config.combinations import validate
 from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, Update, Value
 from moldau.config.entry import ConfigEntry, ConfigSynonym
 from moldau.config.keys.sections import SECTIONS
+from moldau.config.node_combinations import validate
 from moldau.config.node_settings import NodeSettings
 from moldau.config.synonyms import BROKER_SYNONYMS
 

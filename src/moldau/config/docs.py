@@ -6,7 +6,7 @@ from moldau.config.client_metrics import KEYS as CLIENT_METRICS
 from moldau.config.definition import ConfigKey
 from moldau.config.keys import groups, topic
 from moldau.config.keys.sections import SECTIONS
-from moldau.config.keys.waiting import WAITS_FOR
+from moldau.config.keys.without_effect import WAITS_FOR
 
 _INTRODUCTION = """# Configuration
 

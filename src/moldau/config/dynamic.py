@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from moldau.config.combinations import check_local_retention
 from moldau.config.definition import ConfigDef, ConfigError, ConfigKey, Limit, Update, Value
+from moldau.config.node_combinations import check_local_retention
 from moldau.config.node_settings import NodeSettings
 
 _RETENTION: Final = (

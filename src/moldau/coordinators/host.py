@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from moldau.coordinators.commits import CommitQueue
 from moldau.coordinators.effects import BatchKind, Effects, Reply, TimerKey, Token
 from moldau.coordinators.errors import coordinator_error
 from moldau.coordinators.kind import CoordinatorKind, Term
@@ -30,6 +29,7 @@ from moldau.coordinators.loader import BrokenRecordError, BrokenRecords, ShardLo
 from moldau.coordinators.pending import KeyValue, PendingBatch, batch_size_bytes
 from moldau.coordinators.shard import CommittedRecord, Shard
 from moldau.coordinators.timers import ShardTimers
+from moldau.coordinators.watermark_waits import CommitQueue
 from moldau.records.control import EndTransactionMarker, build_end_transaction_marker
 from moldau.replication.appending.transactions import TransactionGuard
 from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors

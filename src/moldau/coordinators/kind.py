@@ -8,7 +8,7 @@ from moldau.cluster.internal_topics import StateTopic
 from moldau.coordinators.log import CoordinatorLog, PartitionCoordinatorLog
 from moldau.coordinators.shard import RecordCodec, Shard, ShardStore
 from moldau.records.compression import Compression
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 
 R = TypeVar("R")

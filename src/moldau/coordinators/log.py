@@ -6,7 +6,7 @@ from typing import Protocol
 
 from moldau.records.batch import iter_headers, parse_header
 from moldau.replication.appending.transactions import TransactionGuard
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AppendOrigin
 from moldau.storage.snapshots.replicated_log import LogPosition, SnapshotReader, SnapshotWriter

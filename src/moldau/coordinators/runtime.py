@@ -18,7 +18,7 @@ from moldau.coordinators.shard import Shard
 from moldau.coordinators.standby import StandbyShard
 from moldau.records.control import EndTransactionMarker
 from moldau.replication.appending.transactions import TransactionGuard
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
 
 logger = logging.getLogger(__name__)

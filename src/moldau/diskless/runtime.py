@@ -20,8 +20,8 @@ from moldau.diskless.byte_budget import ByteBudget
 from moldau.diskless.cache.cacher import Cacher
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.image_sync import ImageSync, TopicKeeper
+from moldau.diskless.partition.gateway_partition import DisklessPassage
 from moldau.diskless.partition.partition import DisklessPartition
-from moldau.diskless.partition.passage import DisklessPassage
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import RackTraffic, TopicTraffic
 from moldau.diskless.racks import RackView

@@ -14,8 +14,8 @@ from moldau.pipeline.consolidation.job import UNIT_BYTES, ConsolidateJob, consol
 from moldau.pipeline.export.job import ExportJob, export_once
 from moldau.pipeline.export.options import parse_writers, resolved, value_format
 from moldau.pipeline.export.progress import parse_start_at
-from moldau.pipeline.runner import Job, Report
-from moldau.pipeline.running import Lag
+from moldau.pipeline.job_scheduler import Job, Report
+from moldau.pipeline.unit_runs import Lag
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_INTERVAL_S: Final = 60.0

@@ -15,22 +15,22 @@ from moldau.quorum.addresses import QuorumAddresses
 from moldau.quorum.append_queue import AppendQueue
 from moldau.quorum.core import effects as fx
 from moldau.quorum.core import events as ev
+from moldau.quorum.core.election_state import ElectionState
 from moldau.quorum.core.messages import Request, Response, VoterChangeRequest, VoterChangeResponse
 from moldau.quorum.core.raft import RaftCore
 from moldau.quorum.core.roles import Leader, Resigned
 from moldau.quorum.core.voters import Membership, ReplicaKey, VoterSet
-from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.description import QuorumDescription, describe
 from moldau.quorum.effects.event_queue import EventQueue
 from moldau.quorum.effects.log_writer import LogWriter, not_controller
 from moldau.quorum.effects.replies import PendingReplies
 from moldau.quorum.effects.snapshot_install import SnapshotInstall
+from moldau.quorum.quorum_report import QuorumVoice
 from moldau.quorum.settings import RaftSettings
 from moldau.quorum.snapshot_pruning import SnapshotPruning, SnapshotRetention
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.quorum.stored_log import StoredLogView
 from moldau.quorum.subscriptions import QuorumListener, Subscriptions
-from moldau.quorum.voice import QuorumVoice
 from moldau.quorum.voter_history import VoterHistory, snapshot_records
 from moldau.quorum.wire.requests import RequestCodec, WireRequest, WireResponse, sender_of
 from moldau.quorum.wire.responses import error_response, from_response, to_response

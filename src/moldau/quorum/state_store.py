@@ -4,8 +4,8 @@ import base64
 import json
 import uuid
 
+from moldau.quorum.core.election_state import ElectionState
 from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey, VoterSet
-from moldau.quorum.core.votes import ElectionState
 from moldau.runtime import Disk
 
 FILE_NAME = "quorum-state"

@@ -19,7 +19,7 @@ from moldau.protocol.messages.alter_partition import (
     AlterPartitionResponsePartitionData,
     BrokerState,
 )
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.core.leader import InSyncProposal, ProposalFailure
 from moldau.replication.partition import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError

@@ -19,18 +19,18 @@ from moldau.server.subsystems.backup.subsystem import BackupSubsystem
 from moldau.server.subsystems.chunks.subsystem import ChunksSubsystem
 from moldau.server.subsystems.consolidation.subsystem import ConsolidationOff, ConsolidationSubsystem
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
-from moldau.server.subsystems.coordinators import CoordinatorsSubsystem
 from moldau.server.subsystems.diskless import settings as diskless_settings
 from moldau.server.subsystems.diskless.subsystem import DisklessOff, DisklessSubsystem
+from moldau.server.subsystems.find_coordinator import CoordinatorsSubsystem
 from moldau.server.subsystems.listeners import ListenersSubsystem
 from moldau.server.subsystems.monitoring import MonitoringSubsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.produce_limits import ProduceLimitWarnings
-from moldau.server.subsystems.records import RecordsSubsystem
+from moldau.server.subsystems.record_apis import RecordsSubsystem
 from moldau.server.subsystems.registration import RegistrationSubsystem
 from moldau.server.subsystems.tiered import settings as tiered_settings
 from moldau.server.subsystems.tiered.subsystem import TieredOff, TieredSubsystem
-from moldau.server.subsystems.topics import TopicsSubsystem
+from moldau.server.subsystems.topic_creation import TopicsSubsystem
 from moldau.server.subsystems.transactions.subsystem import TransactionsSubsystem
 
 S = TypeVar("S", bound=Subsystem)

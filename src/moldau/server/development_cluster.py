@@ -11,7 +11,7 @@ from urllib.parse import quote
 from moldau.cluster.folders.formatter import new_directory_id
 from moldau.cluster.folders.initial_voters import initial_voter
 from moldau.cluster.internal_topics import replication_factors
-from moldau.config.combinations import ANY_ADDRESS
+from moldau.config.node_combinations import ANY_ADDRESS
 from moldau.records.control import VoterEndpoint, VotersRecordEntry
 from moldau.runtime.entropy import Entropy
 

@@ -16,10 +16,10 @@ from moldau.cluster.internal_topics import (
     replication_factors,
 )
 from moldau.config.broker import BROKER, BrokerConfig
-from moldau.config.combinations import ANY_ADDRESS
 from moldau.config.definition import ConfigError
 from moldau.config.key_fields import values_of
-from moldau.config.keys.waiting import WAITS_FOR
+from moldau.config.keys.without_effect import WAITS_FOR
+from moldau.config.node_combinations import ANY_ADDRESS
 from moldau.config.topic_config import TopicConfig
 from moldau.network.limits import Listener, NetworkLimits
 from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE, KRAFT_VERSION_MAX

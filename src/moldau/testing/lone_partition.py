@@ -6,7 +6,7 @@ from moldau.coordinators.diskless.calls import METADATA_MAX_MESSAGE_BYTES
 from moldau.coordinators.log import SnapshottedCoordinatorLog
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import SNAPSHOTTED
 from moldau.replication.partition import PartitionKey

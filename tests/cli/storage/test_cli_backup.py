@@ -8,7 +8,7 @@ import pytest
 from crc32c import crc32c
 
 from cli.conftest import Run
-from moldau.backup.cut import DATA_FOLDER, ClusterCut, ObjectPart, cut_key, encode_cut
+from moldau.backup.cut_format import DATA_FOLDER, ClusterCut, ObjectPart, cut_key, encode_cut
 from moldau.backup.image_object import ImageEncoder
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.protocol.records.metadata import FeatureLevelRecord

@@ -14,7 +14,7 @@ from moldau.diskless.writing.wal_file import FileShare
 from moldau.records import Record, build_batch, parse_header
 from moldau.replication.partition import PartitionKey
 from moldau.runtime import ErrorCode, UnexpectedErrors
-from moldau.storage.log.aside import AsideWrite
+from moldau.storage.log.worker_appends import AsideWrite
 
 P, Q = (PartitionKey(UUID(int=1), index) for index in range(2))
 

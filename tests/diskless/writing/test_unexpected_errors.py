@@ -18,7 +18,7 @@ from moldau.objects import MemoryStorage
 from moldau.objects.storage import Buffer
 from moldau.replication.partition import AppendOutcome, PartitionKey
 from moldau.runtime import Clock, ErrorCode, Machine, UnexpectedErrors
-from moldau.storage.log.aside import AsideWrite
+from moldau.storage.log.worker_appends import AsideWrite
 
 PROMPT_S = 1.0
 """Time limit in virtual time; producers would wait for 30 s."""

@@ -33,7 +33,7 @@ from moldau.pipeline.export.rounds import Request
 from moldau.pipeline.export.targets import TableFolder
 from moldau.pipeline.reading.fetching import find_bounds
 from moldau.pipeline.reading.planning import TopicSource
-from moldau.pipeline.running import Lag
+from moldau.pipeline.unit_runs import Lag
 from moldau.runtime.errors import KafkaError
 
 RECORDS = 300

@@ -12,7 +12,7 @@ from moldau.network.authorization import AllowEveryone
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.replication.partition import AppendOutcome
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
-from moldau.server.handlers.records.transactional import Participation, TransactionalHandlers
+from moldau.server.handlers.records.transaction_markers import Participation, TransactionalHandlers
 from moldau.server.handlers.records.transactional_appends import TransactionalAppends, TransactionalProduce
 
 

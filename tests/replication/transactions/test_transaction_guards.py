@@ -14,7 +14,7 @@ from moldau.records.control import build_end_transaction_marker
 from moldau.records.record import Record
 from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.appending.transactions import TransactionGuard
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import AppendOutcome, PartitionKey
 from moldau.replication.waiters import WaitingRoom

@@ -22,7 +22,7 @@ from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.protocol.messages import find_coordinator
 from moldau.records import Compression, Record, build_batch, iter_headers
 from moldau.records.batch import set_base_offset_and_epoch
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.core.policy import SNAPSHOTTED
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, Machine

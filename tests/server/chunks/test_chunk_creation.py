@@ -20,7 +20,7 @@ from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.protocol.own.chunks.create_chunks import CreateChunksResult, CreateChunksTopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import AppendOutcome, PartitionKey
 from moldau.replication.waiters import WaitingRoom

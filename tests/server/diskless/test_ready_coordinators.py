@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from moldau.cluster.internal_topics import InternalTopic
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.simulation.world.world import World

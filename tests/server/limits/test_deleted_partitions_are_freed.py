@@ -8,7 +8,7 @@ import pytest
 from wire_client import WireClient
 
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime.errors import ErrorCode
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.testing import Node

@@ -45,9 +45,9 @@ from moldau.protocol.rows import Cut
 from moldau.protocol.schema import parse_versions
 from moldau.runtime.errors import ErrorCode
 from moldau.runtime.workers import InlineWorkers
-from moldau.server.handlers.records.transactional import MARKERS
+from moldau.server.handlers.records.transaction_markers import MARKERS
 from moldau.server.requests.dispatch import Dispatcher
-from moldau.server.requests.joining import JoinedAnswer
+from moldau.server.requests.joined_answers import JoinedAnswer
 from moldau.server.requests.large_requests import LargeRequests
 from moldau.server.requests.slices import cut_of, slices
 from moldau.testing import Node

@@ -11,7 +11,7 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.partition import AppendOutcome, Partition, PartitionKey, TransactionMarker
 from moldau.runtime import ErrorCode, UnexpectedErrors
-from moldau.server.handlers.records.transactional import Participation
+from moldau.server.handlers.records.transaction_markers import Participation
 from moldau.server.handlers.records.transactional_appends import TransactionalAppends, TransactionalProduce
 from moldau.server.subsystems.transactions.markers import LocalMarkers
 

@@ -13,7 +13,7 @@ from moldau.protocol.messages.write_txn_markers import (
 )
 from moldau.replication.partition import TransactionMarker
 from moldau.runtime import ErrorCode
-from moldau.server.handlers.records.transactional import TransactionalHandlers
+from moldau.server.handlers.records.transaction_markers import TransactionalHandlers
 
 
 def test_repeated_partitions_are_written_once_and_many_in_steps() -> None:

@@ -19,7 +19,7 @@ from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records import Compression, Record, build_batch
 from moldau.records.batch import HEADER_SIZE_BYTES, parse_header, set_base_offset_and_epoch
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import policy_of
 from moldau.replication.partition import PartitionKey

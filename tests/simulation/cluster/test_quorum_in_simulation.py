@@ -13,10 +13,10 @@ from moldau.cluster.image.image_records import to_records
 from moldau.protocol.records.metadata import ConfigRecord
 from moldau.quorum.core import effects as fx
 from moldau.quorum.core import events as ev
+from moldau.quorum.core.election_state import ElectionState
 from moldau.quorum.core.raft import RaftCore
 from moldau.quorum.core.roles import Leader
 from moldau.quorum.core.voters import VoterSet
-from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.driver import QuorumDriver
 from moldau.quorum.effects.log_writer import LogWriter
 from moldau.quorum.state_store import QuorumStateStore

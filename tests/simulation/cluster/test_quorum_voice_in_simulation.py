@@ -38,7 +38,7 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def lines() -> Iterator[Lines]:
-    handler, voice = Lines(), logging.getLogger("moldau.quorum.voice")
+    handler, voice = Lines(), logging.getLogger("moldau.quorum.quorum_report")
     voice.addHandler(handler)
     yield handler
     voice.removeHandler(handler)

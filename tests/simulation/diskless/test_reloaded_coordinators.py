@@ -9,7 +9,7 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.classic import ACKS_ALL
+from moldau.replication.classic_partition import ACKS_ALL
 from moldau.runtime import ErrorCode
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem

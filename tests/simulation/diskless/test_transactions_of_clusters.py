@@ -27,7 +27,7 @@ from moldau.coordinators.diskless.state import commit
 from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.replication.partition import TransactionMarker
 from moldau.runtime import ErrorCode
-from moldau.server.handlers.records.transactional import Participation
+from moldau.server.handlers.records.transaction_markers import Participation
 from moldau.server.subsystems.transactions.gate import CoordinatorGate
 from moldau.server.subsystems.transactions.markers import LocalMarkers
 from moldau.simulation.nodes import SCENARIOS

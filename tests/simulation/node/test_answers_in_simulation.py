@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from moldau.diskless.byte_budget import ByteBudget
-from moldau.diskless.writing.finishing import FileFinisher
+from moldau.diskless.writing.file_end import FileFinisher
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.waiters import WaitingProducer
 from moldau.diskless.writing.writer import DisklessWriter

@@ -11,7 +11,7 @@ from consolidation_house import TOPIC
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
+from moldau.cluster.image.log_generations import FIRST_GENERATION, LogGenerations
 from moldau.coordinators.diskless.calls import BatchCoordinate
 from moldau.protocol.own.consolidation.plan import ConsolidationPlanResponse
 from moldau.tiered.consolidation.leader import HeldPlan, Plan, PlannedWork

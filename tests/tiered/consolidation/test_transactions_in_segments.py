@@ -10,7 +10,7 @@ from moldau.coordinators.diskless.calls import (
     BatchCoordinate,
     TransactionEnd,
 )
-from moldau.diskless.reading.finishing import marker_batch
+from moldau.diskless.reading.batch_conversion import marker_batch
 from moldau.objects import MemoryStorage
 from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch

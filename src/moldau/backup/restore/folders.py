@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from moldau.backup.cut import LogPiece
+from moldau.backup.cut_format import LogPiece
 from moldau.backup.restore.placement import NewBroker
 from moldau.cluster.folders.folder_contents import METADATA_FOLDER, data_in
 from moldau.cluster.folders.formatter import new_directory_id
@@ -26,8 +26,8 @@ from moldau.cluster.metadata_log import RECORDS_A_TURN
 from moldau.coordinators.diskless.service import DATABASE_FILE
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
+from moldau.quorum.core.election_state import ElectionState
 from moldau.quorum.core.voters import VoterSet
-from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.records.control import ControlRecord, KRaftVersion, RecordedVoters, VoterEndpoint, control_key
 from moldau.runtime import Machine

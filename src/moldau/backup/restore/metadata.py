@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from moldau.backup.cut import LogId
+from moldau.backup.cut_format import LogId
 from moldau.backup.restore.placement import NewBroker, ReplicaPlacement
 from moldau.cluster.image.image import ResourceType
 from moldau.cluster.internal_topics import DECISIVE_TOPICS, decisive_minimum

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from moldau.backup.cut import LogId
+from moldau.backup.cut_format import LogId
 from moldau.backup.restore.commit_order import in_commit_order
 from moldau.coordinators.diskless.calls import CREATE_TIME, LOG_APPEND_TIME, BatchToCommit, CommitFileCall
 from moldau.coordinators.diskless.service import DisklessCoordinator

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from moldau.backup.cut import ClusterCut, LogId
-from moldau.backup.generations import begin_generation, latest_generation
+from moldau.backup.cut_format import ClusterCut, LogId
 from moldau.backup.restore.folders import NewCluster, copy_log, write_log
 from moldau.backup.restore.local_log import LocalCoordinatorLog
 from moldau.backup.restore.metadata import EPOCH_MARGIN, NewGeneration, new_metadata, new_position
@@ -27,6 +26,7 @@ from moldau.backup.restore.tiered_logs import (
     write_tiered_logs,
 )
 from moldau.backup.restore.transactions import DecidedCommit, abort_strays, fence_producers
+from moldau.backup.store_generations import begin_generation, latest_generation
 from moldau.backup.stored_cuts import FoundCut, StoredCuts
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType

@@ -5,7 +5,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from moldau.backup.cut import ClusterCut, LogPiece, LogPieces, ObjectPart
+from moldau.backup.cut_format import ClusterCut, LogPiece, LogPieces, ObjectPart
 from moldau.backup.image_object import decode_image
 from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.protocol.schema import Message

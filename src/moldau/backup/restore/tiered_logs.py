@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from moldau.backup.cut import LogPiece
+from moldau.backup.cut_format import LogPiece
 from moldau.records.batch import check_batch, iter_headers
 from moldau.records.record import iter_records
 from moldau.runtime import Machine

@@ -75,7 +75,7 @@ def consolidate(
         storage=key_values(storage, "--storage"),
     )
     if interval_s is not None:
-        from moldau.pipeline.runner import Job
+        from moldau.pipeline.job_scheduler import Job
 
         work = functools.partial(consolidate_once, job)
         repeat_job(Job("consolidate", "consolidate", interval_s, work), master)

@@ -174,8 +174,8 @@ def export(
     if interval_s is None:
         _once(job, master, as_json)
         return
+    from moldau.pipeline.job_scheduler import Job
     from moldau.pipeline.jobs import export_report
-    from moldau.pipeline.runner import Job
 
     repeat_job(Job(f"export-{topic}", "export", interval_s, functools.partial(export_report, job)), master)
 

@@ -16,8 +16,8 @@ from moldau.cli.output import json_line, print_json_line
 from moldau.cli.pipeline.progress_display import display
 
 if TYPE_CHECKING:
+    from moldau.pipeline.job_scheduler import Job, Round
     from moldau.pipeline.jobs import JobsFile
-    from moldau.pipeline.runner import Job, Round
 
 T = TypeVar("T")
 
@@ -65,8 +65,8 @@ def run_jobs(found: "JobsFile", *, with_parent: bool = False) -> None:
     """Run a file's jobs until SIGTERM or SIGINT, or until the parent process ends. Each round prints a
     line on stdout.
     """
+    from moldau.pipeline.job_scheduler import JobRunner
     from moldau.pipeline.metrics_server import MetricsServer
-    from moldau.pipeline.runner import JobRunner
     from moldau.pipeline.session import SparkPool
     from moldau.runtime.clock import SystemClock
 

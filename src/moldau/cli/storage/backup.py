@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from moldau.backup.cut import CUTS_FOLDER, ClusterCut, CutName, parse_cut_key
+from moldau.backup.cut_format import CUTS_FOLDER, ClusterCut, CutName, parse_cut_key
 from moldau.backup.restore.folders import NewCluster
 from moldau.backup.restore.living_nodes import living_brokers
 from moldau.backup.restore.restoring import RestoreReport, Restoring, examine

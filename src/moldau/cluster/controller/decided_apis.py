@@ -7,14 +7,7 @@ from typing import Any, Final
 from moldau.cluster.decisions import brokers, configs, features, producer_ids, refusals, topics
 from moldau.cluster.decisions.brokers import BrokerInputs
 from moldau.cluster.decisions.chunks import assignments, creation, removal, reports
-from moldau.cluster.decisions.partitions import (
-    additions,
-    alter_partition,
-    directories,
-    elections,
-    reassignments,
-)
-from moldau.cluster.decisions.sizes import (
+from moldau.cluster.decisions.decision_cost import (
     LARGE_ROWS,
     added_partitions,
     assigned_replicas,
@@ -23,6 +16,13 @@ from moldau.cluster.decisions.sizes import (
     ended_replicas,
     inner_rows,
     replicas_changed_by_heartbeat,
+)
+from moldau.cluster.decisions.partitions import (
+    additions,
+    alter_partition,
+    directories,
+    elections,
+    reassignments,
 )
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.image import MetadataImage

@@ -13,7 +13,7 @@ from moldau.cluster.controller.channel import Caller
 from moldau.cluster.controller.controller import Controller
 from moldau.cluster.controller.decided_apis import is_large
 from moldau.cluster.controller.quorum_changes import QuorumChanges
-from moldau.cluster.decisions.sizes import has_many_replicas
+from moldau.cluster.decisions.decision_cost import has_many_replicas
 from moldau.cluster.image.delta import FENCE
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.image_records import encode_record

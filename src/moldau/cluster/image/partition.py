@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from moldau.cluster.image.chunks import ChunkRegistration, Chunks, chunk_containing
 from moldau.cluster.image.directories import MIGRATING_DIRECTORY
-from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
+from moldau.cluster.image.log_generations import FIRST_GENERATION, LogGenerations
 
 NO_LEADER = -1
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from moldau.cluster.errors import MetadataError
 from moldau.cluster.image.chunks import changed_chunks, chunk_from, with_chunk
-from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
+from moldau.cluster.image.log_generations import FIRST_GENERATION, LogGenerations
 from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, PartitionRegistration
 from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.protocol.records.metadata import (

@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.config.definition import ConfigKey
-from moldau.config.keys import groups, log, node, operations, security, serving, share, tiers
+from moldau.config.keys import groups, log, node, operations, replication, security, share, tiers
 
 SECTIONS: Final[tuple[tuple[str, tuple[ConfigKey, ...]], ...]] = (
     ("The node", node.NODE),
@@ -11,12 +11,12 @@ SECTIONS: Final[tuple[tuple[str, tuple[ConfigKey, ...]], ...]] = (
     ("Quorum and metadata log", node.QUORUM),
     ("Log", log.LOG),
     ("Compaction", log.CLEANER),
-    ("Replication", serving.REPLICATION),
-    ("Fetching", serving.FETCHING),
+    ("Replication", replication.REPLICATION),
+    ("Fetching", replication.FETCHING),
     ("Groups", groups.GROUPS),
     ("Share groups", share.SHARE),
-    ("Committed offsets", serving.OFFSETS),
-    ("Producers and transactions", serving.TRANSACTIONS),
+    ("Committed offsets", replication.OFFSETS),
+    ("Producers and transactions", replication.TRANSACTIONS),
     ("Quotas, metrics, security", operations.OPERATIONS),
     ("TLS", security.TLS),
     ("SASL", security.SASL),

@@ -16,7 +16,7 @@ from moldau.cluster.internal_topics import DISKLESS_METADATA
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.committing import commit_file
-from moldau.coordinators.diskless.led import DisklessMetadataLog, LedCoordinator
+from moldau.coordinators.diskless.led_coordinator import DisklessMetadataLog, LedCoordinator
 from moldau.coordinators.diskless.reads.finding import Finder
 from moldau.coordinators.diskless.reads.offsets import StoredOffsetLister
 from moldau.coordinators.diskless.reads.producers import describe_producers
@@ -31,7 +31,7 @@ from moldau.coordinators.kind import CoordinatorKind, LogPolicy, Term
 from moldau.coordinators.log import SnapshottedCoordinatorLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.snapshots.replicated_log import LogPosition

@@ -1,5 +1,5 @@
-"""Classic consumer groups and committed offsets (``__consumer_offsets``).
+"""Consumer groups and committed offsets (``__consumer_offsets``).
 
-``states``, ``member``, ``group``, ``joining``, ``syncing``, ``leaving``, ``offsets``, ``shard`` are pure.
+``shard``, the classic protocol in ``classic/``, and the committed offsets in ``offsets/`` are pure.
 Request handlers call ``service``.
 """

@@ -4,12 +4,12 @@ import logging
 from typing import Final
 
 from moldau.coordinators.effects import Effects, Token
-from moldau.coordinators.groups.calls import GroupCaller, GroupCalls
 from moldau.coordinators.groups.classic.joining import Join
 from moldau.coordinators.groups.classic.member import ClientFacts
 from moldau.coordinators.groups.classic.sessions import join_error
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord
 from moldau.coordinators.groups.shard import GroupShard
+from moldau.coordinators.groups.shard_calls import GroupCaller, GroupCalls
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from moldau.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity

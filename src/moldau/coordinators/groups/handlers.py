@@ -3,8 +3,8 @@
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
 
-from moldau.coordinators.groups.calls import GroupCaller
 from moldau.coordinators.groups.service import GroupService
+from moldau.coordinators.groups.shard_calls import GroupCaller
 from moldau.network.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
 from moldau.network.served import Handler, Served

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS
-from moldau.coordinators.groups.calls import GroupCaller, GroupCalls, GroupRuntime
 from moldau.coordinators.groups.classic_service import ClassicGroupService
 from moldau.coordinators.groups.codec import ConsumerOffsetsCodec
 from moldau.coordinators.groups.directory import TopicDirectory
@@ -14,6 +13,7 @@ from moldau.coordinators.groups.offset_service import OffsetService
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.shard import GroupShard
+from moldau.coordinators.groups.shard_calls import GroupCaller, GroupCalls, GroupRuntime
 from moldau.coordinators.groups.tally import GroupTally
 from moldau.coordinators.kind import CoordinatorKind, LogPolicy
 from moldau.coordinators.log import CoordinatorLog

@@ -18,10 +18,10 @@ from moldau.coordinators.groups.classic.groups import ClassicGroups
 from moldau.coordinators.groups.classic.states import GroupState
 from moldau.coordinators.groups.offsets.offsets import GroupOffsets
 from moldau.coordinators.groups.offsets.operations import check_commit, check_transactional_commit
+from moldau.coordinators.groups.operation import ExpiryTimer, Turns
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord, GroupRecord, OffsetRecord
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.tally import GroupTally
-from moldau.coordinators.groups.turn import ExpiryTimer, Turns
 from moldau.coordinators.shard import CanonicalState
 from moldau.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from moldau.protocol.messages.describe_groups import DescribedGroup

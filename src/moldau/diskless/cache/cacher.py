@@ -38,7 +38,7 @@ from moldau.records.errors import CorruptRecordError
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.storage.log.aside import AsideWrite
+from moldau.storage.log.worker_appends import AsideWrite
 
 logger = logging.getLogger(__name__)
 

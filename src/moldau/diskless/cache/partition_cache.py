@@ -9,15 +9,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
+from moldau.cluster.image.log_generations import FIRST_GENERATION, LogGenerations
 from moldau.coordinators.diskless.calls import AbortedRange, BatchCoordinate, PartitionId
-from moldau.diskless.reading.finishing import finish_batch
+from moldau.diskless.reading.batch_conversion import finish_batch
 from moldau.records.batch import check_batch, set_base_offset_and_epoch
 from moldau.records.errors import CorruptRecordError
 from moldau.replication.partition import AbortedTransaction, PartitionKey
 from moldau.storage.log.append_info import ReadResult
-from moldau.storage.log.aside import AsideWrite
 from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.log.worker_appends import AsideWrite
 
 UNKNOWN: Final = -1
 _WRITE_BYTES_MAX: Final = 4 * 1024 * 1024

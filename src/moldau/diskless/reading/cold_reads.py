@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from moldau.cluster.image.generations import LogGenerations
+from moldau.cluster.image.log_generations import LogGenerations
 from moldau.coordinators.diskless.calls import (
     BatchCoordinate,
     FindBatchesCall,
@@ -21,7 +21,7 @@ from moldau.coordinators.diskless.calls import (
 from moldau.diskless.cache.follow_lane import BatchFinder
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.partition.client_errors import client_error
-from moldau.diskless.reading.finishing import finish_batches
+from moldau.diskless.reading.batch_conversion import finish_batches
 from moldau.diskless.reading.object_reads import ObjectReads
 from moldau.diskless.reading.read_meters import ColdReadMeters
 from moldau.diskless.reading.read_round import Batches, ReadRound

@@ -18,7 +18,7 @@ from moldau.coordinators.diskless.calls import (
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.partition.client_errors import client_error
 from moldau.diskless.partition.remote_part import RemoteRecords
-from moldau.diskless.reading.finishing import finish_batches
+from moldau.diskless.reading.batch_conversion import finish_batches
 from moldau.diskless.reading.object_reads import ObjectReads, plan_reads
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.protocol.special_timestamps import (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from moldau.coordinators.diskless.calls import BatchCoordinate
-from moldau.diskless.reading.finishing import marker_batch
+from moldau.diskless.reading.batch_conversion import marker_batch
 from moldau.diskless.reading.object_reads import DEFAULT_GAP_BYTES, ObjectReads, PlannedRead, plan_reads
 from moldau.objects.storage import StorageError
 

@@ -21,7 +21,7 @@ from moldau.diskless.writing.wal_file import Batch, FileShare
 from moldau.records.batch import TRANSACTIONAL_BIT
 from moldau.replication.partition import PartitionKey
 from moldau.runtime import ErrorCode, UnexpectedErrors, Workers
-from moldau.storage.log.aside import AsideWrite
+from moldau.storage.log.worker_appends import AsideWrite
 
 __all__ = ["OwnCommits", "OwnRun", "RunTaker"]
 

@@ -26,8 +26,8 @@ from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.writing.buffer import CloseReason
 from moldau.diskless.writing.committer import CommitQueues, Committing
+from moldau.diskless.writing.file_end import LOST, FileFinisher
 from moldau.diskless.writing.filling import ClosedBuffer, FillingBuffer, HeldBytes
-from moldau.diskless.writing.finishing import LOST, FileFinisher
 from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.uploader import Uploader, UploadSlots, WriterTasks

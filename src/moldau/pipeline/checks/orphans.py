@@ -27,7 +27,7 @@ from moldau.pipeline.checks.tier_orphans import ScanTier, TierFolder, TierReport
 from moldau.pipeline.reading.sink_keys import SINK_PREFIX, is_part
 from moldau.pipeline.reading.tier_segments import TIER_ENABLED, Tier, find_tier
 from moldau.pipeline.reading.wal_access import broker_config, find_storage
-from moldau.pipeline.running import RunUnits
+from moldau.pipeline.unit_runs import RunUnits
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.machine import Machine
 

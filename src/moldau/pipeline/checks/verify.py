@@ -17,7 +17,7 @@ from moldau.pipeline.checks.units import Verify
 from moldau.pipeline.reading.planning import OffsetRange, group, split
 from moldau.pipeline.reading.tier_segments import Tier, find_tier, list_segments
 from moldau.pipeline.reading.wal_access import find_storage
-from moldau.pipeline.running import RunUnits
+from moldau.pipeline.unit_runs import RunUnits
 
 UNIT_RECORDS_MAX: Final = 5_000_000
 

@@ -23,7 +23,7 @@ from moldau.client.errors import ToolError
 from moldau.objects.factory import StorageSettings
 from moldau.pipeline.consolidation.units import BuildUnits, CopiedUnit
 from moldau.pipeline.reading.wal_access import OPTION_PREFIX, find_storage
-from moldau.pipeline.running import RunUnits
+from moldau.pipeline.unit_runs import RunUnits
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.tiered.consolidation.leader import REFUSALS, BuiltCopy
 from moldau.tiered.consolidation.plan import lay_out_units

@@ -27,7 +27,7 @@ from moldau.pipeline.reading.fetching import find_bounds
 from moldau.pipeline.reading.planning import TopicSource
 from moldau.pipeline.reading.tier_segments import find_tier_access
 from moldau.pipeline.reading.wal_access import find_wal_access
-from moldau.pipeline.running import Lag, RunUnits
+from moldau.pipeline.unit_runs import Lag, RunUnits
 from moldau.pipeline.values.column_changes import ColumnChange
 from moldau.pipeline.values.formats import RAW, ValueFormat
 

@@ -8,7 +8,7 @@ from moldau.pipeline.export.progress import Covered, NextRound, next_round
 from moldau.pipeline.export.replaying import InferUnits, inferred
 from moldau.pipeline.export.units import WrittenUnit
 from moldau.pipeline.reading.planning import Bounds, OffsetRange, TopicSource, split
-from moldau.pipeline.running import Lag, RunUnits
+from moldau.pipeline.unit_runs import Lag, RunUnits
 from moldau.pipeline.values.column_changes import ColumnChange
 from moldau.pipeline.values.formats import RAW, ValueFormat, ValueKind, evolved
 

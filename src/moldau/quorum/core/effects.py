@@ -25,10 +25,10 @@ The driver's contract
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from moldau.quorum.core.election_state import ElectionState
 from moldau.quorum.core.messages import Buffer, FetchResponse, FetchSnapshotResponse, Request, Response
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.core.voters import VoterSet
-from moldau.quorum.core.votes import ElectionState
 from moldau.runtime import ErrorCode
 
 

@@ -23,6 +23,7 @@ from moldau.quorum.core.effects import (
 from moldau.quorum.core.effects import (
     LeadershipEnded as ResignedEffect,
 )
+from moldau.quorum.core.election_state import ElectionState
 from moldau.quorum.core.events import (
     AppendRequested,
     Event,
@@ -52,7 +53,6 @@ from moldau.quorum.core.roles import (
 )
 from moldau.quorum.core.transitions import LEGAL_MOVES, OBSERVER_ROLES, RoleName
 from moldau.quorum.core.voters import Membership, ReplicaKey, VoterSet
-from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.peers import Peers
 from moldau.quorum.settings import RaftSettings
 from moldau.runtime import Entropy, ErrorCode

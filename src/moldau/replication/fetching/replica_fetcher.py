@@ -18,7 +18,7 @@ from moldau.protocol.messages.fetch import FetchResponse, PartitionData
 from moldau.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from moldau.protocol.schema import Message
 from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.core.replica import UNDEFINED, FetchPosition, IllegalMoveError
 from moldau.replication.fetching.fetch_session import FetchLimits, FollowerSession
 from moldau.replication.fetching.remote_beginning import begin_behind_remote, list_offset

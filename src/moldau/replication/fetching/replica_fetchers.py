@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.fetching.replica_fetcher import Brokers, FetcherSettings, ReplicaFetcher
 from moldau.replication.partition import PartitionKey
 from moldau.replication.throttling import ReplicationQuota

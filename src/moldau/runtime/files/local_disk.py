@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from moldau.runtime import recycled
+from moldau.runtime import recycled_memory
 from moldau.runtime.files import residency
 from moldau.runtime.files.descriptors import NO_DESCRIPTOR, PROCESS, Descriptors
 from moldau.runtime.files.disk import Buffer, DiskError, DiskSpace, File, Lock
@@ -215,7 +215,7 @@ class LocalFile:
 
     def read_once(self, position: int, size: int) -> memoryview:
         before = position % mmap.PAGESIZE
-        pages = recycled.PROCESS.allocate(-(-(before + size) // mmap.PAGESIZE) * mmap.PAGESIZE)
+        pages = recycled_memory.PROCESS.allocate(-(-(before + size) // mmap.PAGESIZE) * mmap.PAGESIZE)
         with self._used() as descriptor:
             found = self._read_uncached(descriptor, position - before, pages)
             while found < before + size:

@@ -9,7 +9,7 @@ from moldau.coordinators.hosted import HostedKind
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.network.context import RequestContext
 from moldau.network.served import Handler
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 
 
 class Leaders(Protocol):

@@ -8,7 +8,7 @@ from uuid import UUID
 from moldau.cluster.internal_topics import InternalTopic
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.terms import LeadershipTerms, TermKey
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.server.coordinators.entry import CoordinatorEntry, KeyLookup
 
 

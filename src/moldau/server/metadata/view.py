@@ -7,7 +7,7 @@ from moldau.cluster.clock_comparison import ClockComparison
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.config.listeners import ConfiguredVoter
 from moldau.quorum.description import QuorumDescription
-from moldau.quorum.voice import QuorumVoice
+from moldau.quorum.quorum_report import QuorumVoice
 from moldau.server.metadata.topic_configs import EffectiveConfigs
 
 

@@ -3,7 +3,7 @@
 The event loop serves every connection, so no step on it may take long. A request that costs more than
 ``INLINE_PARSED_BYTES`` once it is parsed is decoded by a worker thread, which also encodes its answer. The
 handler gets the request in slices (see ``slices``), and other work gets a turn of the event loop after each
-slice. The answer to a slice is encoded before the next slice is handled (see ``joining``), so that the
+slice. The answer to a slice is encoded before the next slice is handled (see ``joined_answers``), so that the
 answer's objects never exist all at once. Meanwhile the connection is not read, so that requests keep their
 order. The number of such requests in progress is limited to limit their memory.
 """
@@ -20,7 +20,7 @@ from moldau.protocol.codec import RequestDecoder, encode_response
 from moldau.protocol.costs import allowance
 from moldau.protocol.schema import Message
 from moldau.runtime.workers import Workers
-from moldau.server.requests.joining import JoinedAnswer
+from moldau.server.requests.joined_answers import JoinedAnswer
 from moldau.server.requests.slices import cut_of, slices
 
 INLINE_PARSED_BYTES: Final = 192 * 1024

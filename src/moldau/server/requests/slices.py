@@ -1,4 +1,5 @@
-"""Large requests in parts: the rows of a request are cut into slices (``joining`` joins the answers to them).
+"""Large requests in parts: the rows of a request are cut into slices (``joined_answers`` joins their
+answers).
 
 A slice is a request of the same class with some of the rows (see ``protocol/rows.py``).
 """

@@ -20,7 +20,7 @@ from moldau.server.requests.dispatch import routes
 from moldau.server.requests.forwarding import forward
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.server.subsystems.topics import TopicsSubsystem
+from moldau.server.subsystems.topic_creation import TopicsSubsystem
 
 
 class AdministrationSubsystem(Subsystem):

@@ -19,7 +19,7 @@ from moldau.diskless.partition.partition import DisklessPartition
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from moldau.records.batch import iter_headers
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import Machine
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem

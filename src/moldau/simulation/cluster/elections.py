@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from moldau.quorum.core.votes import ElectionState
+from moldau.quorum.core.election_state import ElectionState
 from moldau.simulation.history import History
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.world.host import Host

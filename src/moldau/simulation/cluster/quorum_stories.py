@@ -20,8 +20,8 @@ from moldau.cluster.image.registrations import Endpoint, SupportedFeature
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic_config import TopicConfig
 from moldau.network.client import RpcClient
+from moldau.quorum.core.election_state import ElectionState
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
-from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.subscriptions import Committed
 from moldau.runtime import KafkaError, Machine
 from moldau.server import settings

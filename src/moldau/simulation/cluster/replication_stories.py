@@ -16,7 +16,7 @@ from moldau.cluster.image.registrations import FeatureRanges
 from moldau.config.broker import BrokerConfig
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import Machine
 from moldau.server.node import ServerNode
 from moldau.server.settings import SUPPORTED_FEATURES

@@ -17,7 +17,7 @@ from typing import Final
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from moldau.protocol.special_timestamps import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import KafkaError
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.simulation.cluster.checkers import WatermarkMonotonicity
 from moldau.simulation.history import History, PartitionName
 

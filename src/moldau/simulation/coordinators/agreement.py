@@ -254,7 +254,7 @@ def _boot_that_counts(host: Host, led: ShardHost[Any, Any]) -> int:
 def _runtimes(node: Any) -> list[CoordinatorRuntime[Any, Any]]:
     """The runtimes of all kinds that the node's subsystems have contributed."""
     # The import is here because the tiny node runs without the server.
-    from moldau.server.subsystems.coordinators import CoordinatorsSubsystem
+    from moldau.server.subsystems.find_coordinator import CoordinatorsSubsystem
 
     coordinators = node.find(CoordinatorsSubsystem)
     return [] if coordinators is None else coordinators.registry.runtimes()

@@ -26,7 +26,7 @@ from moldau.storage.folders.file_names import (
 )
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.folders.partition_metadata import MalformedMetadataError, read_partition_metadata
-from moldau.storage.log.files.steps import run_whole
+from moldau.storage.log.files.disk_steps import run_whole
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition

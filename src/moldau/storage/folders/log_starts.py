@@ -14,7 +14,7 @@ from moldau.runtime import Machine
 from moldau.storage.folders.file_names import LOG_START_OFFSETS
 from moldau.storage.folders.log_checkpoints import LogCheckpoints
 from moldau.storage.folders.log_directory import LogDirectory
-from moldau.storage.log.files.steps import run_whole
+from moldau.storage.log.files.disk_steps import run_whole
 from moldau.storage.log.partition_log import PartitionLog
 
 

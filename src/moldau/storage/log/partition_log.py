@@ -20,11 +20,10 @@ from moldau.storage.guards.guarding import DurableOffset, LogGuard
 from moldau.storage.guards.recovery_report import RecoveryReport
 from moldau.storage.log.append_info import EpochEndOffset
 from moldau.storage.log.appending import Appender
-from moldau.storage.log.aside import AsideAppends
 from moldau.storage.log.config import LogConfig
+from moldau.storage.log.files.disk_steps import FileOperations
 from moldau.storage.log.files.flusher import LogFlusher
 from moldau.storage.log.files.removal import SegmentRemoval
-from moldau.storage.log.files.steps import FileOperations
 from moldau.storage.log.files.truncation import Truncation
 from moldau.storage.log.opening import Checkpoints, LoadedState, claim_folder, load_log
 from moldau.storage.log.reading import LogReader
@@ -32,6 +31,7 @@ from moldau.storage.log.segmented_log import SegmentedLog
 from moldau.storage.log.staging import StagedAppends
 from moldau.storage.log.state.failure_gate import FailureGate
 from moldau.storage.log.state.start import LogStart
+from moldau.storage.log.worker_appends import AsideAppends
 from moldau.storage.topic_partition import TopicPartition
 
 

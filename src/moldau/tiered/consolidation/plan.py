@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
+from moldau.cluster.image.log_generations import FIRST_GENERATION, LogGenerations
 from moldau.coordinators.diskless.calls import LOG_APPEND_TIME, AbortedRange, BatchCoordinate
 from moldau.records.batch import NO_TIMESTAMP
 from moldau.tiered.consolidation.markers import is_marker, key_of_marker

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from moldau.cluster.image.generations import LogGenerations
+from moldau.cluster.image.log_generations import LogGenerations
 from moldau.coordinators.diskless.codecs.columns import ColumnError, ColumnReader, put_column, put_varint
 from moldau.protocol.own.consolidation.lease import ConsolidationLeasePartition
 from moldau.protocol.own.consolidation.plan import (

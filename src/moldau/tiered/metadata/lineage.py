@@ -1,6 +1,6 @@
 """The leader epoch of an offset, as readers of a partition's remote segments see it. Pure.
 
-For diskless partitions, :class:`moldau.cluster.image.generations.LogGenerations` is the lineage.
+For diskless partitions, :class:`moldau.cluster.image.log_generations.LogGenerations` is the lineage.
 """
 
 from typing import Protocol

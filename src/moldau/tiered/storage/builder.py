@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
+from moldau.cluster.image.log_generations import FIRST_GENERATION, LogGenerations
 from moldau.records.batch import (
     CONTROL_BIT,
     HEADER_SIZE_BYTES,

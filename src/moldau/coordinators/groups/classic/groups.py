@@ -10,8 +10,8 @@ from moldau.coordinators.groups.classic import joining, rebalance, sessions, syn
 from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
 from moldau.coordinators.groups.classic.member import HeldMetadata
 from moldau.coordinators.groups.classic.states import GroupState
+from moldau.coordinators.groups.operation import HeartbeatTimer, JoinTimer, SyncTimer, Turn, Turns
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord, GroupRecord
-from moldau.coordinators.groups.turn import HeartbeatTimer, JoinTimer, SyncTimer, Turn, Turns
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest

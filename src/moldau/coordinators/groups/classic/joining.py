@@ -21,8 +21,8 @@ from moldau.coordinators.groups.classic.sessions import (
     restart_heartbeat,
 )
 from moldau.coordinators.groups.classic.states import GroupState
+from moldau.coordinators.groups.operation import HeartbeatTimer, Turn
 from moldau.coordinators.groups.records import GroupRecord
-from moldau.coordinators.groups.turn import HeartbeatTimer, Turn
 from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from moldau.protocol.messages.sync_group import SyncGroupResponse
 from moldau.runtime import ErrorCode, KafkaError

@@ -9,8 +9,8 @@ for the leader's assignment. A group that was empty waits a little longer for fu
 from moldau.coordinators.groups.classic.group import Group
 from moldau.coordinators.groups.classic.sessions import answer_join, answer_sync, dismiss, restart_heartbeat
 from moldau.coordinators.groups.classic.states import GroupState, can_rebalance
+from moldau.coordinators.groups.operation import JoinTimer, SyncTimer, Turn
 from moldau.coordinators.groups.records import GroupRecord
-from moldau.coordinators.groups.turn import JoinTimer, SyncTimer, Turn
 from moldau.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from moldau.protocol.messages.sync_group import SyncGroupResponse
 from moldau.runtime import ErrorCode

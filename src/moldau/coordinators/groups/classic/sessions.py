@@ -2,7 +2,7 @@
 
 from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
 from moldau.coordinators.groups.classic.member import Member
-from moldau.coordinators.groups.turn import HeartbeatTimer, Turn
+from moldau.coordinators.groups.operation import HeartbeatTimer, Turn
 from moldau.protocol.messages.join_group import JoinGroupResponse
 from moldau.protocol.messages.sync_group import SyncGroupResponse
 from moldau.runtime import ErrorCode

@@ -10,8 +10,8 @@ from moldau.coordinators.groups.classic.rebalance import (
 )
 from moldau.coordinators.groups.classic.sessions import answer_sync, dismiss, restart_heartbeat
 from moldau.coordinators.groups.classic.states import GroupState
+from moldau.coordinators.groups.operation import SyncTimer, Turn
 from moldau.coordinators.groups.records import GroupRecord
-from moldau.coordinators.groups.turn import SyncTimer, Turn
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse

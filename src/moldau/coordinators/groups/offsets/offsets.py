@@ -11,8 +11,8 @@ from moldau.coordinators.effects import BatchKind, Effects, Token
 from moldau.coordinators.groups.classic.group import Group
 from moldau.coordinators.groups.offsets import operations
 from moldau.coordinators.groups.offsets.store import OffsetStore, Place
+from moldau.coordinators.groups.operation import Turn, Turns
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord, OffsetRecord
-from moldau.coordinators.groups.turn import Turn, Turns
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from moldau.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from moldau.protocol.messages.offset_fetch import OffsetFetchResponseTopics

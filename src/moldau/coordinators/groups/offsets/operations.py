@@ -7,8 +7,8 @@ from uuid import UUID
 from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
 from moldau.coordinators.groups.classic.states import GroupState
 from moldau.coordinators.groups.offsets.store import OffsetStore, Place
+from moldau.coordinators.groups.operation import Turn
 from moldau.coordinators.groups.records import CommittedOffset, OffsetRecord
-from moldau.coordinators.groups.turn import Turn
 from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponsePartition,

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from moldau.quorum.core.election_state import VoteTally
 from moldau.quorum.core.messages import Request, Response, VoteRequest, VoteResponse
 from moldau.quorum.core.roles.base import Role
 from moldau.quorum.core.transitions import RoleName
 from moldau.quorum.core.voters import ReplicaKey
-from moldau.quorum.core.votes import VoteTally
 
 if TYPE_CHECKING:
     from moldau.quorum.core.raft import RaftCore

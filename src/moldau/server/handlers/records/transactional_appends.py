@@ -18,7 +18,7 @@ from moldau.replication.partition import (
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
-from moldau.server.handlers.records.transactional import Admit, Participation
+from moldau.server.handlers.records.transaction_markers import Admit, Participation
 
 JOINING_VERSION: Final = 12
 """From this version of Produce on, the first batch adds its partition to the transaction (KIP-890)."""

@@ -18,7 +18,7 @@ TIMEOUT_MS: Final = 120_000
 
 
 class BackupPeers:
-    """Implements :class:`moldau.backup.maker.BackupCluster` over the network."""
+    """Implements :class:`moldau.backup.cut_maker.BackupCluster` over the network."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Converts ``backup.*`` to the settings of the backup."""
 
-from moldau.backup.maker import CutSettings
+from moldau.backup.cut_maker import CutSettings
 from moldau.config.broker import BrokerConfig
 
 

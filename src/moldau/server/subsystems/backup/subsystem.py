@@ -4,15 +4,15 @@ import asyncio
 from typing import Final
 
 from moldau.backup.calls import SAVE_LOGS, LogSaving
-from moldau.backup.cut import LogId
-from moldau.backup.generations import GenerationGuard
+from moldau.backup.cut_format import LogId
+from moldau.backup.cut_maker import CutMaker
 from moldau.backup.log_saver import LogSaver
-from moldau.backup.maker import CutMaker
 from moldau.backup.saved_rounds import SavedRounds
+from moldau.backup.store_generations import GenerationGuard
 from moldau.cluster.internal_topics import STATE_TOPICS
 from moldau.diskless.upkeep.repeating import Repeating
 from moldau.network.own_serving import BrokerCallHandlers
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.server.context import BrokerContext
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.backup.peers import BackupPeers

@@ -23,7 +23,7 @@ from moldau.protocol.own.chunks.create_chunks import (
     CreateChunksTopicPartition,
 )
 from moldau.replication.appending.freezing import AppendFreeze
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.partition import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine

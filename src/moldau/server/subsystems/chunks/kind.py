@@ -11,8 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from moldau.chunks.fates import LogFate, LogRange, fate_of
 from moldau.chunks.hand_overs import HandOvers
+from moldau.chunks.log_fates import LogFate, LogRange, fate_of
 from moldau.chunks.reading import ChunkedPart, ChunkReads, state_at_border
 from moldau.chunks.retention import first_offset
 from moldau.cluster.image.chunks import ChunkRegistration
@@ -20,7 +20,7 @@ from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.replication.appending.freezing import is_frozen
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.partition import PartitionKey, StopReason
 from moldau.runtime.errors import KafkaError
 from moldau.server.topics.partition_kinds import PartitionKind

@@ -14,7 +14,7 @@ from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import INTERNAL_TOPICS
 from moldau.diskless.upkeep.repeating import Repeating
 from moldau.network.own_serving import BrokerCallHandlers
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.server.context import BrokerContext
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.chunks.creation import ChunkCreation

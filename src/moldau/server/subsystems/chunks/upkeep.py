@@ -21,7 +21,7 @@ from moldau.cluster.image.topics_delta import TopicDelta
 from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.own.chunks.drop_chunks import DropChunksPartition, DropChunksRequest
 from moldau.protocol.own.chunks.report_chunks import ReportChunksRequest, ReportedChunk
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext

@@ -7,8 +7,8 @@ from typing import Protocol
 from moldau.cluster.image.topics_image import Topic
 from moldau.diskless.cache.cache_bound import CacheBound
 from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.diskless.partition.gateway_partition import DisklessPassage
 from moldau.diskless.partition.partition import DisklessPartition
-from moldau.diskless.partition.passage import DisklessPassage
 from moldau.diskless.runtime import DisklessRuntime
 from moldau.replication.partition import PartitionKey, StopReason
 from moldau.server.subsystems.diskless.passages import Passages

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from moldau.coordinators.diskless.service import DisklessCoordinator
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.leading import ReplicaListener
 from moldau.replication.throttling import ReplicationQuota
 from moldau.server.context import BrokerContext

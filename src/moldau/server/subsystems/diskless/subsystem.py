@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
-from moldau.backup.cut import LogId
+from moldau.backup.cut_format import LogId
 from moldau.backup.saved_ends import SavedEnds
 from moldau.cluster.decisions.kinds.diskless import DISKLESS
 from moldau.cluster.decisions.own_features import DISKLESS_FEATURE, own_levels
@@ -43,7 +43,7 @@ from moldau.server.subsystems.diskless.metadata_kind import MetadataReplicas, me
 from moldau.server.subsystems.diskless.pressure import pause_of
 from moldau.server.subsystems.diskless.rack_peers import RackPeerCalls, rack_handlers
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.server.subsystems.topics import TopicsSubsystem
+from moldau.server.subsystems.topic_creation import TopicsSubsystem
 from moldau.server.topics.partition_kinds import KindClaim
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from moldau.cluster.image.partition import PartitionRegistration as PartitionMet
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 from moldau.metrics.broker_topics import BrokerTopicMeters
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import policy_of
 from moldau.replication.leading import ReplicaListener

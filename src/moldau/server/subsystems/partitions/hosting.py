@@ -15,11 +15,11 @@ from uuid import UUID
 from moldau.cluster.image.directories import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
 from moldau.cluster.image.topics_image import Topic
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.partition import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
-from moldau.server.subsystems.partitions.turns import in_order, without_leader
+from moldau.server.subsystems.partitions.topic_order import in_order, without_leader
 from moldau.server.topics.partition_kinds import PartitionKind
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.folders.log_directory import LogDirectory

@@ -8,7 +8,7 @@ from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.config.broker import BrokerConfig
 from moldau.metrics.replication import InSyncMeters
 from moldau.network.remote_node import NodeAddress
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.fetching.fetch_session import FetchLimits
 from moldau.replication.fetching.replica_fetcher import FetcherSettings
 from moldau.replication.fetching.replica_fetchers import ReplicaFetchers

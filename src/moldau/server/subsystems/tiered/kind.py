@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Collection
 
 from moldau.cluster.image.topics_image import Topic
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.partition import StopReason
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind
 from moldau.server.subsystems.tiered.reads import ClassicRemotePart

@@ -16,7 +16,7 @@ from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC, InternalTo
 from moldau.coordinators.log import PartitionCoordinatorLog
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.classic import ClassicPartition
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.partition import PartitionKey
 from moldau.runtime import Machine
 from moldau.runtime.errors import ErrorCode, KafkaError

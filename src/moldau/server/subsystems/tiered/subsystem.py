@@ -20,7 +20,7 @@ from moldau.server.subsystems.tiered import settings as tiered_settings
 from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
 from moldau.server.subsystems.tiered.kind import TieredKind, Tiering, tiered_off_kind
 from moldau.server.subsystems.tiered.metadata_topic import ClusterMetadataTopic, HostedMetadataTopic
-from moldau.server.subsystems.topics import TopicsSubsystem
+from moldau.server.subsystems.topic_creation import TopicsSubsystem
 from moldau.server.topics.partition_kinds import KindClaim
 from moldau.tiered.log_manager import RemoteLogManager
 from moldau.tiered.metadata.segments import TopicIdPartition

@@ -21,7 +21,7 @@ from moldau.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.handlers.records.transactional import Participation
+from moldau.server.handlers.records.transaction_markers import Participation
 from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.subsystems.transactions.peers import BrokerPeers
 

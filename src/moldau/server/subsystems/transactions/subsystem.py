@@ -11,7 +11,7 @@ from moldau.coordinators.transactions.service import TransactionPorts
 from moldau.network.served import Handler
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.subsystem import HostedCoordinators, kind_context
-from moldau.server.handlers.records.transactional import TransactionalHandlers
+from moldau.server.handlers.records.transaction_markers import TransactionalHandlers
 from moldau.server.handlers.records.transactional_appends import TransactionalAppends
 from moldau.server.handlers.transactions import TransactionHandlers
 from moldau.server.subsystem import Contribution

@@ -4,7 +4,7 @@ from a cache, and cleaned segments."""
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from moldau.storage.log.files.steps import FileOperations, FileSteps, holding_files
+from moldau.storage.log.files.disk_steps import FileOperations, FileSteps, holding_files
 from moldau.storage.log.producers import LogProducers
 from moldau.storage.log.retention import retention_due
 from moldau.storage.log.segmented_log import SegmentedLog

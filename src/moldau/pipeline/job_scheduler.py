@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from moldau.client.errors import ToolError
 from moldau.metrics import Counter, Meters
-from moldau.pipeline.running import Lag, RunUnits
+from moldau.pipeline.unit_runs import Lag, RunUnits
 from moldau.runtime.clock import Clock
 from moldau.runtime.errors import KafkaError
 

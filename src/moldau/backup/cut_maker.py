@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from crc32c import crc32c
 
 from moldau.backup.calls import LogsToSave, SavedLog
-from moldau.backup.cut import (
+from moldau.backup.cut_format import (
     CUTS_FOLDER,
     DATA_FOLDER,
     STEPS,

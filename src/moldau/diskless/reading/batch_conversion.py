@@ -7,7 +7,7 @@ written, and computed again after that.
 
 from collections.abc import Sequence
 
-from moldau.cluster.image.generations import LogGenerations
+from moldau.cluster.image.log_generations import LogGenerations
 from moldau.coordinators.diskless.calls import LOG_APPEND_TIME, BatchCoordinate
 from moldau.records.batch import check_batch, set_base_offset_and_epoch, set_log_append_time
 from moldau.records.control import build_end_transaction_marker

@@ -41,8 +41,8 @@ def test_an_unreachable_peer_is_told_once_and_so_is_its_return(
     ]
     assert voice.problems(60_000) == caplog.messages
     caplog.clear()
-    for _ in range(5):
-        voice.answered(2, NONE, VOTE)
+    for now_ms in range(5):
+        voice.answered(2, NONE, VOTE, now_ms)
     assert caplog.messages == [f"{TWO_NAME} is reachable again"]
     assert voice.problems(60_000) == []
 
@@ -53,7 +53,7 @@ def test_a_connection_that_breaks_and_is_made_anew_is_no_change(
     for now_ms in range(0, 60_000, 1_500):
         voice.failed(2, "connection reset", now_ms, now_ms + 1)
         voice.failed(2, "connection refused", now_ms + 500, now_ms + 501)
-        voice.answered(2, NONE, VOTE)
+        voice.answered(2, NONE, VOTE, now_ms)
     assert not caplog.messages
 
 
@@ -75,14 +75,14 @@ def test_a_peer_that_refuses_this_node_is_told_once(
     voice: QuorumVoice, caplog: pytest.LogCaptureFixture, error: ErrorCode, words: str
 ) -> None:
     for _ in range(100):
-        voice.answered(2, error, VOTE)
+        voice.answered(2, error, VOTE, 0)
     assert len(caplog.messages) == 1
     assert words in caplog.messages[0]
     assert voice.problems(0) == caplog.messages
     if error is ErrorCode.inconsistent_voter_set:
-        voice.answered(2, NONE, fetch(1, ONE))  # it accepts a fetch of any node
+        voice.answered(2, NONE, fetch(1, ONE), 0)  # it accepts a fetch of any node
         assert len(voice.problems(0)) == 1
-    voice.answered(2, NONE, VOTE)
+    voice.answered(2, NONE, VOTE, 0)
     assert "accepts the requests of this node again" in caplog.messages[-1]
     assert voice.problems(0) == []
 
@@ -165,7 +165,7 @@ def test_elections_are_told_at_info(voice: QuorumVoice, caplog: pytest.LogCaptur
     voice.leader_lost(2, 5_000)
     voice.leader_lost(3, 5_500)
     voice.led(1, 3, 6_000)
-    voice.tick(1_000_000)
+    voice.tick(1_000_000)  # a leader hears from itself
     assert caplog.messages == [
         "node 2 leads the metadata quorum in epoch 1",
         "the metadata quorum has no leader in epoch 2 yet",
@@ -183,7 +183,7 @@ def test_a_lost_majority_is_a_warning_and_so_is_its_return(
     voice.failed(2, "connection refused", 0, 3_000)
     for now_ms in range(0, 60_000, 100):
         voice.tick(now_ms)
-    voice.answered(2, NONE, VOTE)
+    voice.answered(2, NONE, VOTE, 60_000)
     voice.led(2, 9, 60_000)
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [text.split(":")[0][:60] for text in warnings] == [
@@ -196,3 +196,26 @@ def test_a_lost_majority_is_a_warning_and_so_is_its_return(
     assert "this node does not reach [2, 3]" in warnings[2]
     assert "it has a leader again after 60.0 s" in warnings[4]
     assert voice.no_leader(60_000) is None
+
+
+def test_a_leader_that_ended_is_told_though_its_followers_keep_it(
+    voice: QuorumVoice, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a majority no node ends the epoch (KIP-996), so its leader stays known."""
+    voice.led(2, 4, 0)
+    voice.answered(2, NONE, fetch(1, ONE), 10_000)
+    voice.answered(3, NONE, VOTE, 60_000)  # only the leader answers fetches
+    for now_ms in range(10_000, 60_000, 100):
+        voice.tick(now_ms)
+        voice.led(2, 4, now_ms)  # each lost pre-vote ends with the known leader
+    problem = "the leader 2 of the metadata quorum has not answered for 4 s"
+    assert [text[: len(problem)] for text in caplog.messages[1:]] == [problem]
+    assert (voice.no_leader(60_000) or "").startswith(problem.replace("4 s", "50 s"))
+    voice.answered(2, NONE, fetch(1, ONE), 60_000)
+    assert caplog.messages[2:] == [f"{TWO_NAME}, the leader, answers again after 50.0 s"]
+    assert voice.no_leader(60_000) is None
+    voice.tick(70_000)
+    voice.leader_lost(5, 70_000)
+    assert (voice.no_leader(70_000) or "").startswith("the metadata quorum has had no leader for 10 s")
+    voice.led(3, 6, 71_000)
+    assert caplog.messages[-1].endswith("it has a leader again after 11.0 s")

@@ -390,9 +390,9 @@ class QuorumDriver:
                 self.addresses.heard(endpoints_of_response(answer))
                 response = from_response(answer)
             except KafkaError as error:
-                self.voice.answered(node_id, error.code, effect.request)
+                self.voice.answered(node_id, error.code, effect.request, self.now_ms)
             else:
-                self.voice.answered(node_id, response.error, effect.request)
+                self.voice.answered(node_id, response.error, effect.request, self.now_ms)
                 event = ev.ResponseReceived(effect.correlation_id, response)
         self._events.submit(event)
 

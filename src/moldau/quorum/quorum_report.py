@@ -86,6 +86,8 @@ class QuorumVoice:
         self._directories: dict[int, Directories] = {}
         self._leader: tuple[int, int] | None = None
         """The id of the known leader, and its epoch."""
+        self._leader_heard_ms = 0
+        """The last accepted answer of the leader, or the time at which it was first known."""
         self._leaderless_since_ms: int | None = None
         self._has_told_of_no_leader = False
 
@@ -113,8 +115,9 @@ class QuorumVoice:
         """Note the leader of an epoch."""
         if self._leader == (leader_id, epoch):
             return
-        self._leader = (leader_id, epoch)
-        since_ms, self._leaderless_since_ms = self._leaderless_since_ms, None
+        since_ms = self._absent_since_ms()
+        self._leader, self._leaderless_since_ms = (leader_id, epoch), None
+        self._leader_heard_ms = now_ms
         who = "this node" if leader_id == self._local.id else "node"
         if self._has_told_of_no_leader and since_ms is not None:
             self._has_told_of_no_leader = False
@@ -132,7 +135,8 @@ class QuorumVoice:
         """Note that no leader of ``epoch`` is known."""
         if self._leader is not None:
             logger.info("the metadata quorum has no leader in epoch %d yet", epoch)
-            self._leader, self._leaderless_since_ms = None, now_ms
+            since_ms = self._absent_since_ms() if self._has_told_of_no_leader else None
+            self._leader, self._leaderless_since_ms = None, now_ms if since_ms is None else since_ms
 
     def majority_lost(self, epoch: int) -> None:
         """Note that this node led ``epoch`` and resigned, because too few voters fetched from it."""
@@ -154,7 +158,7 @@ class QuorumVoice:
 
     # Peers
 
-    def answered(self, node_id: int, error: ErrorCode, request: Request) -> None:
+    def answered(self, node_id: int, error: ErrorCode, request: Request, now_ms: int) -> None:
         """Note an answer of a voter.
 
         Any node may fetch, and the epoch is checked before the voters. Therefore only an accepted vote, or a
@@ -164,6 +168,8 @@ class QuorumVoice:
         if peer is None:
             return
         peer.failing_since_ms = None
+        if error is ErrorCode.none and isinstance(request, FETCHES):
+            self._fetched(node_id, now_ms)
         match _ERROR_STATES.get(error, PeerState.REACHED):
             case PeerState.FOREIGN:
                 text = f"{self._name(node_id)} belongs to another cluster than {self._cluster_id}"
@@ -180,6 +186,16 @@ class QuorumVoice:
                 if peer.state in (PeerState.FOREIGN, PeerState.DISAGREES):
                     logger.warning("%s accepts the requests of this node again", self._name(node_id))
                 peer.state, peer.problem = PeerState.REACHED, ""
+
+    def _fetched(self, node_id: int, now_ms: int) -> None:
+        """Note that a node answered a fetch. Only the leader does."""
+        if self._leader is None or self._leader[0] != node_id:
+            return
+        if self._has_told_of_no_leader:
+            self._has_told_of_no_leader = False
+            silent_s = (now_ms - self._leader_heard_ms) / 1000
+            logger.warning("%s, the leader, answers again after %.1f s", self._name(node_id), silent_s)
+        self._leader_heard_ms = now_ms
 
     def failed(self, node_id: int, reason: str, asked_ms: int, now_ms: int) -> None:
         """Note that a request sent at ``asked_ms`` has no answer. A voter without answers for some time is
@@ -272,15 +288,27 @@ class QuorumVoice:
     # Current problems
 
     def no_leader(self, now_ms: int) -> str | None:
-        """The reason why there has been no leader for too long; ``None`` when there is a leader, or when
+        """The reason why there has been no leader for too long; ``None`` when the leader answers, or when
         an election is in progress.
+
+        A node without a majority keeps the leader of its epoch (KIP-996), so a leader may be known that has
+        ended.
         """
-        since_ms = self._leaderless_since_ms
+        since_ms = self._absent_since_ms()
         if since_ms is None or now_ms - since_ms < self.leaderless_limit_ms:
             return None
         missing = [node_id for node_id, peer in self._peers.items() if peer.state is not PeerState.REACHED]
         of = f"; of its voters {list(self._voters.ids)} this node does not reach {missing}" if missing else ""
-        return f"the metadata quorum has had no leader for {(now_ms - since_ms) / 1000:.0f} s{of}"
+        what = "the metadata quorum has had no leader for"
+        if self._leader is not None:
+            what = f"the leader {self._leader[0]} of the metadata quorum has not answered for"
+        return f"{what} {(now_ms - since_ms) / 1000:.0f} s{of}"
+
+    def _absent_since_ms(self) -> int | None:
+        """The time since which no leader is known, or the known leader has not answered."""
+        if self._leader is None or self._leader[0] == self._local.id:
+            return self._leaderless_since_ms
+        return self._leader_heard_ms
 
     def problems(self, now_ms: int) -> list[str]:
         """Problems of other nodes, with one sentence for each."""

@@ -12,7 +12,7 @@ from moldau.cluster.folders.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
 from moldau.runtime import KafkaError, Machine
 from moldau.server.node import ServerNode
-from moldau.server.observing.monitoring import quorum_notice
+from moldau.server.observing.monitoring import health_checks, quorum_notice
 from moldau.simulation.world.process import PROCESS
 from moldau.simulation.world.world import World
 
@@ -104,8 +104,16 @@ class Controllers:
         return quorum_notice(metadata) or ""
 
     def leader(self) -> str:
-        metadata: Any = self.nodes["node-1"].metadata
+        return self.leader_known_to("node-1")
+
+    def leader_known_to(self, host: str) -> str:
+        metadata: Any = self.nodes[host].metadata
         return f"node-{metadata.driver.leader_id}"
+
+    def quorum_check(self, host: str) -> str | None:
+        """The reason by which the health of the quorum fails on a host."""
+        metadata: Any = self.nodes[host].metadata
+        return health_checks(metadata, metadata)["quorum"]()
 
 
 OURS, THEIRS = "b3Vycy1vdXJzLW91cnMtbw", "dGhlaXJzLXRoZWlycy10aA"
@@ -155,6 +163,16 @@ def test_a_lost_majority_is_told_and_heals_alone(lines: Lines) -> None:
             await asyncio.sleep(30)
             assert lines.count(leader, "it has a leader again after") == 1
             assert len(lines.of[leader]) <= 6
+            # The leader of the two that are left is killed. The last node keeps it as the leader of the epoch.
+            killed = group.leader_known_to(leader)
+            (last,) = {leader, others[0]} - {killed}
+            world.host(killed).kill()
+            await asyncio.sleep(60)
+            assert lines.count(last, f"the leader {killed[-1]} of the metadata quorum has not answered") == 1
+            assert "has not answered" in str(group.quorum_check(last))
+            group.start(killed, int(killed[-1]), voters=(1, 2, 3), cluster_id=OURS)
+            await asyncio.sleep(30)
+            assert group.quorum_check(last) is None
 
         world.run(story())
 

@@ -86,9 +86,9 @@ def health_checks(metadata: MetadataView, logs: LogManager) -> dict[str, HealthC
 
     def quorum() -> str | None:
         seen = metadata.quorum
-        if seen.leader_id is not None:
-            return None
-        return seen.voice.no_leader(seen.now_ms) or "the metadata quorum has no leader"
+        if seen.leader_id is None:
+            return seen.voice.no_leader(seen.now_ms) or "the metadata quorum has no leader"
+        return seen.voice.no_leader(seen.now_ms)
 
     def storage() -> str | None:
         reasons = [

@@ -12,9 +12,15 @@ class MemorySnapshotTarget:
         self._log = log
         self._end_offset = end_offset
         self.values: list[bytes] = []
+        self.unsettled: list[int] = []
+        """Lengths of the batches since the last call of ``settle``."""
 
     def append(self, values: Sequence[bytes]) -> None:
         self.values += values
+        self.unsettled.append(len(values))
+
+    async def settle(self) -> None:
+        self.unsettled.clear()
 
     async def freeze(self) -> None:
         self._log.snapshots[self._end_offset] = self.values

@@ -151,6 +151,9 @@ class _Snapshot:
     def append(self, values: Sequence[bytes]) -> None:
         self._writer.append(values)
 
+    async def settle(self) -> None:
+        await self._writer.settle()
+
     async def freeze(self) -> None:
         await self._writer.freeze()
         await self._driver.snapshot_created()

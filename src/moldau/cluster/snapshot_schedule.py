@@ -13,8 +13,10 @@ from moldau.runtime import KafkaError
 
 logger = logging.getLogger(__name__)
 
-BATCH_RECORDS = 512
-"""Number of records in a batch. Other tasks of the event loop run between two batches."""
+BATCH_RECORDS = 128
+"""Number of records in a batch, which takes about a millisecond. Other tasks of the event loop run between two
+batches. A request may wait for three of them, because its bytes, its handler and its answer have a turn each.
+"""
 
 
 class SnapshotGenerator:
@@ -79,6 +81,7 @@ class SnapshotGenerator:
             while batch := list(islice(records, BATCH_RECORDS)):
                 writer.append([encode_record(record, image.metadata_version) for record in batch])
                 await asyncio.sleep(0)
+                await writer.settle()
             await writer.freeze()
             logger.info("metadata snapshot written up to offset %d", provenance.offset)
         finally:

@@ -73,27 +73,6 @@ def test_controllers_are_added_and_removed_while_brokers_follow(cli: Any, tmp_pa
         assert (ran.code, ran.err) == (1, "moldau: node 101 is not a voter; the voters are [102, 103]\n")
 
 
-def test_static_voters_become_a_record_of_the_log(cli: Any, tmp_path: pathlib.Path) -> None:
-    with moldau.testing.Cluster(brokers=1, controllers=3) as cluster:
-        ran = cli("quorum", "remove", "--node", "103", "-b", cluster.bootstrap_servers)
-        assert ran.code == 1
-        assert "raise the feature kraft.version to 1" in ran.err
-
-        def upgraded() -> bool:
-            ran = cli("cluster", "upgrade", "kraft.version=1", "-b", cluster.bootstrap_servers)
-            if ran.code:
-                assert "have not told this leader their directory ids yet" in ran.err
-            return bool(ran.code == 0)
-
-        wait_for(upgraded)
-        ran = cli("quorum", "remove", "--node", "103", "-b", cluster.bootstrap_servers)
-        assert (ran.code, ran.err) == (0, "")
-        assert quorum(cli, cluster)[0] == [101, 102]
-        cluster.restart(102)
-        cluster.restart(1)
-        assert quorum(cli, cluster)[0] == [101, 102]
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -219,3 +219,23 @@ def test_a_leader_that_ended_is_told_though_its_followers_keep_it(
     assert (voice.no_leader(70_000) or "").startswith("the metadata quorum has had no leader for 10 s")
     voice.led(3, 6, 71_000)
     assert caplog.messages[-1].endswith("it has a leader again after 11.0 s")
+
+
+def test_bootstrap_servers_are_told_while_no_voter_is_known(caplog: pytest.LogCaptureFixture) -> None:
+    servers = {-2: "c1:9093", -3: "c2:9093"}
+    voice = QuorumVoice(ReplicaKey(9, ONE), VoterSet([]), RaftSettings(), "ours", servers)
+    voice.started(0)
+    for now_ms in range(0, 10_000, 100):
+        voice.failed(-2, "connection refused", now_ms, now_ms + 1)
+        voice.answered(-3, ErrorCode.inconsistent_cluster_id, fetch(9, ONE), now_ms)
+        voice.tick(now_ms)
+    named = [f"{servers[node_id]} of controller.quorum.bootstrap.servers" for node_id in (-3, -2)]
+    assert caplog.messages == [
+        f"{named[0]} belongs to another cluster than ours",
+        f"{named[1]} is unreachable: connection refused",
+        "the metadata quorum has had no leader for 4 s; of controller.quorum.bootstrap.servers this node does"
+        " not reach c1:9093, c2:9093",
+    ]
+    assert len(voice.problems(10_000)) == 2
+    voice.voters_changed(VOTERS)
+    assert voice.problems(10_000) == []

@@ -27,6 +27,10 @@ class QuorumAddresses:
     def bootstrap_ids(self) -> tuple[int, ...]:
         return tuple(self._bootstrap)
 
+    def bootstrap_servers(self) -> dict[int, str]:
+        """``HOST:PORT`` of the bootstrap servers, by id."""
+        return {node_id: f"{each.host}:{each.port}" for node_id, each in self._bootstrap.items()}
+
     def find(self, node_id: int) -> Voter | None:
         """The node with its address; ``None`` while the address is unknown."""
         voter = self._voters().get(node_id)

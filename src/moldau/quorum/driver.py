@@ -114,7 +114,11 @@ class QuorumDriver:
         self._appends = AppendQueue(self._config.append_max_batch_bytes)
         self._pruning = SnapshotPruning(log, self._config.retention, machine.clock.now_ms)
         self.voice = QuorumVoice(
-            self._local, self._static_voters, self._config.raft, self._config.wire.cluster_id or ""
+            self._local,
+            self._static_voters,
+            self._config.raft,
+            self._config.wire.cluster_id or "",
+            self.addresses.bootstrap_servers(),
         )
         self._events = EventQueue(self._fail)
         self._replies = PendingReplies(log, self._events)

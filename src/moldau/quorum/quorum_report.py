@@ -8,6 +8,7 @@ leader for longer than an election should take, a warning is logged; the next le
 
 import logging
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -49,7 +50,7 @@ _ERROR_STATES: Final = {
 
 @dataclass(slots=True)
 class Peer:
-    """Another voter, according to the answers to this node's requests."""
+    """Another voter, or a bootstrap server, according to the answers to this node's requests."""
 
     state: PeerState = PeerState.UNKNOWN
     failing_since_ms: int | None = None
@@ -76,12 +77,23 @@ class Directories:
 class QuorumVoice:
     """The log lines and problems of one replica. Times are in milliseconds of the driver's clock."""
 
-    def __init__(self, local: ReplicaKey, voters: VoterSet, settings: RaftSettings, cluster_id: str) -> None:
+    def __init__(
+        self,
+        local: ReplicaKey,
+        voters: VoterSet,
+        settings: RaftSettings,
+        cluster_id: str,
+        bootstrap_servers: Mapping[int, str] | None = None,
+    ) -> None:
+        """``bootstrap_servers`` has ``HOST:PORT`` of ``controller.quorum.bootstrap.servers`` by id. They are
+        reported while the node knows of no voter.
+        """
         self._local = local
         self._voters = voters
         self._settings = settings
         self._cluster_id = cluster_id
-        self._peers = {node_id: Peer() for node_id in voters.others(local.id)}
+        self._bootstrap_servers = dict(bootstrap_servers or {})
+        self._peers = {node_id: Peer() for node_id in self._asked_nodes()}
         self._strangers: dict[int, Stranger] = {}
         self._directories: dict[int, Directories] = {}
         self._leader: tuple[int, int] | None = None
@@ -94,9 +106,13 @@ class QuorumVoice:
     def voters_changed(self, voters: VoterSet) -> None:
         """Note a new set of voters in the log (KIP-853)."""
         before, self._voters = self._voters, voters
-        self._peers = {node_id: self._peers.get(node_id, Peer()) for node_id in voters.others(self._local.id)}
+        self._peers = {node_id: self._peers.get(node_id, Peer()) for node_id in self._asked_nodes()}
         if before.ids != voters.ids:
             logger.info("the voters of the metadata quorum are %s", list(voters.ids))
+
+    def _asked_nodes(self) -> tuple[int, ...]:
+        """The nodes whose answers are observed."""
+        return self._voters.others(self._local.id) if self._voters.ids else tuple(self._bootstrap_servers)
 
     @property
     def leaderless_limit_ms(self) -> int:
@@ -299,6 +315,9 @@ class QuorumVoice:
             return None
         missing = [node_id for node_id, peer in self._peers.items() if peer.state is not PeerState.REACHED]
         of = f"; of its voters {list(self._voters.ids)} this node does not reach {missing}" if missing else ""
+        if missing and not self._voters.ids:
+            servers = ", ".join(self._bootstrap_servers[node_id] for node_id in missing)
+            of = f"; of controller.quorum.bootstrap.servers this node does not reach {servers}"
         what = "the metadata quorum has had no leader for"
         if self._leader is not None:
             what = f"the leader {self._leader[0]} of the metadata quorum has not answered for"
@@ -326,6 +345,9 @@ class QuorumVoice:
         return now_ms - stranger.heard_ms > STRANGER_SILENCE_MS
 
     def _name(self, node_id: int) -> str:
+        server = self._bootstrap_servers.get(node_id)
+        if server is not None:
+            return f"{server} of controller.quorum.bootstrap.servers"
         voter = self._voters.get(node_id)
         address = f" ({voter.host}:{voter.port})" if voter is not None and voter.host else ""
         return f"node {node_id}{address} of the metadata quorum"

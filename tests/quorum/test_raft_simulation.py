@@ -8,7 +8,7 @@ from raft_simulation import Cluster
 
 from moldau.quorum.core.roles import Leader
 
-SEEDS = int(os.environ.get("RAFT_SEEDS", "150"))
+SEEDS = int(os.environ.get("RAFT_SEEDS") or "150")
 BLOCK = 50
 
 

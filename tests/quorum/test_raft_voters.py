@@ -14,7 +14,7 @@ from moldau.quorum.core.roles import Leader
 from moldau.quorum.core.roles.reconfiguration import Reconfiguration
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 
-SEEDS = int(os.environ.get("RAFT_SEEDS", "40"))
+SEEDS = int(os.environ.get("RAFT_SEEDS") or "40")
 BLOCK = 20
 NODES = 5
 

@@ -14,8 +14,8 @@ from moldau.runtime import KafkaError
 logger = logging.getLogger(__name__)
 
 BATCH_RECORDS = 128
-"""Number of records in a batch, which takes about a millisecond. Other tasks of the event loop run between two
-batches. A request may wait for three of them, because its bytes, its handler and its answer have a turn each.
+"""Number of records in a batch, which takes about a millisecond. Other tasks of the event loop run between
+two batches. A request may wait for three batches, one each for its bytes, its handler and its answer.
 """
 
 

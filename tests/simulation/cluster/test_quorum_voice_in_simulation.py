@@ -163,7 +163,7 @@ def test_a_lost_majority_is_told_and_heals_alone(lines: Lines) -> None:
             await asyncio.sleep(30)
             assert lines.count(leader, "it has a leader again after") == 1
             assert len(lines.of[leader]) <= 6
-            # The leader of the two that are left is killed. The last node keeps it as the leader of the epoch.
+            # The leader of the two nodes is killed. The other one keeps it as the leader of the epoch.
             killed = group.leader_known_to(leader)
             (last,) = {leader, others[0]} - {killed}
             world.host(killed).kill()

@@ -5,6 +5,7 @@ The cost of a step is the number of its calls, which the interpreter counts, bec
 on any machine. A step of a hundred thousand calls takes some 10 to 50 ms.
 """
 
+import cProfile
 import socket
 import struct
 import sys
@@ -40,6 +41,10 @@ FIND_BATCHES = 11645
 CALLS_TO_FIND_BATCHES = 500_000
 """Maximum calls for the one answer to a broker that follows 15,000 partitions and waits for bytes."""
 SIZES = (30_000, 250_000)
+"""The larger requests are sent in the newest version only: one step of a handler serves all versions."""
+CALLS_OF_LONG_STEPS = 500
+STEPS_PER_LOOK = 50
+"""Objects are counted after each long step and after this number of steps. Counting reads the whole heap."""
 ANSWERED_BYTES = 80_000
 ANSWERED_BYTES_RATIO = 16
 ANSWERED_BYTES_FLOOR = 4 * 1024 * 1024
@@ -63,24 +68,32 @@ LAST = 77
 
 
 class Steps:
-    """Counts the function calls in each callback of the node's event loop."""
+    """Counts the calls in each callback of the node's event loop, of functions and of builtins.
+
+    The counter is the interpreter's own profiler, because a function of Python that is called for each
+    event takes most of the test's time.
+    """
 
     def __init__(self):
         self.longest = 0
         self.objects = 0
-        self._calls = 0
-        self._begin = Handle._run.__code__
+        self.thread = None
+        self._number = 0
+        self._profiler = cProfile.Profile()
 
-    def __call__(self, frame, event, argument):
-        if event == "call":
-            if frame.f_code is self._begin:
-                self.longest = max(self.longest, self._calls)
-                self._calls = 0
-                self.objects = max(self.objects, sys.getallocatedblocks())
-                return
-            self._calls += 1
-        elif event == "c_call":
-            self._calls += 1
+    def run(self, step, handle):
+        """Run a step and count its calls."""
+        self._profiler.enable()
+        try:
+            step(handle)
+        finally:
+            self._profiler.disable()
+        calls = sum(each.callcount for each in self._profiler.getstats())
+        self._profiler.clear()
+        self.longest = max(self.longest, calls)
+        self._number += 1
+        if calls > CALLS_OF_LONG_STEPS or self._number % STEPS_PER_LOOK == 0:
+            self.objects = max(self.objects, sys.getallocatedblocks())
 
     def start(self):
         self.longest = self.objects = 0
@@ -102,18 +115,24 @@ def controller_port():
 def node(steps, controller_port):
     """A node in whose event loop calls are counted. Worker threads are not counted, because they do not
     block it."""
+    step = Handle._run
 
-    def watch(frame, event, argument):
-        sys.setprofile(steps if threading.current_thread().name == "moldau-node" else None)
+    def run(handle):
+        if threading.get_ident() == steps.thread:
+            steps.run(step, handle)
+        else:
+            step(handle)
 
-    threading.setprofile(watch)
-    try:
-        listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{controller_port}"
-        properties = {"auto.create.topics.enable": "false", "listeners": listeners}
+    listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{controller_port}"
+    properties = {"auto.create.topics.enable": "false", "listeners": listeners}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Handle, "_run", run)
+        others = set(threading.enumerate())
         with Node(diskless=True, properties=properties) as running:
+            (steps.thread,) = (
+                each.ident for each in set(threading.enumerate()) - others if each.name == "moldau-node"
+            )
             yield running
-    finally:
-        threading.setprofile(None)
 
 
 @pytest.fixture(params=["clients", "own", "controllers"])
@@ -200,7 +219,7 @@ def test_no_request_makes_a_long_step(target, steps, bystander, size):
     found = []
     address, served = target
     for api_key, versions in served.items():
-        for version in sorted(versions):
+        for version in sorted(versions)[-1:] if size == max(SIZES) else sorted(versions):
             for body in worst_requests(request_class(api_key), version, size):
                 before = sys.getallocatedblocks()
                 steps.start()
@@ -212,7 +231,7 @@ def test_no_request_makes_a_long_step(target, steps, bystander, size):
     assert max(one for one in found if one[2] != FIND_BATCHES)[0] < CALLS_A_STEP, sorted(found)[-5:]
     assert max(found)[0] < CALLS_TO_FIND_BATCHES, sorted(found)[-5:]
     assert max(grown for _, grown, _, _ in found) < OBJECTS_MAX, found
-    assert answered > 30
+    assert answered > 15
     assert bystander.answers["wrong"] == 0
     assert bystander.answers["right"] > 3
 

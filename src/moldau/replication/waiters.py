@@ -94,6 +94,11 @@ class Waiter(Generic[K]):
         self.future = future
         """The result: ``True`` when one of the keys woke the waiter, ``False`` when the time was over."""
 
+    def add(self, keys: Iterable[K]) -> None:
+        """Wait for these keys, too. Without effect if the wait has ended."""
+        if self._room is not None:
+            self._room._enter(self, keys, self._places)
+
     def finish(self, woken: bool) -> None:
         """End the wait. It is harmless if the wait has already ended."""
         room = self._room
@@ -141,18 +146,21 @@ class WaitingRoom(Generic[K]):
         """Like :meth:`wait`, until a time that :meth:`due` returned. It ends immediately when that time
         has passed."""
         deadlines = self.deadlines
-        by_key = self._by_key
         places: list[dict[Waiter[K], None]] = []
         waiter = Waiter(self, places, due, deadlines.loop.create_future())
+        self._enter(waiter, keys, places)
+        deadlines.add(due, waiter)
+        self._count += 1
+        return waiter
+
+    def _enter(self, waiter: Waiter[K], keys: Iterable[K], places: list[dict[Waiter[K], None]]) -> None:
+        by_key = self._by_key
         for key in keys:
             place = by_key.get(key)
             if place is None:
                 place = by_key[key] = {}
             place[waiter] = None
             places.append(place)
-        deadlines.add(due, waiter)
-        self._count += 1
-        return waiter
 
     def notify(self, key: K) -> None:
         """Wake all waiters for ``key``."""

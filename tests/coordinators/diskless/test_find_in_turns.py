@@ -1,18 +1,12 @@
-"""Calls about thousands of partitions leave turns of the event loop to other requests, or are refused."""
+"""Calls about thousands of partitions leave turns of the event loop to other requests."""
 
 import asyncio
 from pathlib import Path
-from typing import Any, cast
 
 from diskless_house import TOPIC, House, batch, file, topic
 
 from moldau.coordinators.diskless.calls import FindBatchesCall, PartitionToFind
-from moldau.coordinators.diskless.calls.table import CALLS
-from moldau.coordinators.diskless.handlers import DisklessHandlers
 from moldau.coordinators.diskless.reads.finding import ROWS_A_TURN
-from moldau.network.served import served
-
-FIND_BATCHES, GUARD_TRANSACTIONS = 11645, 11670
 
 
 def test_find_searches_many_partitions_in_turns_and_misses_no_commit(tmp_path: Path) -> None:
@@ -40,10 +34,3 @@ def test_find_searches_many_partitions_in_turns_and_misses_no_commit(tmp_path: P
         await house.stop()
 
     asyncio.run(scene())
-
-
-def test_calls_that_are_answered_as_a_whole_have_limits() -> None:
-    limits = [CALLS[key].parsed_bytes_max for key in (FIND_BATCHES, GUARD_TRANSACTIONS)]
-    assert limits == [16 << 20, 4 << 20]
-    table = DisklessHandlers(cast(Any, None), cast(Any, None), lambda topic_id: None).table()
-    assert [served(table[key]).parsed_bytes_max for key in (FIND_BATCHES, GUARD_TRANSACTIONS)] == limits

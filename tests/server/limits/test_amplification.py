@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import tracemalloc
 import uuid
 from asyncio import Handle
@@ -23,13 +24,20 @@ from moldau.protocol.codec import encode_request
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.own import MODULES as OWN_MODULES
+from moldau.protocol.own.diskless import (
+    describe_producers,
+    end_transactions,
+    find_batches,
+    guard_transactions,
+    hand_over,
+)
 from moldau.protocol.own.diskless.create_partitions import (
     DisklessCreatablePartitions as CreatablePartitions,
 )
 from moldau.protocol.own.diskless.create_partitions import (
     DisklessCreatePartitionsRequest as CreatePartitions,
 )
-from moldau.protocol.schema import parse_versions
+from moldau.protocol.schema import Message, parse_versions
 from moldau.runtime.errors import ErrorCode
 from moldau.testing import Node
 from request_classes import request_class
@@ -266,9 +274,102 @@ def test_answers_take_no_more_memory_than_requests_may(quiet_node):
     assert answered > len(ANSWERED_IN_SLICES)
 
 
-def test_a_number_of_partitions_is_bounded(node, steps):
-    """A request of 60 bytes asks a coordinator of diskless topics for two million partitions."""
-    topic = CreatablePartitions(topic_id=uuid.uuid4(), name="many", num_partitions=2_000_000)
+ROWS = 5_000
+
+
+def calls_about_rows(topic_id, partitions):
+    """Calls to a coordinator, with many rows about some of its partitions."""
+
+    def topics(topic, partition, **fields):
+        return [topic(topic_id=topic_id, partitions=[partition(**row, **fields) for row in rows])]
+
+    rows = [{"partition_index": partitions[number % len(partitions)]} for number in range(ROWS)]
+    yield find_batches.REQUEST(
+        topics=topics(
+            find_batches.DisklessFindBatchesTopic,
+            find_batches.DisklessFindBatchesPartition,
+            offset=0,
+            max_partition_fetch_bytes=1,
+        ),
+        fetch_max_bytes=1,
+        max_batches_per_partition=1,
+    )
+    rows = [{**row, "producer_id": number, "producer_epoch": 0} for number, row in enumerate(rows)]
+    yield guard_transactions.REQUEST(
+        topics=topics(guard_transactions.DisklessGuardedTopic, guard_transactions.DisklessGuardedPartition)
+    )
+    yield end_transactions.REQUEST(
+        topics=topics(
+            end_transactions.DisklessEndedTopic,
+            end_transactions.DisklessEndedPartition,
+            coordinator_epoch=0,
+            committed=True,
+            transaction_version=2,
+        )
+    )
+    rows = [{"partition_index": row["partition_index"]} for row in rows]
+    yield describe_producers.REQUEST(
+        topics=topics(
+            describe_producers.DisklessTopicToDescribe, describe_producers.DisklessPartitionToDescribe
+        )
+    )
+    yield hand_over.REQUEST(
+        files=[
+            hand_over.DisklessHandedOverFile(
+                object_key=f"object-{number}", file_size=1, created_ms=1, remaining_owner_ids=[0]
+            )
+            for number in range(20)
+        ]
+    )
+
+
+def test_calls_that_do_their_work_make_no_long_step(node, steps):
+    """Partitions and coordinator exist, so no row is refused: otherwise only the refusals would be short.
+
+    Guards, markers and producers of some 100,000 rows blocked a node for 0.1, 1 and 24 s.
+    """
+    with WireClient(node.bootstrap_servers, timeout_s=120) as client:
+        client.create_topic("worked", partitions=100, diskless_enable="true")
+        named = MetadataRequest(topics=[MetadataRequestTopic(name="worked")])
+        topic_id = client.call(METADATA_V12, named).topics[0].topic_id
+
+        def call(request):
+            version = parse_versions(request.VERSIONS).max
+            return client.call((request.API_KEY, version), request)
+
+        partitions = []
+        deadline = time.monotonic() + 60
+        while not partitions:  # until the coordinator has created its partitions
+            assert time.monotonic() < deadline
+            found = call(next(calls_about_rows(topic_id, range(100)))).topics
+            partitions = [
+                row.partition_index
+                for topic in found
+                for row in topic.partitions[:100]
+                if row.error_code is ErrorCode.none
+            ]
+        for request in calls_about_rows(topic_id, partitions):
+            steps.start()
+            assert errors(call(request)) == set()
+            assert steps.longest < CALLS_A_STEP, request.__class__.__name__
+
+
+def errors(message):
+    """All error codes in a message."""
+    found = set()
+    for name in message.__dataclass_fields__:
+        value = getattr(message, name)
+        if name == "error_code" and value is not ErrorCode.none:
+            found.add(value)
+        elif isinstance(value, list | tuple):
+            found.update(*(errors(each) for each in value if isinstance(each, Message)))
+    return found
+
+
+@pytest.mark.parametrize("partitions", [{"num_partitions": 2_000}, {"partition_indexes": range(2_000)}])
+def test_a_number_of_partitions_is_bounded(node, steps, partitions):
+    """A request of 60 bytes asks a coordinator of diskless topics for thousands of partitions."""
+    topic = CreatablePartitions(topic_id=uuid.uuid4(), name="many", **partitions)
     with WireClient(node.bootstrap_servers, timeout_s=120) as client:
         steps.start()
         response = client.call((CreatePartitions.API_KEY, 0), CreatePartitions(topics=[topic]))

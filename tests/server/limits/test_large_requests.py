@@ -1,16 +1,19 @@
 """Requests with many rows are answered in slices, whose answers together are the answer to the whole."""
 
 import asyncio
+import re
 import socket
 import struct
 import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wire_client import METADATA_V12, WireClient
 
+from moldau.cluster.controller.decided_apis import DECIDED_APIS
 from moldau.coordinators.groups.handlers import FETCHED_OFFSETS
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.network.served import Served, served
@@ -51,6 +54,7 @@ from moldau.server.requests.joined_answers import JoinedAnswer
 from moldau.server.requests.large_requests import LargeRequests
 from moldau.server.requests.slices import cut_of, slices
 from moldau.testing import Node
+from request_classes import request_class
 
 LIST_OFFSETS, OFFSET_FETCH, METADATA = 2, 9, 3
 DESCRIBE_GROUPS, DELETE_GROUPS, DESCRIBE_CONFIGS, DESCRIBE_PRODUCERS = 15, 42, 32, 61
@@ -330,3 +334,22 @@ def test_a_request_of_many_rows_ends_the_turn_of_its_connection(count, yields):
     body = b"".join(encode_request(METADATA, 12, many_names(count)))
     assert dispatch(context, memoryview(body))
     assert control.yields == yields
+
+
+def test_the_page_for_operators_has_every_limit_of_a_parsed_request(node):
+    """Limits of whole requests, by their size in KiB."""
+    limits = {}
+    handlers = node._node._extensions.handlers
+    found = {api_key: served(handler).parsed_bytes_max for api_key, handler in handlers.items()}
+    found |= {api_key: decided.parsed_bytes_max for api_key, decided in DECIDED_APIS.items()}
+    for api_key, limit in found.items():
+        if limit is not None:
+            name = request_class(api_key).__name__.removesuffix("Request")
+            limits.setdefault(limit // 1024, set()).add(name)
+    page = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
+    begin = page.index("| limit of a parsed request |")
+    table = page[begin : page.index("\n\n", begin)]
+    rows = re.findall(r"^\| (\d+) (KiB|MiB) \| ([\w, ]+) \|$", table, re.MULTILINE)
+    units = {"KiB": 1, "MiB": 1024}
+    described = {int(size) * units[unit]: set(names.split(", ")) for size, unit, names in rows}
+    assert described == limits

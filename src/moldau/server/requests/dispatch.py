@@ -156,7 +156,7 @@ class Dispatcher:
         try:
             request = decode(body, INLINE_PARSED_BYTES)
         except ParsedSizeError as error:
-            if INLINE_PARSED_BYTES + error.excess_bytes > parsed_bytes_max(api, context.api_key, len(body)):
+            if INLINE_PARSED_BYTES + error.excess_bytes > parsed_bytes_max(api, len(body)):
                 raise
             return self._answer_large(context, route, bytes(body))
         if is_costly and is_large(api.cuts, request):

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from moldau.network.context import Buffers, RequestContext
 from moldau.network.served import Handler, Served
-from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
+from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import RequestDecoder, encode_response
 from moldau.protocol.costs import allowance
 from moldau.protocol.schema import Message
@@ -27,7 +27,7 @@ INLINE_PARSED_BYTES: Final = 192 * 1024
 """The size of a parsed request up to which the event loop handles it: some 500 to 2,000 rows."""
 
 WHOLE_PARSED_BYTES: Final = 4 * 1024 * 1024
-"""The limit for clients' requests that are not cut into slices: some 15,000 rows."""
+"""The limit for requests that are not cut into slices: some 15,000 rows."""
 
 ROWS_SHARE: Final = 5 / 8
 """The share of an allowance that parsed rows may use if the request's rows are made distinct. The rest of the
@@ -122,18 +122,18 @@ class LargeRequests:
     async def _decode(
         self, context: RequestContext, body: bytes, decode: RequestDecoder, api: Served
     ) -> Message:
-        most = parsed_bytes_max(api, context.api_key, len(body))
+        most = parsed_bytes_max(api, len(body))
         decoded: Message = await self._workers.run(decode, body, most)
         return decoded
 
 
-def parsed_bytes_max(api: Served, api_key: int, size_bytes: int) -> int:
+def parsed_bytes_max(api: Served, size_bytes: int) -> int:
     """Maximum memory of a parsed request."""
     is_distinct = any(cut.distinct is not None for cut in api.cuts)
     most = allowance(size_bytes, ROWS_SHARE if is_distinct else 1)
     if api.parsed_bytes_max is not None:
         return min(most, api.parsed_bytes_max)
-    return most if api.cuts or api_key >= OWN_API_KEY_MIN else min(most, WHOLE_PARSED_BYTES)
+    return most if api.cuts else min(most, WHOLE_PARSED_BYTES)
 
 
 async def _settled(answer: "Message | Awaitable[Message | None] | None") -> Message | None:

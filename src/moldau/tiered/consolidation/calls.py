@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 LEASE_MAX_MS: Final = 24 * 3_600_000
+PLANNED_PARSED_BYTES: Final = 16 * 1024 * 1024
+"""Maximum memory of a parsed request about planned segments: 34,000 copies, or 60,000 partitions."""
 PLAN_MAX_BYTES: Final = 16 * 1024**3
 """Maximum size of a plan in one answer. With small batches, the plan's coordinates have about a thousandth
 of this size.
@@ -194,6 +196,7 @@ PUBLISH: Final[BrokerCall[ConsolidationCalls, PublishCall, list[PublishedSegment
         "segments": [wire.published_message(one) for one in published]
     },
     result=lambda response: [wire.as_published(one) for one in response.segments],
+    parsed_bytes_max=PLANNED_PARSED_BYTES,
 )
 
 # -- lease ---------------------------------------------------------------------------------------
@@ -227,6 +230,7 @@ LEASE: Final[BrokerCall[ConsolidationCalls, LeaseCall, int | None]] = BrokerCall
     arguments=_lease_arguments,
     response_fields=lambda until_ms, version: {"lease_until_ms": -1 if until_ms is None else until_ms},
     result=lambda response: None if response.lease_until_ms < 0 else response.lease_until_ms,
+    parsed_bytes_max=PLANNED_PARSED_BYTES,
 )
 
 CALLS: Final[Mapping[int, BrokerCall[ConsolidationCalls, Any, Any]]] = MappingProxyType(

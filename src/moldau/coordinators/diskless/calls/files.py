@@ -177,4 +177,5 @@ HAND_OVER: Final = DisklessCall(
     arguments=_hand_over_arguments,
     response_fields=_handed_over_fields,
     result=_handed_over,
+    cuts=(Cut(("files",), ("files",)),),
 )

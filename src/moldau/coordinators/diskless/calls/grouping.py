@@ -1,8 +1,9 @@
 """Groups rows of partitions by topic, as messages have them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, overload
 from uuid import UUID
 
 from moldau.network.own_calls import Fields
@@ -19,6 +20,7 @@ class OfPartition(Protocol):
 
 
 P = TypeVar("P", bound=OfPartition)
+S = TypeVar("S")
 V = TypeVar("V")
 
 
@@ -35,6 +37,61 @@ def topics_of(values: Iterable[P], topic: Callable[..., Any], row: Callable[[P],
             for topic_id, some in by_topic(values)
         ]
     }
+
+
+class LateRows(Sequence[V], Generic[S, V]):
+    """Values that are computed from other values each time when they are read.
+
+    For rows by the ten thousand: the event loop does not compute all of them in one turn, and they do not
+    use memory all at once.
+    """
+
+    def __init__(self, origins: Sequence[S], value: Callable[[S], V]) -> None:
+        self._origins = origins
+        self._value = value
+
+    def __len__(self) -> int:
+        return len(self._origins)
+
+    def __iter__(self) -> Iterator[V]:
+        return map(self._value, self._origins)
+
+    @overload
+    def __getitem__(self, index: int) -> V: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[V]: ...
+
+    def __getitem__(self, index: int | slice) -> V | Sequence[V]:
+        if isinstance(index, slice):
+            return [self._value(origin) for origin in self._origins[index]]
+        return self._value(self._origins[index])
+
+
+def late_topics_of(values: Iterable[P], topic: Callable[..., Any], row: Callable[[P], Any]) -> Fields:
+    """Like :func:`topics_of`, with messages that are made when they are encoded."""
+    return {
+        "topics": LateRows(
+            by_topic(values), lambda one: topic(topic_id=one[0], partitions=LateRows(one[1], row))
+        )
+    }
+
+
+def late_rows_of(message: Any, value: Callable[[UUID, Any], V]) -> Sequence[V]:
+    """Like :func:`rows_of`, with values that are made when they are read."""
+    rows = [(topic.topic_id, row) for topic in message.topics for row in topic.partitions]
+    return LateRows(rows, lambda one: value(*one))
+
+
+def distinct_partitions(topics: Sequence[Any]) -> Iterator[Any]:
+    """The topics of a message; each of their partitions appears once."""
+    rows: dict[UUID, dict[int, Any]] = {}
+    for topic in topics:
+        rows.setdefault(topic.topic_id, {}).update({row.partition_index: row for row in topic.partitions})
+    for topic in topics:
+        found = rows.pop(topic.topic_id, None)
+        if found is not None:
+            yield replace(topic, partitions=list(found.values()))
 
 
 def rows_of(message: Any, value: Callable[[UUID, Any], V]) -> list[V]:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields, Lane
-from moldau.coordinators.diskless.calls.grouping import rows_of, topics_of
+from moldau.coordinators.diskless.calls.grouping import late_rows_of, late_topics_of, rows_of, topics_of
 from moldau.protocol.own.diskless import find_batches as find_wire
 from moldau.protocol.own.diskless import list_offsets as offsets_wire
 from moldau.protocol.own.rights import Right
@@ -85,7 +85,7 @@ def _find_fields(call: calls.FindBatchesCall, version: int) -> Fields:
 
 def _find_arguments(request: Any) -> calls.FindBatchesCall:
     return calls.FindBatchesCall(
-        rows_of(
+        late_rows_of(
             request,
             lambda topic_id, row: calls.PartitionToFind(
                 topic_id, row.partition_index, row.offset, row.max_partition_fetch_bytes
@@ -100,7 +100,7 @@ def _find_arguments(request: Any) -> calls.FindBatchesCall:
 
 
 def _found_fields(results: Sequence[calls.FoundPartition], version: int) -> Fields:
-    return topics_of(
+    return late_topics_of(
         results,
         find_wire.DisklessFindBatchesTopicResult,
         lambda found: find_wire.DisklessFindBatchesPartitionResult(

@@ -5,11 +5,17 @@ from typing import Any, Final
 
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
-from moldau.coordinators.diskless.calls.grouping import rows_of, topics_of
+from moldau.coordinators.diskless.calls.grouping import (
+    distinct_partitions,
+    late_topics_of,
+    rows_of,
+    topics_of,
+)
 from moldau.protocol.own.diskless import describe_producers as producers_wire
 from moldau.protocol.own.diskless import end_transactions as end_wire
 from moldau.protocol.own.diskless import guard_transactions as guard_wire
 from moldau.protocol.own.rights import Right
+from moldau.protocol.rows import PARTITIONS
 
 # -- guards ------------------------------------------------------------------------------------
 
@@ -57,9 +63,6 @@ def _guarded(response: Any) -> list[calls.IssuedGuard]:
     )
 
 
-GUARDS_PARSED_BYTES: Final = 4 * 1024 * 1024
-"""Maximum memory of a parsed request. It allows about 25,000 partitions, which take 80 ms without a break."""
-
 GUARD_TRANSACTIONS: Final = DisklessCall(
     request=guard_wire.REQUEST,
     response=guard_wire.RESPONSE,
@@ -71,7 +74,7 @@ GUARD_TRANSACTIONS: Final = DisklessCall(
     arguments=_guard_arguments,
     response_fields=_guarded_fields,
     result=_guarded,
-    parsed_bytes_max=GUARDS_PARSED_BYTES,
+    cuts=(PARTITIONS,),
 )
 
 # -- markers -----------------------------------------------------------------------------------
@@ -137,6 +140,7 @@ END_TRANSACTIONS: Final = DisklessCall(
     arguments=_end_arguments,
     response_fields=_ended_fields,
     result=_ended,
+    cuts=(PARTITIONS,),
 )
 
 # -- producers ---------------------------------------------------------------------------------
@@ -166,7 +170,7 @@ def _producer(found: calls.ProducerOfPartition) -> producers_wire.DisklessProduc
 
 
 def _producers_fields(results: Sequence[calls.ProducersOfPartition], version: int) -> Fields:
-    return topics_of(
+    return late_topics_of(
         results,
         producers_wire.DisklessTopicProducers,
         lambda found: producers_wire.DisklessPartitionProducers(
@@ -212,4 +216,8 @@ DESCRIBE_PRODUCERS: Final = DisklessCall(
     arguments=_describe_arguments,
     response_fields=_producers_fields,
     result=_producers,
+    # A partition may have thousands of producers.
+    cuts=(PARTITIONS._replace(rows=16, distinct=distinct_partitions),),
+    # Three bytes of a request ask for a row of some hundred bytes.
+    parsed_bytes_max=2 * 1024 * 1024,
 )

@@ -1,7 +1,7 @@
 """FindBatches: shares the byte limit between partitions, and waits for enough bytes."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from moldau.coordinators.diskless.calls import FindBatchesCall, FoundPartition, PartitionId, PartitionToFind
@@ -25,32 +25,41 @@ class Finder:
         coordinator may have moved."""
         loop, waiting = asyncio.get_running_loop(), self._waiting
         deadline = loop.time() + call.max_wait_ms / 1000
-        ids = [PartitionId(wanted.topic_id, wanted.partition_index) for wanted in call.partitions]
         while True:
             waiter: Waiter[PartitionId] | None = None
             try:
-                if len(ids) > ROWS_A_TURN and loop.time() < deadline:
+                if len(call.partitions) > ROWS_A_TURN and loop.time() < deadline:
                     # Commits may arrive between the turns of the search.
-                    waiter = waiting.wait(ids, deadline - loop.time())
-                search = await self._search(reader, call)
+                    waiter = waiting.wait((), deadline - loop.time())
+                search = await self._search(reader, call, waiter)
                 left_s = deadline - loop.time()
                 if search.is_enough or left_s <= 0:
                     return search.found
                 if waiter is None:
-                    waiter = waiting.wait(ids, left_s)
+                    waiter = waiting.wait(_ids(call.partitions), left_s)
                 await waiter.future
             finally:
                 if waiter is not None:
                     waiter.finish(False)
 
     @staticmethod
-    async def _search(reader: Callable[[], StoreReader], call: FindBatchesCall) -> "_Search":
+    async def _search(
+        reader: Callable[[], StoreReader], call: FindBatchesCall, waiter: Waiter[PartitionId] | None
+    ) -> "_Search":
+        """Search all partitions. ``waiter`` waits for each of them from the time of its search on."""
         search = _Search(call)
-        search.go_on(reader(), call.partitions[:ROWS_A_TURN])
-        for start in range(ROWS_A_TURN, len(call.partitions), ROWS_A_TURN):
-            await asyncio.sleep(0)
-            search.go_on(reader(), call.partitions[start : start + ROWS_A_TURN])
+        for start in range(0, max(1, len(call.partitions)), ROWS_A_TURN):
+            if start:
+                await asyncio.sleep(0)
+            some = call.partitions[start : start + ROWS_A_TURN]
+            if waiter is not None:
+                waiter.add(_ids(some))
+            search.go_on(reader(), some)
         return search
+
+
+def _ids(partitions: Iterable[PartitionToFind]) -> list[PartitionId]:
+    return [PartitionId(wanted.topic_id, wanted.partition_index) for wanted in partitions]
 
 
 class _Search:

@@ -1,7 +1,8 @@
 """A broker with thousands of diskless partitions starts: requests to the coordinator stay few and short."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from reading_fakes import MemoryCoordinator, ReadingBroker, key
@@ -22,10 +23,11 @@ class CountingCoordinator(MemoryCoordinator):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows = 0
+        self.rows = self.most_rows = 0
 
     async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
         self.rows += len(call.partitions)
+        self.most_rows = max(self.most_rows, len(call.partitions))
         # As long as a call takes on a broker: some turns of the loop.
         for _ in range(4):
             await asyncio.sleep(0)
@@ -60,22 +62,56 @@ def test_a_start_with_many_partitions_needs_few_requests() -> None:
     assert coordinator.rows < 12 * PARTITIONS, "a request for each addition does not name all partitions"
 
 
-def test_an_answer_about_many_partitions_is_processed_in_short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def calls_a_turn(monkeypatch: pytest.MonkeyPatch, method: str) -> Callable[[], int]:
+    """The largest number of calls of a method of the cacher in one turn of the event loop, so far."""
     turn = longest = 0
-    apply_answer = Cacher.apply_answer
+    called: Callable[..., Any] = getattr(Cacher, method)
 
-    async def counted(cacher: Cacher, cache: PartitionCache, found: FoundPartition) -> bool:
+    def counted(*arguments: object) -> object:
         nonlocal turn, longest
         if turn == 0:
             asyncio.get_running_loop().call_soon(end_turn)
         turn += 1
         longest = max(longest, turn)
-        return await apply_answer(cacher, cache, found)
+        return called(*arguments)
 
     def end_turn() -> None:
         nonlocal turn
         turn = 0
 
-    monkeypatch.setattr(Cacher, "apply_answer", counted)
+    monkeypatch.setattr(Cacher, method, counted)
+    return lambda: longest
+
+
+def test_an_answer_about_many_partitions_is_processed_in_short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = calls_a_turn(monkeypatch, "apply_answer")
     run_in_virtual_time(lambda machine: start(machine, 3 * ROWS_A_TURN))
-    assert 16 < longest <= ROWS_A_TURN
+    assert 16 < longest() <= ROWS_A_TURN
+
+
+def test_very_many_partitions_are_requested_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator refuses calls that name too many partitions, and its lane would never get an answer."""
+    monkeypatch.setattr("moldau.diskless.cache.follow_lane.MEMBERS_A_CALL", 200)
+    monkeypatch.setattr("moldau.diskless.cache.follow_lane.ROWS_A_TURN", 20)
+    longest = calls_a_turn(monkeypatch, "round_over")
+
+    async def story(machine: Machine) -> int:
+        broker = ReadingBroker(machine)
+        broker.coordinator = coordinator = CountingCoordinator()
+        broker.start()
+        try:
+            followed = [broker.open(key(number)) for number in range(300)]
+            await broker.commit(*((each.cache.key, [b"a"]) for each in followed))
+            for each in followed:
+                await broker.until_cached(each, 1)
+            began_s = asyncio.get_running_loop().time()
+            await broker.commit(*((each.cache.key, [b"b"]) for each in followed))
+            for each in followed:
+                await broker.until_cached(each, 2)
+            assert asyncio.get_running_loop().time() - began_s <= 1
+        finally:
+            await broker.stop()
+        return coordinator.most_rows
+
+    assert run_in_virtual_time(story) == 200
+    assert longest() <= 40

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Final, Protocol
 
 from moldau.coordinators.diskless.calls import (
@@ -39,6 +40,10 @@ _MANY: Final = 400
 _WAIT_A_MEMBER_S: Final = 0.000_05
 """The time for which the lane waits for further additions, per member. It is a few times the cost of a
 request for one member's batches."""
+MEMBERS_A_CALL: Final = 20_000
+"""Maximum number of partitions in a request. A lane of more partitions requests them one part after another,
+and divides its wait among the parts. A coordinator refuses calls of more than 95,000 partitions.
+"""
 ROWS_A_TURN: Final = 500
 """Number of partitions of an answer that are processed without a break, which takes some 5 ms."""
 _ANSWER_S: Final = 0.25
@@ -245,12 +250,12 @@ class FollowLane:
     def _ready(self) -> list[LanePartition]:
         """The members for which batches are requested now. Each call starts with another member."""
         ready = [member for member in self._members.values() if member.may_be_asked_for]
-        self._turn += 1
+        self._turn += 1 if len(ready) <= MEMBERS_A_CALL else MEMBERS_A_CALL
         start = self._turn % len(ready) if ready else 0
         turned = ready[start:] + ready[:start]
         # Batches for new members are requested separately, because the answer must contain their whole lag.
         new = [member for member in turned if not member.cache.is_known]
-        return new[:_NEW_AT_A_TIME] or turned
+        return new[:_NEW_AT_A_TIME] or turned[:MEMBERS_A_CALL]
 
     async def _find(self, members: Sequence[LanePartition]) -> Sequence[FoundPartition] | None:
         """Send a request to the coordinator. Returns ``None`` when the set of members has changed
@@ -269,7 +274,7 @@ class FollowLane:
             ],
             max_bytes=partition_max_bytes * len(members) if are_new else settings.max_bytes,
             min_bytes=0 if are_new else 1,
-            max_wait_ms=0 if are_new else settings.max_wait_ms,
+            max_wait_ms=0 if are_new else settings.max_wait_ms // ceil(len(self._members) / MEMBERS_A_CALL),
         )
         begin = self._asked_at = loop.time()
         finding = self._finding = asyncio.ensure_future(self._finder.find_batches(call))
@@ -372,11 +377,16 @@ class FollowLane:
                 self._over(member)
 
     async def _finish(self, read_round: ReadRound, members: list[LanePartition]) -> None:
+        left = iter(members)
         try:
             await read_round.run()
+            for number, member in enumerate(left, 1):
+                self._over(member)
+                if not number % ROWS_A_TURN:
+                    await asyncio.sleep(0)
         finally:
             self._meters.gets_per_round.update(read_round.gets)
-            for member in members:
+            for member in left:
                 self._over(member)
 
     def _over(self, member: LanePartition) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
+from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.testing import Node
 
 COUNT = 300
@@ -77,11 +78,18 @@ def test_only_caches_hold_records_and_nobody_misses_them(tmp_path: Path) -> None
         assert read_all(node.bootstrap_servers) == sorted(acknowledged)
 
 
+def notice(node: Node) -> str | None:
+    """What the node says about the content of its object store."""
+    assert node._node is not None
+    return node._node.find(DisklessSubsystem).contribution().notices["objects"]()
+
+
 def test_offsets_are_metadata_and_outlive_the_objects(tmp_path: Path) -> None:
     data, objects = tmp_path / "data", tmp_path / "objects"
     config = properties(f"file://{objects}")
     with Node(data=str(data), properties=config) as node:
         produce(node.bootstrap_servers)
+        assert notice(node) is None
     for cache in data.glob("orders-*"):
         shutil.rmtree(cache)
     shutil.rmtree(objects)
@@ -92,5 +100,6 @@ def test_offsets_are_metadata_and_outlive_the_objects(tmp_path: Path) -> None:
             strict=True,
         )
         consumer.close()
+        assert f"no claim in file://{objects}" in (notice(node) or "")
     # The coordinator still has the offsets, because they are metadata. Only the store had the bytes.
     assert sum(high) - sum(low) == COUNT

@@ -126,6 +126,7 @@ class DisklessRuntime:
         self._coordinator = coordinator
         self.settings = settings
         self.health = StorageHealth()
+        self._notice: str | None = None
         self.storage = open_storage(
             settings.storage, machine, meters, policy=settings.retries, health=self.health
         )
@@ -243,13 +244,22 @@ class DisklessRuntime:
         """
         try:
             await self.storage.check()
-            await self._claim.ensure()
+            await self._ensure_claim(was_used_before)
         except StorageError as error:
             if not (was_used_before and error.transient):
                 raise
             logger.warning("%s; going on without it until it is back", error)
         for repeating in self._repeating:
             repeating.start()
+
+    async def _ensure_claim(self, was_used_before: bool) -> None:
+        if not await self._claim.ensure() and was_used_before:
+            self._notice = (
+                f"the cluster had no claim in {self.settings.storage.url} when this broker started, though"
+                " it has stored objects before: the store was emptied, or diskless.storage.url names another"
+                " place"
+            )
+            logger.warning("%s; records in missing objects cannot be read", self._notice)
 
     async def stop(self) -> None:
         """Complete the pending produce requests, then stop."""
@@ -309,6 +319,10 @@ class DisklessRuntime:
         return {**self.writer.in_hand(), **self.cacher.in_hand(), **self.cold_reads.in_hand()}
 
     # -- health -------------------------------------------------------------------------------
+
+    def notice(self) -> str | None:
+        """A known fault for the health page, in a sentence; ``None`` without one."""
+        return self._notice
 
     def problem(self) -> str | None:
         """The problem for the health page, in a sentence; ``None`` without a problem."""

@@ -30,15 +30,15 @@ class StoreClaim:
         self._name = name
         self._source = source
 
-    async def ensure(self) -> None:
-        """Return when the store belongs to this cluster alone.
+    async def ensure(self) -> bool:
+        """Return when the store belongs to this cluster alone: whether the cluster had its claim before.
 
         Raises a permanent ``StorageError`` that names the other cluster. Raises a transient ``StorageError``
         when the store does not answer.
         """
         own = f"{CLAIMS_FOLDER}{self._cluster_id}"
         if own in await self._claims(own):
-            return
+            return True
         content = self._cluster_id.encode()
         await self._storage.upload(own, content, len(content))
         try:
@@ -47,6 +47,7 @@ class StoreClaim:
             if not error.transient:
                 await self._storage.delete([own])
             raise
+        return False
 
     async def check(self) -> None:
         """Return when the store has this cluster's claim. It writes nothing.

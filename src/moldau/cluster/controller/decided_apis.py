@@ -84,6 +84,7 @@ DECISIONS: Final[dict[type[Message], DecidedApi]] = {
         lambda view, _, request: topics.delete_topics(view, request),
         size=lambda request, _: len(request.topics) + len(request.topic_names),
         refuse_rows=refusals.refuse_delete_topics,
+        parsed_bytes_max=3 * 1024 * 1024,
     ),
     CreatePartitionsRequest: DecidedApi(
         lambda view, _, request: additions.create_partitions(view, request),

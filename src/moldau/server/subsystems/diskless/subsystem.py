@@ -162,6 +162,7 @@ class DisklessSubsystem(Subsystem):
             coordinators=[entry_of(coordinators)],
             throttles={ApiKey.PRODUCE: self._throttle},
             checks={"coordinators": self.coordinators.problem, "objects": self.runtime.problem},
+            notices={"objects": self.runtime.notice},
             in_hand=self._in_hand,
         )
 

@@ -38,6 +38,7 @@ CREATION: Final = "create many partitions in two requests until all brokers show
 GOALS: Final = {
     IDLE_RSS: "< 80",
     f"{PROPAGATION}, p99": "< 50",
+    f"{FAILOVER}, p99": "< 2",
     CREATION: "< 10 (10,000 partitions)",
     "longest silence while a snapshot is written, ms": "< 20",
 }

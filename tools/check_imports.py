@@ -19,7 +19,12 @@ import grimp
 
 PACKAGE: Final = "moldau"
 CIRCLES_OF_TYPES: Final = (
-    ("moldau.quorum.core.raft", "moldau.quorum.core.requests", "moldau.quorum.core.roles"),
+    (
+        "moldau.quorum.core.raft",
+        "moldau.quorum.core.requests",
+        "moldau.quorum.core.roles",
+        "moldau.quorum.core.votes",
+    ),
     (
         "moldau.simulation.world.clock",
         "moldau.simulation.world.host",

@@ -18,7 +18,7 @@ from moldau.cluster.decisions import brokers, features
 from moldau.cluster.decisions.brokers import BrokerInputs
 from moldau.cluster.decisions.heartbeats import Heartbeats
 from moldau.cluster.decisions.kinds.table import KINDS
-from moldau.cluster.decisions.partitions import elections
+from moldau.cluster.decisions.partitions import election_causes
 from moldau.cluster.decisions.view import (
     ConfigPolicy,
     ControllerResult,
@@ -115,7 +115,7 @@ class Controller:
 
     def balance_leaders(self) -> Sequence[Message]:
         """Records that return leaderships to preferred replicas, a limited number at a time."""
-        return elections.preferred_changes(self._view(), LEADERS_BALANCED_MAX)
+        return election_causes.preferred_changes(self._view(), LEADERS_BALANCED_MAX)
 
     @property
     def unclean_election_interval_ms(self) -> int:
@@ -125,7 +125,7 @@ class Controller:
     def elect_unclean(self) -> Sequence[Message]:
         """Records that elect leaders for partitions without a leader, if the topic allows an unclean
         election."""
-        return elections.unclean_changes(self._view(), LEADERS_BALANCED_MAX)
+        return election_causes.unclean_changes(self._view(), LEADERS_BALANCED_MAX)
 
     @property
     def no_op_interval_ms(self) -> int:

@@ -21,7 +21,7 @@ from moldau.cluster.decisions.partitions import (
     additions,
     alter_partition,
     directories,
-    elections,
+    election_causes,
     reassignments,
 )
 from moldau.cluster.decisions.view import ControllerResult, View
@@ -70,7 +70,7 @@ class DecidedApi:
 
 
 def _elect_leaders(view: View, _context: BrokerInputs, request: ElectLeadersRequest) -> ControllerResult:
-    response, records = elections.elect_leaders(view, request)
+    response, records = election_causes.elect_leaders(view, request)
     return ControllerResult(response, records)
 
 

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from moldau.cluster.decisions.heartbeats import Heartbeats
 from moldau.cluster.decisions.own_features import check_knows_own_levels
-from moldau.cluster.decisions.partitions.elections import (
+from moldau.cluster.decisions.partitions.election_causes import (
     changes_with_broker,
     leads_any_partition,
     view_after,
@@ -16,7 +16,7 @@ from moldau.cluster.decisions.partitions.lost_brokers import (
     changes_without_broker,
     changes_without_directories,
 )
-from moldau.cluster.decisions.partitions.partition_change import keeps_eligible
+from moldau.cluster.decisions.partitions.topic_rules import keeps_eligible
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import ENTER_CONTROLLED_SHUTDOWN, FENCE, UNFENCE, image_of
 from moldau.cluster.image.directories import RESERVED_DIRECTORY_COUNT

@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 
 from moldau.cluster.decisions.chunks.admission import reason_of_config
 from moldau.cluster.decisions.kinds.table import check_change, fixed_configs
-from moldau.cluster.decisions.partitions.elections import eligible_changes
-from moldau.cluster.decisions.partitions.partition_change import MIN_IN_SYNC_REPLICAS
+from moldau.cluster.decisions.partitions.election_causes import eligible_changes
+from moldau.cluster.decisions.partitions.topic_rules import MIN_IN_SYNC_REPLICAS
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.image import ResourceType

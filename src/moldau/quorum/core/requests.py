@@ -20,10 +20,10 @@ from moldau.quorum.core.messages import (
     VoterChangeRequest,
     VoterChangeResponse,
     VoteRequest,
-    VoteResponse,
 )
 from moldau.quorum.core.roles import Follower, Leader, Prospective
 from moldau.quorum.core.voters import ReplicaKey
+from moldau.quorum.core.votes import answer_vote, is_meant_for
 from moldau.runtime import ErrorCode
 
 if TYPE_CHECKING:
@@ -54,39 +54,8 @@ class RequestDesk:
                 assert_never(request)
 
     def _on_vote(self, request_id: int, request: VoteRequest) -> None:
-        core, granted = self._core, False
         error = self._voters_only(request.candidate.id, request.epoch)
-        if error is ErrorCode.none:
-            error = self._check_vote(request)
-        if error is ErrorCode.none:
-            if request.epoch > core.epoch:
-                core.become_unattached(request.epoch)
-            granted = core.role.grants_vote(
-                request.candidate,
-                up_to_date=request.log_end.is_at_least(core.log.log_end),
-                pre_vote=request.pre_vote,
-            )
-            if granted and not request.pre_vote and core.election.voted is None:
-                core.become_voted(request.candidate)
-        core.emit(
-            SendReply(
-                request_id,
-                VoteResponse(error=error, leader_id=core.leader_id, epoch=core.epoch, granted=granted),
-            )
-        )
-
-    def _check_vote(self, request: VoteRequest) -> ErrorCode:
-        end = request.log_end
-        # A real vote is for a new epoch, which has no records yet. A pre-vote is for the sender's current
-        # epoch.
-        last_epoch = request.epoch if request.pre_vote else request.epoch - 1
-        if end.offset < 0 or end.epoch < 0 or end.epoch > last_epoch:
-            return ErrorCode.invalid_request
-        if not self._is_meant_for_this_replica(request.voter):
-            return ErrorCode.invalid_voter_key
-        if self._core.is_static and not self._core.is_voter:
-            return ErrorCode.inconsistent_voter_set
-        return ErrorCode.none
+        self._core.emit(SendReply(request_id, answer_vote(self._core, request, error)))
 
     def _on_begin_epoch(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
         core = self._core
@@ -163,4 +132,4 @@ class RequestDesk:
         return ErrorCode.none if isinstance(core.role, Leader) else ErrorCode.not_leader_or_follower
 
     def _is_meant_for_this_replica(self, voter: ReplicaKey | None) -> bool:
-        return voter is None or voter.is_same_replica(self._core.local)
+        return is_meant_for(voter, self._core.local)

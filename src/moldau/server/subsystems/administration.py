@@ -15,7 +15,7 @@ from moldau.server.handlers.admin.forwarded import ForwardedHandlers
 from moldau.server.handlers.metadata.metadata import MetadataHandlers
 from moldau.server.handlers.metadata.quorum import describe_quorum, quorum_row
 from moldau.server.handlers.metadata.topic_partitions import TopicPartitionHandlers
-from moldau.server.handlers.own.chunks import ChunkAssignmentHandlers
+from moldau.server.handlers.own.alter_chunk_assignments import ChunkAssignmentHandlers
 from moldau.server.requests.dispatch import routes
 from moldau.server.requests.forwarding import forward
 from moldau.server.subsystem import Contribution, Subsystem

@@ -2,7 +2,8 @@
 
 from moldau.cluster.decisions.brokers import registered
 from moldau.cluster.decisions.partitions.decisive_minimum import minima_after
-from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition, rules_of
+from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition
+from moldau.cluster.decisions.partitions.topic_rules import rules_of
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.partition import LeaderRecoveryState, PartitionRegistration
 from moldau.cluster.image.topics_delta import changed_partition

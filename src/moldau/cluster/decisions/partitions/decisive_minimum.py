@@ -9,8 +9,8 @@ minimum of 2 would then stop all writes.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from moldau.cluster.decisions.partitions.elections import eligible_changes
-from moldau.cluster.decisions.partitions.partition_change import MIN_IN_SYNC_REPLICAS, min_in_sync
+from moldau.cluster.decisions.partitions.election_causes import eligible_changes
+from moldau.cluster.decisions.partitions.topic_rules import MIN_IN_SYNC_REPLICAS, min_in_sync
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.image import ResourceType

@@ -1,81 +1,29 @@
-"""Elections of leaders: when a broker becomes active, on request, and at intervals.
+"""The election of a partition's leader: its rules, and its effect on the in-sync set. Pure.
 
-Elections for a broker that becomes inactive are in ``lost_brokers.py``.
+:func:`.partition_change.change_partition` elects at each change of a partition. ``election_causes.py`` and
+``lost_brokers.py`` decide when an election is necessary.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
-from uuid import UUID
+from enum import Enum
 
 from moldau.cluster.decisions.kinds.table import kind_of
-from moldau.cluster.decisions.partitions.partition_change import Election, Wanted, change_partition, rules_of
+from moldau.cluster.decisions.partitions.topic_rules import TopicRules
 from moldau.cluster.decisions.view import View
-from moldau.cluster.image.image import MetadataImage, ResourceType
-from moldau.cluster.image.partition import PartitionRegistration
-from moldau.cluster.image.topics_delta import NO_LEADER_CHANGE
+from moldau.cluster.image.image import ResourceType
+from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DECISIVE_TOPICS
-from moldau.protocol.messages.elect_leaders import (
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    PartitionResult,
-    ReplicaElectionResult,
-)
-from moldau.protocol.records.metadata import PartitionChangeRecord
-from moldau.runtime import ErrorCode
 
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 
 
-def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecord]:
-    """Elect leaders of partitions that waited for this broker, which is now active in ``view``.
+class Election(Enum):
+    """The rule for choosing a leader."""
 
-    If replicas hold no data, no leader asks for them to be in the in-sync set. They are added when their
-    broker becomes active.
-    """
-    records = []
-    for topic in view.image.topics:
-        rules = None
-        for index, partition in enumerate(topic.partitions):
-            if broker_id not in partition.replicas:
-                continue
-            isr = joined(view, topic, partition, broker_id, partition.directory_of(broker_id))
-            if partition.has_leader and isr is None:
-                continue
-            rules = rules or rules_of(view, topic)
-            wanted = Wanted(isr=isr, election=recovery_election(view, topic))
-            record = change_partition(topic.topic_id, index, partition, rules, wanted)
-            if record is not None:
-                records.append(record)
-    return records
-
-
-def joined(
-    view: View, topic: Topic, partition: PartitionRegistration, broker_id: int, directory: UUID
-) -> tuple[int, ...] | None:
-    """The in-sync set with a replica that holds no data, which joins as soon as it can be used; None where it
-    does not join.
-    """
-    if broker_id in partition.isr or kind_of(topic).replicas_hold_data:
-        return None
-    return (*partition.isr, broker_id) if view.can_use(broker_id, directory) else None
-
-
-def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionChangeRecord]:
-    """Remove the eligible leader replicas that the current minima of in-sync replicas do not need, of some
-    topics or of all.
-
-    When enough replicas are in sync for a new minimum, the watermark advances without the others (KIP-966).
-    """
-    topics = view.image.topics
-    records = []
-    for topic in topics if names is None else filter(None, map(topics.get, names)):
-        for index, partition in enumerate(topic.partitions):
-            if partition.eligible_leader_replicas:
-                record = change_partition(topic.topic_id, index, partition, rules_of(view, topic), Wanted())
-                if record is not None:
-                    records.append(record)
-    return records
+    ONLINE = "keep the leader if it can lead, else the first in-sync replica that can"
+    PREFERRED = "the first replica if it is in sync and can lead, else as ONLINE"
+    UNCLEAN = "as ONLINE, else the first replica that can lead, in sync or not"
 
 
 def recovery_election(view: View, topic: Topic) -> Election:
@@ -91,122 +39,48 @@ def recovery_election(view: View, topic: Topic) -> Election:
     return Election.UNCLEAN if (allowed or "").lower() == "true" else Election.ONLINE
 
 
-def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
-    """Return leaderships to preferred replicas that are in sync and active, a limited number at a time."""
-    records: list[PartitionChangeRecord] = []
-    for topic in view.image.topics:
-        for index, partition in enumerate(topic.partitions):
-            preferred = partition.preferred_leader
-            if partition.leader == preferred or preferred not in partition.isr:
-                continue
-            if len(records) == count_max:
-                return records
-            wanted = Wanted(election=Election.PREFERRED)
-            record = change_partition(topic.topic_id, index, partition, rules_of(view, topic), wanted)
-            if record is not None:
-                records.append(record)
-    return records
+def with_leader(
+    partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, election: Election
+) -> PartitionRegistration:
+    """The partition with its elected leader, if a replica can lead, and the resulting in-sync set."""
+    leader, is_unclean = _elected(partition, target, rules, election)
+    if is_unclean:
+        # A complete replica has nothing to recover.
+        must_recover = rules.kind.replicas_hold_data
+        recovery = LeaderRecoveryState.RECOVERING if must_recover else target.leader_recovery_state
+        target = replace(target, isr=(leader,), eligible_leader_replicas=(), leader_recovery_state=recovery)
+    elif leader in target.eligible_leader_replicas:
+        eligible = tuple(each for each in target.eligible_leader_replicas if each != leader)
+        target = replace(target, isr=(leader,), eligible_leader_replicas=eligible)
+    last_known = target.last_known_eligible_leader_replicas
+    if leader != NO_LEADER or not rules.keeps_eligible:
+        last_known = ()
+    elif not target.isr and partition.has_leader:
+        last_known = (partition.leader,)
+    return replace(target, leader=leader, last_known_eligible_leader_replicas=last_known)
 
 
-def unclean_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
-    """Elect leaders for partitions without a leader whose topics allow an unclean election, a limited
-    number at a time.
-    """
-    records: list[PartitionChangeRecord] = []
-    for topic in view.image.topics:
-        for index, partition in enumerate(topic.partitions):
-            if partition.has_leader or recovery_election(view, topic) is not Election.UNCLEAN:
-                continue
-            wanted = Wanted(election=Election.UNCLEAN)
-            record = change_partition(topic.topic_id, index, partition, rules_of(view, topic), wanted)
-            if record is not None:
-                records.append(record)
-            if len(records) == count_max:
-                return records
-    return records
+def _elected(
+    partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, election: Election
+) -> tuple[int, bool]:
+    """The leader, and whether it may lack committed records."""
+    complete = target.isr or target.eligible_leader_replicas
+    order = [partition.leader, *target.replicas]
+    if election is Election.PREFERRED:
+        order.insert(0, target.preferred_leader)
 
+    def can_lead(replica: int) -> bool:
+        return rules.can_lead(replica, target.directory_of(replica))
 
-def leads_any_partition(image: MetadataImage, broker_id: int) -> bool:
-    """Whether a broker still leads a partition."""
-    return any(partition.leader == broker_id for topic in image.topics for partition in topic.partitions)
-
-
-def elect_leaders(
-    view: View, request: ElectLeadersRequest
-) -> tuple[ElectLeadersResponse, list[PartitionChangeRecord]]:
-    """Handle preferred (0) or unclean (1) elections. Without a list, all partitions that need an election
-    are answered."""
-    if request.election_type not in (0, 1):
-        message = f"Unknown election type {request.election_type}."
-        refused = [
-            ReplicaElectionResult(
-                topic=name,
-                partition_result=[_answer(index, ErrorCode.invalid_request, message) for index in indexes],
-            )
-            for name, indexes in _requested(view.image, request)
-        ]
-        response = ElectLeadersResponse(
-            error_code=ErrorCode.invalid_request, replica_election_results=refused
-        )
-        return response, []
-    election = Election.PREFERRED if request.election_type == 0 else Election.UNCLEAN
-    records: list[PartitionChangeRecord] = []
-    results: list[ReplicaElectionResult] = []
-    for name, indexes in _requested(view.image, request):
-        answers = []
-        for index in indexes:
-            result = _elect_one(view, name, index, election, records)
-            if request.topic_partitions is None and result.error_code is ErrorCode.election_not_needed:
-                continue
-            answers.append(result)
-        if answers:
-            results.append(ReplicaElectionResult(topic=name, partition_result=answers))
-    return ElectLeadersResponse(replica_election_results=results), records
-
-
-def _requested(image: MetadataImage, request: ElectLeadersRequest) -> Iterable[tuple[str, Iterable[int]]]:
-    if request.topic_partitions is None:
-        return ((topic.name, range(len(topic.partitions))) for topic in image.topics)
-    # A partition that is named twice gets one election and one answer.
-    by_name: dict[str, dict[int, None]] = {}
-    for entry in request.topic_partitions:
-        by_name.setdefault(entry.topic, {}).update(dict.fromkeys(entry.partitions))
-    return by_name.items()
-
-
-def _elect_one(
-    view: View, name: str, index: int, election: Election, records: list[PartitionChangeRecord]
-) -> PartitionResult:
-    topic = view.image.topics.get(name)
-    if topic is None or not 0 <= index < len(topic.partitions):
-        return _answer(index, ErrorCode.unknown_topic_or_partition, f"There is no partition {name}-{index}.")
-    partition = topic.partitions[index]
-    if election is Election.PREFERRED and partition.leader == partition.preferred_leader:
-        return _answer(index, ErrorCode.election_not_needed, "The preferred replica leads already.")
-    if election is Election.UNCLEAN and partition.has_leader:
-        return _answer(index, ErrorCode.election_not_needed, "The partition has a leader.")
-    if election is Election.UNCLEAN and name in DECISIVE_TOPICS:
-        election = Election.ONLINE
-    wanted = Wanted(election=election)
-    record = change_partition(topic.topic_id, index, partition, rules_of(view, topic), wanted)
-    new_leader = partition.leader if record is None or record.leader == NO_LEADER_CHANGE else record.leader
-    if election is Election.PREFERRED and new_leader != partition.preferred_leader:
-        return _answer(
-            index,
-            ErrorCode.preferred_leader_not_available,
-            "The preferred replica is not in sync or not active.",
-        )
-    if record is None:
-        which = "in-sync replica" if election is Election.ONLINE else "replica"
-        return _answer(index, ErrorCode.eligible_leaders_not_available, f"No {which} is active.")
-    records.append(record)
-    return PartitionResult(partition_id=index, error_message=None)
-
-
-def _answer(index: int, code: ErrorCode, message: str) -> PartitionResult:
-    return PartitionResult(partition_id=index, error_code=code, error_message=message)
-
-
-def view_after(view: View, image: MetadataImage) -> View:
-    """A copy of the view with a later image."""
-    return replace(view, image=image)
+    for replica in order:
+        if replica in complete and can_lead(replica):
+            return replica, False
+    last_known = target.last_known_eligible_leader_replicas
+    may_be_last = rules.keeps_eligible and rules.may_lose and not complete and len(last_known) == 1
+    if may_be_last and last_known[0] in target.replicas and can_lead(last_known[0]):
+        # No complete replica can come back, and no other has more records than the last leader (KIP-966).
+        return last_known[0], True
+    if election is Election.UNCLEAN:
+        leader = next((replica for replica in target.replicas if can_lead(replica)), NO_LEADER)
+        return leader, leader != NO_LEADER
+    return NO_LEADER, False

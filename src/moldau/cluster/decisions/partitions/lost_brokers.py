@@ -5,7 +5,8 @@ one whose log directory has failed leaves those of its replicas in it (KIP-858).
 from collections.abc import Callable
 
 from moldau.cluster.decisions.partitions.elections import recovery_election
-from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition, rules_of
+from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition
+from moldau.cluster.decisions.partitions.topic_rules import rules_of
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic

@@ -6,79 +6,14 @@ replicas are all in sync (KIP-455); record which replicas outside the in-sync se
 (KIP-966); elect a leader.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum
 from uuid import UUID
 
-from moldau.cluster.decisions.kinds.kind import TopicKind
-from moldau.cluster.decisions.kinds.table import CLASSIC, kind_of
-from moldau.cluster.decisions.partitions.placement import default_directory
-from moldau.cluster.decisions.view import View
-from moldau.cluster.image.image import ELIGIBLE_LEADER_REPLICAS_FEATURE, ResourceType
-from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, PartitionRegistration
+from moldau.cluster.decisions.partitions.elections import Election, with_leader
+from moldau.cluster.decisions.partitions.topic_rules import TopicRules
+from moldau.cluster.image.partition import LeaderRecoveryState, PartitionRegistration
 from moldau.cluster.image.topics_delta import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE
-from moldau.cluster.image.topics_image import Topic
-from moldau.cluster.internal_topics import DECISIVE_TOPICS
 from moldau.protocol.records.metadata import PartitionChangeRecord
-
-MIN_IN_SYNC_REPLICAS = "min.insync.replicas"
-
-
-class Election(Enum):
-    """The rule for choosing a leader."""
-
-    ONLINE = "keep the leader if it can lead, else the first in-sync replica that can"
-    PREFERRED = "the first replica if it is in sync and can lead, else as ONLINE"
-    UNCLEAN = "as ONLINE, else the first replica that can lead, in sync or not"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRules:
-    """The properties of a topic on which changes of its partitions depend."""
-
-    can_lead: Callable[[int, UUID], bool]
-    """Whether a broker may lead with a replica in one of its log directories."""
-    default_directory: Callable[[int], UUID]
-    """The log directory of a broker's new replica, if the controller knows it (KIP-858)."""
-    min_in_sync: int = 0
-    """``min.insync.replicas`` if eligible leader replicas are recorded (KIP-966); otherwise 0."""
-    kind: TopicKind = CLASSIC
-    may_lose: bool = True
-    """Whether the last known leader may be elected when no replica is complete, although it may lack
-    records.
-    """
-
-    @property
-    def keeps_eligible(self) -> bool:
-        """Whether an in-sync set may become empty, because other replicas are known to be complete."""
-        return self.min_in_sync > 0
-
-
-def keeps_eligible(view: View) -> bool:
-    """Whether the cluster has the feature of eligible leader replicas."""
-    return view.image.features.get(ELIGIBLE_LEADER_REPLICAS_FEATURE, 0) > 0
-
-
-def rules_of(view: View, topic: Topic) -> TopicRules:
-    """The rules of a topic according to the metadata of the view."""
-    kind = kind_of(topic)
-    has_eligible = keeps_eligible(view) and kind.replicas_hold_data
-    return TopicRules(
-        can_lead=view.can_use,
-        default_directory=lambda broker_id: default_directory(view.image, broker_id),
-        min_in_sync=min_in_sync(view, topic.name) if has_eligible else 0,
-        kind=kind,
-        may_lose=topic.name not in DECISIVE_TOPICS,
-    )
-
-
-def min_in_sync(view: View, name: str) -> int:
-    """``min.insync.replicas`` of a topic."""
-    value = view.image.config(ResourceType.TOPIC, name).get(MIN_IN_SYNC_REPLICAS)
-    if value is None:
-        value = view.configs.default(ResourceType.TOPIC, MIN_IN_SYNC_REPLICAS)
-    return int(value or 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +63,7 @@ def change_partition(
         target = replace(target, isr=partition.isr)
     target = _with_directories(partition, _with_ended_move(target), rules, wanted.directory)
     target = _with_eligible(partition, target, rules, incomplete)
-    target = _with_leader(partition, target, rules, wanted.election)
+    target = with_leader(partition, target, rules, wanted.election)
     return _record(topic_id, index, partition, target)
 
 
@@ -166,52 +101,6 @@ def _with_eligible(
         complete = {*partition.isr, *partition.eligible_leader_replicas} - {*target.isr, incomplete}
         eligible = tuple(each for each in target.replicas if each in complete)
     return replace(target, eligible_leader_replicas=eligible)
-
-
-def _with_leader(
-    partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, election: Election
-) -> PartitionRegistration:
-    leader, is_unclean = _elected(partition, target, rules, election)
-    if is_unclean:
-        # A complete replica has nothing to recover.
-        must_recover = rules.kind.replicas_hold_data
-        recovery = LeaderRecoveryState.RECOVERING if must_recover else target.leader_recovery_state
-        target = replace(target, isr=(leader,), eligible_leader_replicas=(), leader_recovery_state=recovery)
-    elif leader in target.eligible_leader_replicas:
-        eligible = tuple(each for each in target.eligible_leader_replicas if each != leader)
-        target = replace(target, isr=(leader,), eligible_leader_replicas=eligible)
-    last_known = target.last_known_eligible_leader_replicas
-    if leader != NO_LEADER or not rules.keeps_eligible:
-        last_known = ()
-    elif not target.isr and partition.has_leader:
-        last_known = (partition.leader,)
-    return replace(target, leader=leader, last_known_eligible_leader_replicas=last_known)
-
-
-def _elected(
-    partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, election: Election
-) -> tuple[int, bool]:
-    """The leader, and whether it may lack committed records."""
-    complete = target.isr or target.eligible_leader_replicas
-    order = [partition.leader, *target.replicas]
-    if election is Election.PREFERRED:
-        order.insert(0, target.preferred_leader)
-
-    def can_lead(replica: int) -> bool:
-        return rules.can_lead(replica, target.directory_of(replica))
-
-    for replica in order:
-        if replica in complete and can_lead(replica):
-            return replica, False
-    last_known = target.last_known_eligible_leader_replicas
-    may_be_last = rules.keeps_eligible and rules.may_lose and not complete and len(last_known) == 1
-    if may_be_last and last_known[0] in target.replicas and can_lead(last_known[0]):
-        # No complete replica can come back, and no other has more records than the last leader (KIP-966).
-        return last_known[0], True
-    if election is Election.UNCLEAN:
-        leader = next((replica for replica in target.replicas if can_lead(replica)), NO_LEADER)
-        return leader, leader != NO_LEADER
-    return NO_LEADER, False
 
 
 def _with_directories(

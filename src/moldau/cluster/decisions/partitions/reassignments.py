@@ -6,9 +6,10 @@ see :mod:`.partition_change`.
 
 from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.cluster.decisions.partitions.decisive_minimum import minima_after
-from moldau.cluster.decisions.partitions.elections import recovery_election
-from moldau.cluster.decisions.partitions.partition_change import Election, Wanted, change_partition, rules_of
+from moldau.cluster.decisions.partitions.elections import Election, recovery_election
+from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition
 from moldau.cluster.decisions.partitions.placement import check_assignment
+from moldau.cluster.decisions.partitions.topic_rules import rules_of
 from moldau.cluster.decisions.topics import check_room
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.partition import PartitionRegistration

@@ -17,8 +17,8 @@ from moldau.network.own_serving import BrokerCallHandlers
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.server.context import BrokerContext
 from moldau.server.subsystem import Contribution, Subsystem
+from moldau.server.subsystems.chunks.create_chunks_handler import CreateChunksHandler
 from moldau.server.subsystems.chunks.creation import ChunkCreation
-from moldau.server.subsystems.chunks.handlers import CreateChunksHandler
 from moldau.server.subsystems.chunks.kind import ChunkedKind, ChunkLogs
 from moldau.server.subsystems.chunks.peers import ChunkCallService, ChunkPeers
 from moldau.server.subsystems.chunks.upkeep import ChunkCopies, ChunkRetention, ControllerReports

@@ -126,7 +126,7 @@ class CutMaker:
             return
         begun_at, created_ms = asyncio.get_running_loop().time(), self._clock.now_ms()
         if self._current_at is None:
-            # The saved parts of older states are unknown, so all records count as new.
+            # The saved parts of older states are unknown, so all records are treated as new.
             self._current_at = begun_at
         try:
             if self._ledger is None:

@@ -26,8 +26,8 @@ class LedLog(NamedTuple):
 class Ledger:
     """The logs of the newest complete cut, and the changes of the cut that is being made.
 
-    A cut is complete when its object is stored (:meth:`complete`). Until then nothing counts as saved, and
-    after a failure :meth:`abandon` forgets the changes.
+    A cut is complete when its object is stored (:meth:`complete`). Until then no record is treated as saved.
+    After a failure :meth:`abandon` discards the changes.
     """
 
     def __init__(self, newest: ClusterCut | None, name: str = "") -> None:

@@ -136,8 +136,8 @@ class Client:
         """Send a request to a broker (by default to any broker that answers). Returns the decoded response.
 
         The brokers are tried in this order: the broker that answered last, the given brokers, and the brokers
-        that they have named since, because the given brokers may not exist any more. The version is the
-        highest that both sides support, of Kafka's APIs and of our own.
+        that they have named since. The named brokers are needed because the given brokers may not exist any
+        more. The version is the highest that both sides support, of Kafka's APIs and of our own.
         """
         if broker is not None:
             endpoint = broker if isinstance(broker, NodeAddress) else await self._broker(broker)

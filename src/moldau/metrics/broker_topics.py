@@ -80,6 +80,7 @@ class BrokerTopicMeters:
             meters.bytes_in.value += size_bytes
 
     def remove(self, name: str) -> None:
-        """Remove the meters of a topic that was deleted, or of which this broker has no replica any more."""
+        """Remove the meters of a topic. The topic was deleted, or this broker has no replica of it any
+        more."""
         if self._topics.pop(name, None) is not None:
             self._meters.remove(topic=name)

@@ -56,7 +56,7 @@ class ByteRateQuota:
         return sum(total for _, total in self._windows) / elapsed_s
 
     def throttle_s(self, now_s: float) -> float:
-        """Time in seconds during which nothing should be added; 0 when the rate is within the quota."""
+        """Time in seconds during which no bytes should be added; 0 when the rate is within the quota."""
         rate, bound = self.bytes_per_second(now_s), self.settings.bytes_per_second
         if rate <= bound:
             return 0.0

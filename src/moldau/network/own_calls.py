@@ -37,13 +37,13 @@ class CallDeclaration(Generic[A, R]):
     response: type[Message]
     right: Right
     request_fields: Callable[[A, int], Fields]
-    """Arguments as fields of a version."""
+    """Converts arguments to the fields of a request in a version."""
     arguments: Callable[[Any], A]
-    """The arguments in a request. Raises INVALID_REQUEST."""
+    """Reads the arguments from a request. Raises INVALID_REQUEST."""
     response_fields: Callable[[R, int], Fields]
-    """A result as fields of a version."""
+    """Converts a result to the fields of a response in a version."""
     result: Callable[[Any], R]
-    """The result in a response."""
+    """Reads the result from a response."""
     version_min: int = 0
     """The oldest version that this side sends."""
     cuts: tuple[Cut, ...] = ()

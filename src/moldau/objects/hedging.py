@@ -1,8 +1,8 @@
-"""Hedged requests: a second attempt beside an attempt without an answer, for stores that lose answers.
+"""Hedged requests: a request without an answer gets a second attempt, for stores that lose answers.
 
 A lost answer looks like a slow answer. A time limit that is safe for slow answers (many seconds) would delay
 every producer. Therefore an attempt that takes much longer than usual gets a second attempt in parallel, and
-the first answer counts. This is safe, because requests can be repeated. The number of added attempts per
+the first answer is used. This is safe, because requests can be repeated. The number of added attempts per
 second is limited, so that a store that is slow because of its load gets only a little more load.
 
 The first attempt keeps running until the time limit. Only added attempts replace each other. The answer of a

@@ -44,10 +44,9 @@ class RetryPolicy:
     deadline_ms: float = 30_000
     """Deadline of an operation with all its attempts. Every attempt ends by then."""
     patience_min_ms: float = 0
-    """The minimum duration after which a slow upload or fetch gets a second attempt in parallel
-    (``hedging``); it must also take much longer than usual. 0 disables second attempts, which is right for
-    requests that take minutes.
-    """
+    """Minimum duration after which a slow upload or fetch gets a second attempt in parallel (``hedging``).
+    The duration must also be much longer than usual. 0 disables second attempts, for example for requests
+    that take minutes."""
 
     def backoff_ms(self, retry: int, entropy: Entropy) -> float:
         ceiling = min(self.max_backoff_ms, self.first_backoff_ms * 2.0 ** min(retry, 30))

@@ -72,7 +72,7 @@ def build_batch(
 ) -> bytes:
     """A whole batch.
 
-    Records are numbered from ``base_offset`` in their order, whatever their own offsets are. The compactor
+    Records are numbered from ``base_offset`` in their order, and their own offsets are ignored. The compactor
     passes ``keep_offsets`` and ``last_offset``. With ``keep_offsets``, the deltas come from the records' own
     offsets, and holes are allowed. ``last_offset`` is that of the original batch, which must not change when
     its last records are removed. Raises ``ValueError`` when offsets do not ascend within the batch's range.

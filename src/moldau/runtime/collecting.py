@@ -30,8 +30,8 @@ FULL_EVERY_S: Final = 60.0
 """Minimum interval between two full collections."""
 GROWTH: Final = 2.0
 LARGE_BLOCKS: Final = 150_000
-"""Number of memory blocks from which on a process is large. A full collection of them takes some 40 ms of
-CPU."""
+"""A process with at least this number of memory blocks is large. A full collection of them takes some 40 ms
+of CPU."""
 CYCLES_WORTH_IT: Final = 1_000
 """Minimum number of objects in dead cycles that makes a full collection of a large process worthwhile."""
 CYCLES_SHARE: Final = 0.05
@@ -85,9 +85,9 @@ async def keep_collections_short() -> None:
 def _new_objects() -> int:
     """Number of tracked objects that are not frozen.
 
-    It cannot be derived from ``gc.get_count()``, from which freed objects are subtracted. While as many
-    objects are freed as are made, the youngest generation grows without limit and no automatic collection
-    starts.
+    It cannot be derived from ``gc.get_count()``, from which freed objects are subtracted. If objects are
+    freed as fast as new ones are made, the youngest generation grows without limit and no automatic
+    collection starts.
     """
     return sum(len(gc.get_objects(generation)) for generation in range(OLDEST + 1))
 

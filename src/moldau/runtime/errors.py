@@ -27,7 +27,7 @@ __all__ = ["ErrorCode", "KafkaError"]
 
 
 class KafkaError(Exception):
-    """A request, or a part of one, that is answered with a Kafka error code.
+    """A request, or a part of a request, that is answered with a Kafka error code.
 
     ``code`` is sent to the client. ``message`` is one sentence for a person, and is sent if the response has
     a field for it.

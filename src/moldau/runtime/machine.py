@@ -18,7 +18,7 @@ from moldau.runtime.unreadable import UnreadableBatches
 from moldau.runtime.workers import ThreadWorkers, Workers
 
 OPENING = "moldau-opening"
-"""The thread of ``Machine.opening``."""
+"""Name of the thread of ``Machine.opening``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Machine:
     open_sqlite: Callable[[str], apsw.Connection] = apsw.Connection
     """Opens the SQLite database at an absolute path of ``disk``."""
     unexpected: UnexpectedErrors = field(default_factory=UnexpectedErrors)
-    """Where the node reports exceptions that no code expects."""
+    """Receives reports of exceptions that no code expects."""
     unreadable: UnreadableBatches = field(default_factory=UnreadableBatches)
     """Receives reports of batches whose records cannot be read."""
     deletion_clock: DeletionClock = field(init=False)

@@ -1,7 +1,8 @@
 """The subsystems of a node: the one place where roles and configuration determine its subsystems.
 
-A new feature is a subsystem of its own and a line in :func:`compose_broker`: after the subsystems that it
-needs, and before those that need it. The contract is in :mod:`moldau.server.subsystem`.
+A new feature is a separate subsystem, and a line in :func:`compose_broker`. The line is after the subsystems
+that the feature needs, and before those that need the feature. The contract is in
+:mod:`moldau.server.subsystem`.
 """
 
 from typing import Final, TypeVar
@@ -48,9 +49,8 @@ class Composition:
         self.subsystems: list[Subsystem] = []
 
     def add(self, subsystem: S) -> S:
-        """Append a subsystem, and merge its contribution. Raises ``ValueError`` after the listeners, which
-        serve the handlers of those before them.
-        """
+        """Append a subsystem, and merge its contribution. Raises ``ValueError`` if the listeners were already
+        appended, because they serve only the handlers of earlier subsystems."""
         if any(isinstance(each, ListenersSubsystem) for each in self.subsystems):
             raise ValueError(
                 f"the handlers of {type(subsystem).__name__}, after the listeners, are not served"

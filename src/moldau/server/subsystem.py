@@ -8,8 +8,8 @@ configuration.
 The contract, in the order of a broker's life
 =============================================
 1. **Construction**, in list order. A subsystem receives what it needs: the broker's context, and subsystems
-   that are before it in the list. Nothing is assigned to it later. Where two subsystems need each other, the
-   earlier one is constructed with a port that is filled by contributions. A constructor registers meters; it
+   that are before it in the list. Nothing is assigned to it later. If two subsystems need each other, the
+   earlier one is constructed with a port, which contributions fill later. A constructor registers meters; it
    starts no task and changes no file.
 2. **Contribution**: :meth:`Subsystem.contribution` is read once, right after the construction.
 3. :meth:`Subsystem.start`, in list order; each call is awaited before the next one. At this step no partition

@@ -48,7 +48,7 @@ class DecidedCommit(NamedTuple):
     partitions: frozenset[tuple[str, int]]
     """Its partitions, by topic."""
     next_epoch: int
-    """The epoch from which on batches belong to the producer's next transaction. Since version 2 of
+    """The first epoch whose batches belong to the producer's next transaction. Since version 2 of
     transactions (KIP-890), it is the epoch of the markers. Before that, the next transaction has the same
     epoch."""
 

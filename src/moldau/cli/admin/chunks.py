@@ -211,7 +211,7 @@ def plan(
 ) -> None:
     """Show for each partition the brokers on which a next chunk has most room. Nothing is changed.
 
-    Each rack gets one replica as far as there are racks, and brokers with the fewest bytes come first.
+    The replicas are spread over the racks, and brokers with the fewest bytes come first.
 
     \b
     Example:

@@ -88,7 +88,7 @@ async def describe_topics(client: Client, names: list[str]) -> list[DisklessTopi
 
 
 async def describe_files(client: Client) -> list[DisklessFile]:
-    """All objects that some coordinator knows, in the order of their keys."""
+    """All objects in the coordinators' state, in the order of their keys."""
     files: dict[str, DisklessFile] = {}
     asking = DisklessCoordinators(client)
     for coordinator_id in await asking.ids():

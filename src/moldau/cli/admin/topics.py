@@ -326,7 +326,7 @@ def reassign(
 ) -> None:
     """Change the replicas of topics: their number, or their brokers.
 
-    Replicas are not moved unless necessary, and each rack gets one as far as there are racks.
+    Replicas are moved only if necessary, and are spread over the racks.
 
     \b
     Example:

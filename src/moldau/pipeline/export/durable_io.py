@@ -15,7 +15,7 @@ from moldau.pipeline.export.targets import make_folder, sync_folder
 
 
 class _SyncedFile(io.BufferedWriter):
-    """A file that is durable when it is closed, and so is its name."""
+    """A file whose content and name are durable when it is closed."""
 
     def __init__(self, path: str) -> None:
         super().__init__(io.FileIO(path, "wb"))

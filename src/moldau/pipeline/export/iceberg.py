@@ -173,9 +173,8 @@ def _find_table(catalog: Catalog, name: tuple[str, str], topic: str) -> Table | 
 
 
 def _check_no_older_dead_letters(catalog: Catalog, topic: str) -> None:
-    """Refuse an older table of dead letters. A new table numbers its rounds from the beginning, and an
-    existing table of dead letters would skip these rounds because it has rounds with the same numbers.
-    """
+    """Refuse an older table of dead letters. A new table numbers its rounds from the beginning. The older
+    table of dead letters already has rounds with these numbers, so it would skip the new rounds."""
     name = dead_letters_name(topic)
     if catalog.table_exists(name) and not catalog.table_exists(table_name(topic)):
         raise ToolError(

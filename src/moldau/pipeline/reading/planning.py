@@ -62,8 +62,8 @@ def unit_size(ranges: Iterable[OffsetRange], units_min: int, unit_records_max: i
 
 
 OBJECT_READS: Final = 8
-"""Number of reads by which one object is read for all partitions of a coordinator. Each read of a full object
-is 1 MiB.
+"""Number of reads that are used to read one object for all partitions of a coordinator. Each read of a full
+object is 1 MiB.
 
 With fewer reads, each partition would have more windows. A batch on the border of two windows is decoded
 twice.

@@ -3,7 +3,7 @@ store.
 
 Records that have moved to the tier are read from there. Some records cannot be read from objects, for
 instance if the store refuses access or a transaction must be checked. These records are read through the
-broker, with a log line. No record is left out silently.
+broker, with a log line. No record is skipped silently.
 """
 
 import asyncio

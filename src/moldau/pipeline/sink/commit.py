@@ -9,8 +9,8 @@ Tasks write parts to the store, without references. The driver of a streaming qu
 4. creates an object that says that the batch is *done*.
 
 A restarted driver finds the intent, or that the batch is done. It continues with the first intent, and
-removes the parts that its own tasks have written. Therefore a batch is in the topic completely and once, at
-whatever step a driver is killed, and also if two drivers run.
+removes the parts that its own tasks have written. Therefore a batch is in the topic completely and once. This is
+true if a driver is killed at any step, and if two drivers run.
 
 A batch that the coordinator has refused will never be committed (for instance because its topic was deleted).
 The refusal is recorded beside the intent, and the intent is kept. A restarted driver then names its own

@@ -1,7 +1,7 @@
 """Calls Arrow's JSON parser for columns of values. Each value must be one JSON object.
 
-The callers check this before, because bytes that are not JSON can crash the process, and two halves of an
-object in neighbouring records must not be read as one object.
+The callers check this before. Bytes that are not JSON can crash the process. Two halves of an object in
+neighbouring records must not be read as one object.
 """
 
 from typing import Final

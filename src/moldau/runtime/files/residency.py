@@ -26,7 +26,7 @@ _RETRY_S_MAX: Final = 1.0
 
 
 class Residency:
-    """The maps of a process of which views were made since their page table entries were last removed."""
+    """The maps of a process that had new views since their page table entries were last removed."""
 
     def __init__(self, size_bytes_max: int = RESIDENT_SIZE_BYTES_MAX) -> None:
         self._size_bytes_max = size_bytes_max

@@ -74,7 +74,7 @@ def break_seal(disk: Disk, path: str) -> Seal:
 
 
 def _file_sum(disk: Disk, path: str) -> bytes:
-    """Size and checksum of a file that nothing writes to. A gigabyte takes some tenths of a second."""
+    """Size and checksum of a file to which no code writes. A gigabyte takes some tenths of a second."""
     file = disk.open(path, read_only=True)
     try:
         size_bytes, crc = file.size(), 0

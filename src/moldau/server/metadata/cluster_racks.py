@@ -57,8 +57,8 @@ class ClusterRacks:
         """The rack that a client's id names, if a broker is registered in that rack.
 
         Client libraries append text to client ids (``rack=b-StreamThread-1``). The result is therefore the
-        longest known rack with which the value begins. After the rack, the value must end or continue with a
-        ``-``, ``_`` or ``.``.
+        longest known rack that is a prefix of the value. After the rack, the value must end or continue with
+        a ``-``, ``_`` or ``.``.
         """
         if client_id is None or "=" not in client_id:
             return None

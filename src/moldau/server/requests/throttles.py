@@ -3,7 +3,7 @@
 The driver's contract. A throttle is called once for each request of its APIs, after the handler has returned.
 By then the request has taken effect, or waits to take effect. Each throttle returns a pause, and the
 connection is not read during the longest of these pauses. The answer contains the remaining time as
-``throttle_time_ms``, so a client that obeys it waits no longer than it would anyway. The dispatcher calls
+``throttle_time_ms``, so a client that waits for it loses no time. The dispatcher calls
 throttles for most requests. A direct handler, which encodes its answers itself, calls them for its own
 requests. An API without a throttle has no cost.
 

@@ -121,7 +121,7 @@ class KindClaim(NamedTuple):
 
 
 class PartitionKinds:
-    """The kinds of a broker. When several kinds claim a topic, the last claim counts.
+    """The kinds of a broker. When several kinds claim a topic, the last claim applies.
 
     It is filled while the broker's subsystems are made, before the first partition is opened.
     """

@@ -33,8 +33,8 @@ class TopicCreator:
         internal: dict[str, InternalTopic] | None = None,
         timeout_ms: int = 30_000,
     ) -> None:
-        """``internal`` topics get their own properties, whichever request creates them. More internal topics
-        may be added later."""
+        """``internal`` topics get their own properties, even if a client's request creates them. More
+        internal topics may be added later."""
         self._internal: ChainMap[str, InternalTopic] = ChainMap({}, {} if internal is None else internal)
         self._view = view
         self._controller = controller

@@ -188,7 +188,7 @@ class LogCleaner:
             aborted = [found for segment in log.segments.segments for found in segment.transaction_index]
             dirty = [source for source in sources if source.end_offset > candidate.first_dirty_offset]
             begin = candidate.first_dirty_offset
-            # Transactions that ended before this offset are left out. Their markers are not read here, so
+            # Transactions that ended before this offset are skipped. Their markers are not read here, so
             # their producers would stay in the aborted state forever.
             ending = CleanedTransactions(found for found in aborted if found.last_offset >= begin)
             await self._work(learn_offsets(offsets, dirty, begin, ending))

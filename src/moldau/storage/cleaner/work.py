@@ -1,8 +1,8 @@
 """The blocking work of compaction: collecting the last offset of each key, and rewriting segments.
 
-Both are generators that yield the number of bytes moved since the last step, so that the caller (in a worker
-thread) can pause or stop between two batches. They use their own file handles. The log may change its
-segments during the work, so the caller must check for changes before it uses the result.
+Both are generators that yield the number of bytes moved since the last step. The caller, a worker thread, can
+therefore pause or stop between two batches. They use their own file handles. The log may change its segments
+during the work, so the caller must check for changes before it uses the result.
 """
 
 from collections.abc import Iterator, Sequence

@@ -27,7 +27,8 @@ from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPar
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 SEGMENTS_MAX = 10_000
-"""Maximum number of segments in an answer, whatever number was requested: about two megabytes."""
+"""Maximum number of segments in an answer, even if the request has a larger number. They take about two
+megabytes."""
 
 
 def tiered_handlers(

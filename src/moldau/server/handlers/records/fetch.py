@@ -1,8 +1,7 @@
 """Fetch: read partitions in request order within the byte budget, or wait for more data.
 
-A request that finds fewer bytes than ``min_bytes`` waits in the waiting room, which wakes it after an append
-to one of its partitions, or when its ``max_wait_ms`` are over. Bytes are views of segments and are never
-joined.
+A request that finds fewer bytes than ``min_bytes`` waits in the waiting room. It continues after an append to
+one of its partitions, or when its ``max_wait_ms`` are over. Bytes are views of segments and are never joined.
 """
 
 import asyncio

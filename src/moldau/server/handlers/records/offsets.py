@@ -43,7 +43,7 @@ class OffsetHandlers:
 
     def table(self) -> dict[int, Handler]:
         return {
-            # Each row is handled by a task of its own.
+            # Each row is handled by a separate task.
             ApiKey.LIST_OFFSETS: Served(self.list_offsets, cuts=(PARTITIONS._replace(rows=128),)),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(self.offset_for_leader_epoch, cuts=(PARTITIONS,)),
             ApiKey.DELETE_RECORDS: Served(self.delete_records, cuts=(PARTITIONS,)),

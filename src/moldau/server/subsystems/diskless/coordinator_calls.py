@@ -104,7 +104,7 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
             await lane.rpc.close()
 
     def new_client(self, name: str) -> RpcClient:
-        """A client with connections of its own."""
+        """A client with separate connections."""
         return RpcClient(self._entropy, client_id=f"broker-{self._view.local_id}-{name}", limits=_LIMITS)
 
     def _lane(self, lane: Lane, coordinator_id: int) -> "_Connections":

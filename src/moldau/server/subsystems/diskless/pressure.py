@@ -14,7 +14,7 @@ PAUSED_BYTES: Final = 1024 * 1024
 def pause_of(congestion: float, size_bytes: int) -> float:
     """Seconds for which the sender's connection is not read. The time grows with the excess of the backlog.
 
-    At a certain excess, input and output are equal. The backlog then stops growing, whatever the number of
+    At a certain excess, input and output are equal. The backlog then stops growing, for any number of
     producers. ``congestion`` is a number from 0 (a slight excess) to 1.
     """
     whole_s: float = CONGESTED_PAUSE_S * (CONGESTED_PAUSE_MAX_S / CONGESTED_PAUSE_S) ** congestion

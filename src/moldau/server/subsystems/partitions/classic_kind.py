@@ -67,7 +67,8 @@ class ClassicKind(PartitionKind[ClassicPartition]):
         """``log_config`` and ``min_in_sync`` return the values of a topic. ``listener`` is notified of each
         replica's roles.
 
-        ``has_snapshots``: snapshots beside the logs shorten them, and a log may begin at a snapshot.
+        ``has_snapshots`` means that snapshots beside the logs shorten them. A log may then begin at a
+        snapshot.
         """
         self._has_snapshots = has_snapshots
         self._machine = host.machine

@@ -41,8 +41,8 @@ _RECONFIGURED_A_TURN: Final = 100
 
 
 class LeadershipListener(Protocol):
-    """Notified at each change of the metadata whether this broker leads a replica whose log is that of a
-    coordinator."""
+    """Notified at each change of the metadata about replicas whose logs belong to coordinators. The calls say
+    whether this broker leads such a replica."""
 
     def leads(self, partition: ClassicPartition, epoch: int) -> None: ...
 
@@ -237,7 +237,7 @@ class PartitionHosting:
             else:
                 self._follow(topic, key)
         except Exception:
-            # An exception for one partition must not keep the others from following the metadata.
+            # An exception for one partition must not prevent the others from following the metadata.
             logger.exception("%s-%d cannot follow the metadata", topic.name, index)
 
     def _follow(self, topic: Topic, key: PartitionKey) -> None:

@@ -131,7 +131,7 @@ class TieredKind(PartitionKind[ClassicPartition]):
         """Reconcile the tasks with the topic's configuration and this broker's role."""
         name = _identity(partition)
         if partition.log.config.remote_storage_enable:
-            # Segments that are being removed must not count as copied. The end of the removal starts the
+            # Segments that are being removed must not be treated as copied. The end of the removal starts the
             # copying again.
             if not self._remover.is_at_work_on(name):
                 self._tiering.begin(partition)

@@ -21,9 +21,7 @@ __all__ = ["OPENED_BYTES_MAX", "read_events"]
 logger = logging.getLogger(__name__)
 
 OPENED_BYTES_MAX: Final = 1 << 20
-"""Maximum decompressed size of a batch. A read ends after the batch with which its size reaches this
-value.
-"""
+"""Maximum decompressed size of a batch. A read ends when the batches that it has read reach this size."""
 
 
 async def read_events(opening: FairLane, content: memoryview, partition: int, offset: int) -> TopicRecords:

@@ -190,7 +190,7 @@ def deletion_hold_ms(config: BrokerConfig) -> int:
 
 
 def deletion_grace_s(config: BrokerConfig) -> float:
-    """Time for which a topic must be missing in the metadata before it may count as deleted.
+    """Time for which a topic must be missing in the metadata before it may be treated as deleted.
 
     A controller that lost its quorum resigns after one and a half fetch time-outs.
     """

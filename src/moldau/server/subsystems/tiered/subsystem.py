@@ -110,7 +110,7 @@ class TieredSubsystem(Subsystem):
         )
         return Contribution(
             handlers=handlers,
-            # Internal topics are never tiered, whatever their configs are.
+            # Internal topics are never tiered, even if their configs request it.
             kinds=[
                 KindClaim(
                     self.kind,

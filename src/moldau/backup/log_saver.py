@@ -192,7 +192,7 @@ async def _save(found: _Range, upload: _Upload) -> _Saved:
 def _continues(found: _Range) -> bool:
     """Whether the log has the saved records in its history, and all records after them.
 
-    Raises ``KafkaError`` for a log that must not lose records, and has lost saved ones.
+    Raises ``KafkaError`` if a log that must not lose records has lost saved records.
     """
     wanted, log = found.wanted, found.partition.log
     last = wanted.saved_end_offset - 1

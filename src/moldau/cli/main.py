@@ -82,5 +82,5 @@ def _complain(reason: str) -> int:
 def _leave(number: int, frame: FrameType | None) -> None:
     # Python may be in a finalizer, or in the callback of a weak reference, which happens during imports. If
     # an exception is raised there, it is lost. The node would then start, and no second signal would stop it.
-    # Nothing has been started yet.
+    # The process can end here, because no part of the node runs yet.
     os._exit(0)

@@ -34,7 +34,7 @@ def print_json_line(value: Mapping[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table: with borders on a terminal that is wide enough, otherwise as plain columns.
+    """A table. It has borders on a terminal that is wide enough, and otherwise plain columns.
 
     Columns of numbers are flush right.
     """

@@ -86,7 +86,7 @@ async def publish_everywhere(
 ) -> list[PublishedSegment]:
     """Report to each leader the copies of its segments. Returns the outcomes in the order of ``copies``.
 
-    A leader that does not answer results in NETWORK_EXCEPTION; the report may then be repeated.
+    If a leader does not answer, the outcome is NETWORK_EXCEPTION, and the report may be repeated.
     """
     brokers = await _brokers(client)
     leaders = {

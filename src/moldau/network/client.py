@@ -24,7 +24,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """Limits of a client. They have the names of Kafka's clients where these exist."""
+    """Limits of a client. They have the names of Kafka's clients if Kafka has these limits."""
 
     max_in_flight_requests: int = 64
     connect_timeout_ms: int = 10_000
@@ -55,7 +55,7 @@ class _Peer:
         return f"{self.host}:{self.port}"
 
     async def connected(self) -> ClientConnection:
-        """An open, negotiated connection; waits out the backoff after a failure."""
+        """An open connection with negotiated versions. After a failure, waits until the backoff is over."""
         if self.connection is not None and self.connection.is_open:
             return self.connection
         async with self.connecting:

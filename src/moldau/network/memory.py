@@ -92,7 +92,7 @@ class RequestMemory:
         self.used_bytes -= size
         assert self.used_bytes >= 0
         if self._waiters and self.has_room():
-            # This runs in a separate callback. A waiter processes requests, and these may release more
+            # This runs in a separate callback. A waiter processes requests, and the requests may release more
             # memory.
             waiter = next(iter(self._waiters))
             del self._waiters[waiter]

@@ -28,7 +28,7 @@ def _no_topics(request: Any) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallDeclaration(Generic[A, R]):
-    """Arguments and result as values, and their encoding in the request and the response.
+    """The encoding of a call's arguments in its request, and of its result in the response.
 
     Every request contains ``timeout_ms``, the time for which its caller waits for the answer.
     """
@@ -47,8 +47,8 @@ class CallDeclaration(Generic[A, R]):
     version_min: int = 0
     """The oldest version that this side sends."""
     cuts: tuple[Cut, ...] = ()
-    """How a large request is cut into slices. It is set only if the rows of a request are answered
-    independently."""
+    """The way in which a large request is cut into slices. It is set only if the rows of a request are
+    answered independently."""
     parsed_bytes_max: int | None = None
     """Maximum memory of a parsed request; ``None`` means the common limit."""
 

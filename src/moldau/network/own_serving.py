@@ -66,7 +66,7 @@ def cluster_action_needed() -> KafkaError:
 
 
 def may_read(authorizer: Authorizer, context: RequestContext, topic: str) -> bool:
-    """Whether a principal may make the calls that readers make about a topic."""
+    """Whether a principal may make the calls that readers of a topic need."""
     return acts_for_cluster(authorizer, context) or authorizer.allows(
         context, AclOperation.READ, AclResourceType.TOPIC, topic
     )

@@ -1,4 +1,5 @@
-"""Connections beyond the limits of the protected listener, which let an operator reach the node."""
+"""Connections beyond the limits of the protected listener. With them, an operator can always reach the
+node."""
 
 import ipaddress
 from collections.abc import Container

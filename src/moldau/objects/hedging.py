@@ -165,9 +165,8 @@ class _Hedge(Generic[T]):
         self._begun[asyncio.ensure_future(self._attempt())] = now
 
     def _first_success(self, done: "set[asyncio.Future[T]]", now: float) -> "asyncio.Future[T] | None":
-        """A successful result among the finished attempts; raises the error of the last attempt that could
-        succeed.
-        """
+        """A successful result among the finished attempts. If no attempt can succeed any more, raises the
+        error of the last one."""
         for one in [one for one in self._begun if one in done]:
             begun = self._begun.pop(one)
             error = asyncio.CancelledError() if one.cancelled() else one.exception()

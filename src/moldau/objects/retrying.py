@@ -54,9 +54,8 @@ class RetryPolicy:
 
 
 class RetryBudget:
-    """Tokens that retries use and successes add. In the long run there is at most one retry for ten
-    successes.
-    """
+    """Number of tokens. Each retry uses a token, and successes add tokens. In the long run there is at most
+    one retry for ten successes."""
 
     def __init__(self, capacity: float = 50.0, earned_by_success: float = 0.1) -> None:
         self._capacity = capacity

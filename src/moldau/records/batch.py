@@ -311,12 +311,13 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
 
 
 def is_transactional(batch: Buffer) -> bool:
-    """Whether bytes that may be a batch have the bit of transactions set."""
+    """Whether these bytes, which may not be a batch, have the bit of transactions set."""
     return len(batch) >= HEADER_SIZE_BYTES and bool(batch[CHECKED_FROM + 1] & TRANSACTIONAL_BIT)
 
 
 def claims_zstd(batch: Buffer) -> bool:
-    """Whether bytes that may be a batch name the codec that clients support since KIP-110 (zstd)."""
+    """Whether these bytes, which may not be a batch, name the codec zstd. Clients support it since
+    KIP-110."""
     return len(batch) >= HEADER_SIZE_BYTES and batch[CHECKED_FROM + 1] & COMPRESSION_MASK == CODEC_MAX
 
 
@@ -360,7 +361,7 @@ def _explain_refusal(buffer: Buffer, header: BatchHeader, max_batch_bytes: int) 
         raise KafkaError(
             ErrorCode.invalid_timestamp, "producers must not set the timestamp type LogAppendTime"
         )
-    # ``compression`` raises for the codecs that Kafka does not define.
+    # ``compression`` raises the error for a codec that Kafka does not define.
     if header.compression is Compression.NONE and count * RECORD_BYTES_MIN > len(buffer) - HEADER_SIZE_BYTES:
         raise InvalidRecordError(
             f"{count} records do not fit in the {len(buffer) - HEADER_SIZE_BYTES} bytes of the batch"

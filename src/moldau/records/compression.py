@@ -62,7 +62,7 @@ class Compression(IntEnum):
 
     @classmethod
     def of_name(cls, name: str) -> "Compression":
-        """By Kafka's name (``uncompressed`` is a synonym of ``none``); raises KeyError."""
+        """The codec with this name in Kafka (``uncompressed`` is a synonym of ``none``). Raises KeyError."""
         return cls["NONE" if name == "uncompressed" else name.upper()]
 
 

@@ -309,7 +309,7 @@ def parse_control_type(key: bytes | None) -> ControlType:
 
 
 def parse_control_record(record: Record) -> ControlRecord | None:
-    """Parse a control record; None for a type that this version does not know (to be ignored).
+    """Parse a control record. None for a type that this version does not support, which must be ignored.
 
     Raises :class:`InvalidRecordError` for a value that does not fit its type.
     """

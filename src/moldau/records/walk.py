@@ -69,7 +69,7 @@ class _Shape(NamedTuple):
 
 
 class RecordWalk:
-    """The pass; :meth:`advance` runs its steps, and the attributes hold the findings."""
+    """The pass. :meth:`advance` runs its steps, and the attributes contain the results."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class RecordWalk:
 
     @property
     def payload(self) -> bytes:
-        """The records, renumbered where that was necessary."""
+        """The records. They are renumbered if that was necessary."""
         return self._data if self._renumbered is None else bytes(self._renumbered)
 
     def advance(self, records_count: int) -> bool:
@@ -318,7 +318,7 @@ class RecordWalk:
         return True
 
     def _take_numbers(self, shape: _Shape, count: int) -> None:
-        """Check the offsets of a row, and renumber it where necessary."""
+        """Check the offsets of a row, and renumber it if necessary."""
         numbers = _consecutive(self._index, count)
         size = shape.size_bytes
         offset_columns = range(shape.offset_at, shape.key_size_at)

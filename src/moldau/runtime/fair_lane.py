@@ -50,7 +50,7 @@ class FairClient(Protocol):
 
     @property
     def rack(self) -> str | None:
-        """The rack of the client; None where it is not known."""
+        """The rack of the client; None if it is not known."""
         ...
 
 

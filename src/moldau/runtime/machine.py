@@ -23,7 +23,7 @@ OPENING = "moldau-opening"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The ports of a node: clock, entropy, disk, workers. The network is the running event loop's."""
+    """The ports of a node: clock, entropy, disk, workers. The network is that of the running event loop."""
 
     clock: Clock
     entropy: Entropy

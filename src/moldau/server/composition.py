@@ -64,7 +64,7 @@ class Composition:
 
 
 class ControllerComposition(Composition):
-    """The subsystems of a controller, whose listeners serve the table of ``ControllerApi`` and no other.
+    """The subsystems of a controller. Its listeners serve only the table of ``ControllerApi``.
 
     ``add`` raises ``ValueError`` for a contribution that no controller would use.
     """

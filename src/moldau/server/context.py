@@ -40,7 +40,7 @@ class NodeContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerContext(NodeContext):
-    """The parts of a node that only the subsystems of a broker may use, in addition to the shared ones."""
+    """The parts of a node that only the subsystems of a broker may use, in addition to the shared parts."""
 
     incarnation_id: UUID
     """The id of this process, with which the broker registers."""

@@ -72,7 +72,7 @@ class Contribution:
     throttles: Mapping[int, Throttle] = field(default_factory=dict)
     """Throttles of requests, by API key; see :mod:`moldau.server.requests.throttles`."""
     kinds: Sequence[KindClaim] = ()
-    """The kinds of partitions of the subsystem, each with the topics that it is for."""
+    """The subsystem's kinds of partitions, each with its topics."""
     coordinators: Sequence[CoordinatorEntry] = ()
     """Kinds of coordinators, with their topics and APIs."""
     internal_topics: Sequence[InternalTopic] = ()

@@ -16,7 +16,7 @@ class LogManagerSettings:
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
     producer_id_expiration_check_interval_ms: int = 600_000
     stray_delete_delay_ms: int = -1
-    """How long folders of partitions that are not in the metadata image are kept; -1 means forever."""
+    """Time for which folders of partitions that are not in the metadata image are kept; -1 means forever."""
     num_recovery_threads: int = 2
     retention_segments_per_round: int = 1_000
     cleaner: CleanerSettings = field(default_factory=CleanerSettings)

@@ -62,7 +62,7 @@ def parse_topics(given: Sequence[str]) -> TopicPartitions:
 async def new_offsets(
     client: Client, topic: ClusterTopic, partitions: Sequence[int], committed: Mapping[int, int], reset: Reset
 ) -> dict[int, int]:
-    """The new offset of each partition. As in Kafka's tool, it is kept within the log's offsets.
+    """The new offset of each partition. As in Kafka's tool, it is limited to the log's offsets.
 
     Raises :class:`CommandError` for a shift without a committed offset.
     """

@@ -1,4 +1,4 @@
-"""Sends records: in batches by partition, in order, with retries, and idempotent by default."""
+"""Sends records in batches by partition, in order, with retries. Sending is idempotent by default."""
 
 import asyncio
 from collections.abc import Sequence

@@ -190,7 +190,7 @@ class WalCheck:
         self._check_batch(one, data)
 
     async def _is_still_there(self, one: BatchCoordinate) -> bool:
-        """Whether the coordinator still locates the batch's last offset in this object."""
+        """Whether the coordinator still says that the batch's last offset is in this object."""
         rows = await self._coordinators.find(
             self._coordinator_id, self._topic_id, {one.partition_index: one.last_offset}, 1
         )

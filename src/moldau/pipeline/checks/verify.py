@@ -24,7 +24,7 @@ UNIT_RECORDS_MAX: Final = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class VerifyJob:
-    """Options of a verification of some diskless topics, or of all."""
+    """Options of a verification of some diskless topics, or of all diskless topics."""
 
     bootstrap: str
     topics: Sequence[str] = ()

@@ -169,7 +169,7 @@ def _remote_configs(
 def _publish(
     job: ConsolidateJob, plan: ClusterPlan, copies: Sequence[BuiltCopy], totals: _Totals
 ) -> list[UUID]:
-    """Report copies to the leaders until each is published or refused. Repeating a report is harmless."""
+    """Report copies to the leaders until each copy is published or refused. A report may be repeated."""
     published: list[UUID] = []
     left = list(copies)
     for attempt in range(PUBLISH_TRIES):

@@ -70,7 +70,8 @@ class ParquetFolder:
         return os.path.join(self.dead_letters, f"generation-{number:010d}")
 
     def last_plan(self) -> ParquetRound | None:
-        """The plan with the highest number, if any. Raises :class:`ToolError` when it cannot be read."""
+        """The plan with the highest number; ``None`` if there is no plan. Raises :class:`ToolError` when it
+        cannot be read."""
         try:
             names = sorted(name for name in os.listdir(self._plans) if name.startswith("plan-"))
         except FileNotFoundError:

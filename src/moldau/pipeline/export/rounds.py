@@ -44,7 +44,7 @@ class Request:
         """The table's format after this round. Raises ``ToolError`` when the table cannot change to that
         format.
 
-        ``promote`` means that the table's readers support columns that were narrower before.
+        ``promote`` means that the table's readers support columns whose type became wider.
         """
         wanted = evolved(table, self.values, where, promote=promote)
         if self.values.kind is ValueKind.JSON and not self.values.columns:

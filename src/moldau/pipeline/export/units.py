@@ -167,7 +167,7 @@ def write_attempt(unit: OffsetRange, stem: str, units: Any, records: Iterable[De
 
 
 class _PartitionedFiles:
-    """The files of a unit, one for each partition that its records have."""
+    """The files of a unit: one for each partition to which its records belong."""
 
     def __init__(
         self, folder: TableFolder, stem: str, layout: ExportLayout, stack: contextlib.ExitStack

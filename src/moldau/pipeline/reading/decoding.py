@@ -312,7 +312,8 @@ def _read_spans(data: Bytes, positions: Longs, ends: Longs) -> tuple[Spans, Long
 
 
 def _read_headers(data: Bytes, positions: Longs, ends: Longs, counts: Longs) -> tuple[Spans, Spans, Longs]:
-    """Names and values of all headers, record by record, and where each record's headers end."""
+    """Names and values of all headers, record by record, and the positions at which the headers of each
+    record end."""
     total = int(counts.sum())
     names, values = _empty_spans(total), _empty_spans(total)
     if not total:

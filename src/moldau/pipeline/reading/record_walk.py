@@ -30,8 +30,9 @@ _TOO_FEW: Final = "the records end before the batch's count is reached"
 def find_records(data: memoryview, sizes: Sequence[int], counts: Longs) -> tuple[Longs, Longs]:
     """Positions of the records' fields (after their lengths) and ends, batch by batch.
 
-    ``data`` contains the records of batches of ``sizes`` bytes and ``counts`` records one after the other,
-    then padding. Raises :class:`InvalidRecordError` for invalid lengths.
+    ``data`` contains the records of the batches one after the other, and then padding. ``sizes`` are the
+    batches' bytes, and ``counts`` their numbers of records. Raises :class:`InvalidRecordError` for invalid
+    lengths.
     """
     ends = np.cumsum(np.array(sizes, np.int64))
     begins = ends - np.array(sizes, np.int64)
@@ -118,7 +119,7 @@ def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, par
             found, position = _equal_records(source, position, left)
             left -= len(found)
             parts.append(found)
-            # The search for runs stops where sizes differ.
+            # If sizes differ, the search for runs ends after some tries.
             run_tries = run_tries + 1 if len(found) > 2 * RUN_RECORDS else run_tries - 1
             run_tries = min(run_tries, RUN_TRIES_MAX)
             if not left:

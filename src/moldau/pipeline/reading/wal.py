@@ -119,7 +119,7 @@ class WalReader:
                     continue
                 total += len(row.batches)
                 behind = batches[-1].last_offset + 1 if batches else self._positions[partition]
-                # A partition that has only markers is passed in the next round.
+                # If a partition has only markers, the next round continues after them.
                 if batches and len(batches) > len(before) and behind < self._ends[partition]:
                     self._records_a_batch = (behind - self._positions[partition]) / len(batches)
                     offsets[partition] = behind

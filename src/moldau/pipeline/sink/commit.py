@@ -9,8 +9,8 @@ Tasks write parts to the store, without references. The driver of a streaming qu
 4. creates an object that says that the batch is *done*.
 
 A restarted driver finds the intent, or that the batch is done. It continues with the first intent, and
-removes the parts that its own tasks have written. Therefore a batch is in the topic completely and once. This is
-true if a driver is killed at any step, and if two drivers run.
+removes the parts that its own tasks have written. Therefore a batch is in the topic completely and once.
+This is true if a driver is killed at any step, and if two drivers run.
 
 A batch that the coordinator has refused will never be committed (for instance because its topic was deleted).
 The refusal is recorded beside the intent, and the intent is kept. A restarted driver then names its own
@@ -46,7 +46,7 @@ from moldau.runtime.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 PARTLY: Final = b"partly "
-"""Prefix of a refusal when other rows of the batch were committed."""
+"""Prefix of the text of a refusal, if other rows of the batch were committed."""
 OBJECT_BYTES_MAX: Final = 256 * 1024**2
 """Maximum size of an object, because a driver has it in memory. A streaming batch must fit into one object,
 so that it is committed as a whole.

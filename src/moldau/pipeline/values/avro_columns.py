@@ -44,7 +44,8 @@ Convert = Callable[[pa.Array], pa.Array]
 
 
 class Shape(NamedTuple):
-    """The conversion of values to a column: the type of the raw values, and the conversion function, if any.
+    """The conversion of values to a column: the type of the raw values, and the conversion function, if there
+    is one.
 
     The conversion raises ``pa.ArrowInvalid`` when one of the values does not fit.
     """

@@ -129,8 +129,8 @@ def _collect_names(schema: Any, names: dict[str, Any]) -> None:
 
 
 def _selected(schema: Any, with_logical_types: bool) -> Any:
-    """The schema without logical types. Or, as Avro requires, without the logical types that are unknown or
-    invalid."""
+    """The schema without logical types. With ``with_logical_types``, only unknown and invalid logical types
+    are removed, because Avro ignores them."""
     if isinstance(schema, list):
         return [_selected(one, with_logical_types) for one in schema]
     if not isinstance(schema, dict):

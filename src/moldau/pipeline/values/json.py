@@ -1,9 +1,9 @@
 """Decodes values that are JSON objects to a column of structs.
 
-msgspec checks that each value is one JSON object, which is cheap, and Arrow then parses a whole column at
-once. Values that Arrow rejects or would misinterpret take the slow path
-(:mod:`moldau.pipeline.values.json_rows`). Its rules decide, so the result for a value never depends on other
-values.
+msgspec checks that each value is one JSON object, which is cheap. Arrow then parses a whole column at once.
+Values that Arrow rejects or would misinterpret are decoded one by one
+(:mod:`moldau.pipeline.values.json_rows`). The rules of that module apply in every case, so the result for a
+value never depends on other values.
 """
 
 import re

@@ -75,7 +75,7 @@ class File(Protocol):
     def fill(self, content: Buffer) -> None:
         """Write the durable content of a new file that is not read again soon. Blocking.
 
-        Like ``write_at``, ``sync`` and ``forget_pages``, but bypasses the page cache where the file system
+        Like ``write_at``, ``sync`` and ``forget_pages``, but bypasses the page cache if the file system
         supports it and the content begins on a page boundary. That costs a third of the CPU time.
         """
         ...
@@ -89,7 +89,7 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the handle; views that are still held stay valid."""
+        """Release the handle. Existing views stay valid."""
         ...
 
 

@@ -26,7 +26,7 @@ class Seal(enum.Enum):
     """State of a file, according to its checksum file."""
 
     NONE = "not sealed"
-    """The file was not closed cleanly, or there is none."""
+    """The file was not closed cleanly, or does not exist."""
     WHOLE = "whole"
     DAMAGED = "damaged"
     MISSING = "missing"

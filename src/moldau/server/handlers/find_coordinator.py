@@ -30,7 +30,7 @@ class CoordinatorHandlers:
         creator: TopicCreator,
         lookups: Callable[[], Mapping[int, tuple[InternalTopic, KeyLookup]]],
     ) -> None:
-        """``lookups`` holds, by key type, the topic and the lookup of a key. It is read for each key."""
+        """``lookups`` contains, by key type, the topic and the lookup of a key. It is read for each key."""
         self._view = view
         self._creator = creator
         self._lookups = lookups

@@ -124,7 +124,7 @@ def _contradiction(log: PartitionLog, found: "_Replayed") -> str | None:
 
 def _newer_epoch(log: PartitionLog, topic: Topic) -> str | None:
     partition = log.topic_partition.partition
-    # The epochs in the folders of some kinds, and of coordinators' logs with snapshots, are not epochs of the
+    # In the folders of some kinds, and of coordinators' logs with snapshots, the epochs are not those of the
     # metadata.
     has_cluster_epochs = kind_of(topic).has_cluster_epochs and topic.name not in SNAPSHOT_TOPICS
     if not has_cluster_epochs or partition >= len(topic.partitions):

@@ -373,7 +373,7 @@ class Dispatcher:
 
 
 def _throttled(answer: Message, until_s: float) -> Message:
-    """The answer, with the remaining throttle time of its sender set."""
+    """The answer, in which the remaining throttle time of its sender is set."""
     if not until_s:
         return answer
     return with_throttle_time(answer, rest_ms(until_s, asyncio.get_running_loop().time()))

@@ -81,7 +81,7 @@ class FetchScope:
     """The partitions and the session of a Fetch request."""
 
     session: FetchSession | None
-    """None means that the request has no session, and that the response names none."""
+    """None means that the request has no session, and that the response names no session."""
     positions: dict[FetchTarget, SessionPosition]
     incremental: bool
     """Whether the response omits partitions without new data."""

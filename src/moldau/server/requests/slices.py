@@ -24,12 +24,12 @@ def has_many_rows(long_answers: Sequence[tuple[str, ...]], answer: Message) -> b
 
 
 def is_costly(cuts: Sequence[Cut]) -> bool:
-    """Whether requests of an API are cut into slices even when they are small, if they have several rows."""
+    """Whether even small requests of an API are cut into slices, if they have several rows."""
     return any(cut.rows < SLICE_ROWS for cut in cuts)
 
 
 def is_large(cuts: Sequence[Cut], request: Message) -> bool:
-    """Whether a request has more rows than are answered without a break."""
+    """Whether a request has too many rows to be answered without a break."""
     cut = cut_of(cuts, request)
     if cut is None:
         return False
@@ -65,9 +65,8 @@ def _batches(rows: Iterable[Any], inner: tuple[str, ...], most: int) -> Iterator
 
 
 def _pieces(row: Any, inner: tuple[str, ...], most: int) -> Iterator[tuple[Any, int]]:
-    """A row as it is. A row with too many nested rows is returned several times, each time with some of
-    them.
-    """
+    """The row unchanged. A row with too many nested rows is returned several times, each time with some of
+    them."""
     weight = _weight(row, inner)
     if weight <= most or not inner:
         yield row, weight

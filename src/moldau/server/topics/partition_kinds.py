@@ -109,8 +109,8 @@ class KindClaim(NamedTuple):
 
     kind: PartitionKind[Any]
     is_for: Callable[[Topic], bool] = _any_topic
-    """Whether a topic is of this kind. A kind with a row in the controller's table of kinds takes the row's
-    ``is_kind_of``."""
+    """Whether a topic is of this kind. If the controller's table of kinds has a row for the kind, this is the
+    row's ``is_kind_of``."""
     stand_in: StandIns | None = None
     """Finds stand-ins, for a kind whose partitions accept requests on brokers without a replica."""
     wraps: PartitionKind[Any] | None = None

@@ -57,7 +57,7 @@ class CleanerSettings:
 
 
 class CleanedLogs(Protocol):
-    """The logs of a node, as the cleaner needs them."""
+    """The access to the logs of a node that the cleaner needs."""
 
     def __iter__(self) -> Iterator[PartitionLog]: ...
 

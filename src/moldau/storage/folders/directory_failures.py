@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class DirectoryFailures:
-    """Takes folders offline. An offline folder stays so until the next start of the node."""
+    """Takes folders offline. A folder stays offline until the next start of the node."""
 
     def __init__(
         self,

@@ -113,7 +113,7 @@ def partition_of_future(folder: str) -> TopicPartition | None:
 
 
 def exchanged_for(future: str) -> str:
-    """The name that the old folder gets when its log is exchanged for this future one."""
+    """The name that the old folder gets when its log is exchanged for this future log."""
     return future.removesuffix(_FUTURE_MARK) + _DELETE_MARK
 
 

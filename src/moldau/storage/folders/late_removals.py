@@ -15,7 +15,8 @@ class LateRemovals:
     the files."""
 
     def __init__(self, machine: Machine, stray_delay_ms: int = -1) -> None:
-        """``stray_delay_ms`` is how long folders of unknown partitions are kept; -1 means forever."""
+        """``stray_delay_ms`` is the time for which folders of unknown partitions are kept; -1 means
+        forever."""
         self._machine = machine
         self._stray_delay_ms = stray_delay_ms
         self._waiting: list[tuple[float, str]] = []

@@ -253,7 +253,7 @@ class FolderWork:
 
 
 async def _in_lanes(items: Sequence[T], work: Callable[[Sequence[T]], Coroutine[Any, Any, R]]) -> list[R]:
-    """Apply ``work`` to the items in parallel. As many items are processed at a time as there are workers."""
+    """Apply ``work`` to the items in parallel. Each worker processes one item at a time."""
     waiting = iter([items[start : start + LOGS_A_JOB] for start in range(0, len(items), LOGS_A_JOB)])
     results: list[R] = []
 

@@ -71,7 +71,7 @@ class MetadataWatermark:
         self._current = current
 
     def of(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        """The row for the checkpoint of a folder; none while the offset is unknown."""
+        """The row for the checkpoint of a folder; empty while the offset is unknown."""
         offset = max(self._current(), directory.high_watermarks.get(METADATA_LOG, 0))
         return {METADATA_LOG: offset} if offset else {}
 

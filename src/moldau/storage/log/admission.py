@@ -121,8 +121,8 @@ def _opened(
 
 
 def _refuse(config: LogConfig, walk: RecordWalk, bounds: TimestampBounds | None, max_timestamp: int) -> None:
-    """Raise :class:`RecordsRejectedError` if a timestamp is out of range, or if a record has no key where
-    the topic needs one."""
+    """Raise :class:`RecordsRejectedError` if a timestamp is out of range, or if a topic that needs keys gets
+    a record without a key."""
     errors: list[RecordError] = []
     if bounds is not None:
         within = f"is not within [{bounds.oldest_ms}, {bounds.newest_ms}]"

@@ -15,7 +15,8 @@ _TIMESTAMP_TYPES = {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": Ti
 class LogConfig:
     """Kafka's topic configs, with Kafka's defaults; -1 means unlimited.
 
-    ``log_config`` (``server/settings.py``) fills it: a field with a key needs no line there.
+    ``log_config`` (``server/settings.py``) makes it. If a field names its key, ``log_config`` needs no line
+    for the field.
     """
 
     segment_bytes: int = from_key("segment.bytes", 1024**3)

@@ -183,7 +183,7 @@ class LeaderEpochFile:
         """The version of the newest content that is durable in the file."""
 
     def load(self) -> LeaderEpochs:
-        """The epochs in the file; none when the file does not exist. Raises ``CheckpointError``."""
+        """The epochs in the file; empty when the file does not exist. Raises ``CheckpointError``."""
         try:
             content = self._disk.read(self.path)
         except FileNotFoundError:

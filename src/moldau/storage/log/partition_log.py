@@ -251,7 +251,7 @@ class PartitionLog:
 
     @property
     def truncation_count(self) -> int:
-        """How often the log was truncated since it was opened."""
+        """Number of truncations of the log since it was opened."""
         return self.offsets.truncation_count
 
     @property

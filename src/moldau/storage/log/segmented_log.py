@@ -1,5 +1,5 @@
-"""Presents a sequence of segments as one sequence of batches. It handles the bytes of a partition log,
-without their meaning."""
+"""Presents a sequence of segments as one sequence of batches. It does not interpret the bytes of the
+partition log."""
 
 import asyncio
 from bisect import bisect_right
@@ -198,7 +198,7 @@ class SegmentedLog:
         return cut_files
 
     def restart_at(self, offset: int) -> None:
-        """Start over, empty, at ``offset``. The files of all segments were removed before."""
+        """Begin again with an empty segment at ``offset``. The files of all segments were removed before."""
         dropped, self.segments = self.segments, []
         for segment in dropped:
             self._release(segment)

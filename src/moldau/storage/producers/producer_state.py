@@ -4,8 +4,9 @@ The state gets batches and decides whether the next batch may be appended. The d
 
 1. ``check`` a produced batch (or ``check_marker`` an end marker) before it is appended. It changes nothing.
 2. Append the batch. If that fails, the state is still correct.
-3. ``apply`` (or ``apply_marker``, or ``apply_batch`` where offsets are given: followers and recovery)
-   with the offsets that the batch got, for *every* batch with a producer id, in log order.
+3. ``apply`` the batch (or ``apply_marker``) with the offsets that it got. Followers and recovery, whose
+   batches already have offsets, call ``apply_batch``. Do this for *every* batch with a producer id, in log
+   order.
 4. Report truncations (``reset``), the log start (``advance_log_start``) and the high watermark.
 
 The rules are those of KIP-98 and KIP-360. The last five batches of an epoch are remembered, and a repetition
@@ -62,7 +63,7 @@ class BatchMetadata(NamedTuple):
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction that its marker has just ended; ``last_offset`` is the offset of the marker.
+    """A transaction that was just ended by its marker. ``last_offset`` is the offset of the marker.
 
     ``last_stable_offset`` is the value for the transaction index: the start of the oldest open transaction,
     or the offset after the marker.

@@ -18,7 +18,7 @@ from moldau.storage.log.append_info import AppendInfo, ReadResult
 
 
 class LogPosition(NamedTuple):
-    """A position in the log. As an (exclusive) end it also identifies a snapshot."""
+    """A position in the log. It also identifies the snapshot that ends at this position (exclusive)."""
 
     offset: int
     epoch: int

@@ -39,7 +39,7 @@ class ForwardedHandlers:
         settled: Callable[[], Awaitable[None]],
         partition_count: Callable[[str], int],
     ) -> None:
-        """``apis`` are forwarded. Those that change topics are answered when the result is visible on this
+        """``apis`` are forwarded. Requests that change topics are answered when the result is visible on this
         broker.
 
         ``settled`` returns when this broker serves the partitions of its image. ``partition_count`` returns

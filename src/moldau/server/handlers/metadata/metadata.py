@@ -84,7 +84,7 @@ class MetadataHandlers:
             )
         wanted = tuple(dict.fromkeys(request.topics or ()))
         if context.api_version < TOPIC_IDS_SINCE and any(_is_by_id(topic) for topic in wanted):
-            # Versions 10 and 11 have the field, but their answers cannot leave the name out (as in Kafka).
+            # Versions 10 and 11 have the field, but their answers cannot omit the name (as in Kafka).
             refused = [
                 _failed(topic.name or "", topic.topic_id, ErrorCode.invalid_request) for topic in wanted
             ]
@@ -218,7 +218,8 @@ class MetadataHandlers:
     def _render(
         self, context: RequestContext, request: MetadataRequest, topic: Topic
     ) -> MetadataResponseTopic:
-        """A topic as clients of a listener and a rack see it; cached as long as the image is the same."""
+        """The description of a topic for clients of a listener and a rack. It is cached until the image
+        changes."""
         steps = self._render_steps(context, request, topic)
         while True:
             try:

@@ -1,4 +1,5 @@
-"""DescribeTopicPartitions (KIP-966): topics in pages, for clusters that do not fit into a single answer."""
+"""DescribeTopicPartitions (KIP-966): describes topics in pages, for clusters that do not fit into a single
+answer."""
 
 from typing import Final
 

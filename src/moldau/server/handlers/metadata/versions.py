@@ -62,7 +62,7 @@ class VersionHandlers:
             context.connection.client_software_version = request.client_software_version
         context.connection.rack = self._rack_of(context.client_id)
         epoch, levels = self._finalized()
-        # Up to version 3 a feature whose range begins at 0 would be refused by the Java client (KAFKA-17011).
+        # In versions up to 3, the Java client would refuse a feature whose range begins at 0 (KAFKA-17011).
         shown = {
             name: bounds
             for name, bounds in self._supported.items()

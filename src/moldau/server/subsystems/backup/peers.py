@@ -1,4 +1,4 @@
-"""The leaders of the saved logs, as the maker of cuts calls them."""
+"""Calls of the maker of cuts to the leaders of the saved logs."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final

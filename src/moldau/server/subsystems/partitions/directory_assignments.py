@@ -46,7 +46,7 @@ class DirectoryAssignments:
         local_epoch: Callable[[], int],
         unexpected: UnexpectedErrors,
     ) -> None:
-        """``local_epoch`` returns the epoch of this broker's registration, -1 before it."""
+        """``local_epoch`` returns the epoch of this broker's registration; -1 before the registration."""
         self._local_id = local_id
         self._channel = channel
         self._local_epoch = local_epoch
@@ -56,7 +56,8 @@ class DirectoryAssignments:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, key: PartitionKey, directory_id: UUID) -> None:
-        """Record that a replica is in this directory, while the metadata name another directory or none."""
+        """Record that a replica is in this directory, although the metadata name another directory, or no
+        directory."""
         if self._pending.get(key) != directory_id:
             self._pending[key] = directory_id
             self._wake.set()

@@ -465,9 +465,8 @@ class PartitionHosting:
         hosted.kind.close(hosted.partition, reason)
 
     def reconfigure(self, topic_names: Iterable[str] | None) -> None:
-        """Apply changed configurations: of some topics, or (None) of the broker and therefore of all
-        topics.
-        """
+        """Apply changed configurations of some topics. ``None`` means that the broker's configuration has
+        changed, and with it that of all topics."""
         if self._is_frozen:
             return
         names = None if topic_names is None else set(topic_names)

@@ -46,12 +46,11 @@ class Truncation:
         await self._operations.do("truncating", self._truncating(offset))
 
     async def restart_at(self, offset: int) -> None:
-        """Drop all records; the log starts over, empty, at ``offset``."""
+        """Drop all records. The log is then empty and begins at ``offset``."""
         await self._operations.do("truncating", self._restarting(offset))
 
     async def begin_behind_remote(self, state: AuxiliaryState) -> None:
-        """Drop all local records; the log starts over, empty, after the offsets that are in the remote
-        tier."""
+        """Drop all local records. The log is then empty and begins after the offsets in the remote tier."""
         await self._operations.do("beginning anew", self._beginning_behind(state))
 
     def restart_now(self, offset: int) -> None:

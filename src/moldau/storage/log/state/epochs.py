@@ -124,12 +124,12 @@ class LogEpochs:
         self.current = self._latest
 
     def clear(self) -> None:
-        """Drop all epochs, because the log starts over, empty. The caller saves the change."""
+        """Drop all epochs, because the log is empty now. The caller saves the change."""
         self.entries.clear()
 
     def replace(self, entries: Iterable[EpochEntry], start_offset: int) -> None:
-        """Replace all epochs, because the log starts over after offsets in the remote tier with these
-        epochs. The caller saves the change."""
+        """Replace all epochs by the epochs of the remote tier, because the local log begins again after the
+        offsets in the remote tier. The caller saves the change."""
         self.entries.clear()
         for entry in entries:
             self.entries.assign(entry.epoch, entry.start_offset)

@@ -160,7 +160,7 @@ class FileStorage:
             raise
 
     def _remove_quietly(self, path: str) -> None:
-        with contextlib.suppress(OSError):  # otherwise the next check removes the folder
+        with contextlib.suppress(OSError):  # if this fails, the next check removes it
             self._disk.remove(path)
 
     def _read(self, path: str, offset: int, size: int) -> memoryview:

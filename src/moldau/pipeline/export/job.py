@@ -122,7 +122,7 @@ def _round(job: ExportJob, request: Request) -> RoundOutcome:
     try:
         with writing_to(job.folder):
             return _round_of(job, request)
-    except DBAPIError as error:  # an error of a catalog in a database
+    except DBAPIError as error:  # raised by a catalog in a database
         reason = " ".join(str(error.orig).split())
         raise ToolError(f"the catalog of {job.folder} does not work: {reason}") from error
 

@@ -74,7 +74,7 @@ def decode_avro(values: pa.Array, column: pa.DataType, schemas: AvroSchemas) -> 
     if not pieces:
         return pa.array([], column), rejected
     joined = pa.concat_arrays(pieces)
-    if len(decoded) > 1:  # back into the order of the records
+    if len(decoded) > 1:  # put them into the order of the records
         order = np.argsort(np.concatenate([np.asarray(one) for one in rows.values()]), kind="stable")
         joined = joined.take(pa.array(order))
     return joined, rejected

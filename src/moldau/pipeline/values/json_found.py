@@ -133,7 +133,7 @@ class FoundValues:
         self.odd |= other.odd
         self.root.cut(self.levels)
         self.root.merge(other.root, self.levels)
-        self._records += other._records  # records of both then have different numbers
+        self._records += other._records  # no later record gets a number that was used
         self._bound()
 
     def _bound(self) -> None:
@@ -361,7 +361,7 @@ def _choose(found: ValueCounts) -> JsonKind:
     module's docstring.
     """
     integers = () if found.fraction else (JsonKind.NUMBER,)
-    held: dict[JsonKind, tuple[JsonKind, ...]] = {  # narrowest first
+    held: dict[JsonKind, tuple[JsonKind, ...]] = {  # the narrowest kind comes first
         JsonKind.BOOLEAN: (JsonKind.BOOLEAN,),
         JsonKind.INT64: (*integers, JsonKind.INT64),
         JsonKind.NUMBER: (JsonKind.NUMBER,),

@@ -111,7 +111,7 @@ class TransactionHandlers:
             producer_epoch=answer.producer_epoch,
         )
 
-    # partitions
+    # -- partitions of transactions -----------------------------------------------------------
 
     async def add_partitions(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
@@ -220,7 +220,7 @@ class TransactionHandlers:
             return EndTxnResponse()
         return EndTxnResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
 
-    # looking
+    # -- descriptions and lists ---------------------------------------------------------------
 
     async def describe(
         self, context: RequestContext, request: description.DescribeTransactionsRequest
@@ -279,7 +279,7 @@ class TransactionHandlers:
                 )
         return listing.ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=rows)
 
-    # rights
+    # -- rights and identities ----------------------------------------------------------------
 
     def _may(self, context: RequestContext, operation: AclOperation, name: str) -> bool:
         return self._authorizer.allows(context, operation, AclResourceType.TRANSACTIONAL_ID, name)

@@ -58,7 +58,7 @@ class JoinedAnswer:
 
 
 class EncodedRows:
-    """The rows of an array as bytes, and the last row as long as it may continue."""
+    """The rows of an array as bytes. The last row is kept separately while it may continue."""
 
     def __init__(self, cls: type[Message], version: int, flexible: bool, path: tuple[str, ...]) -> None:
         self._encoders = array_encoders(cls, version, flexible, path[0])

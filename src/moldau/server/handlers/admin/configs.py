@@ -44,7 +44,7 @@ class ConfigHandlers:
 
     def table(self) -> dict[int, Handler]:
         return {
-            # A single resource has more than a hundred keys.
+            # A single resource has more than a hundred keys, so its answer is long.
             ApiKey.DESCRIBE_CONFIGS: Served(
                 self.describe_configs,
                 cuts=(Cut(("resources",), ("results",), rows=8, distinct=_distinct_resources),),

@@ -46,7 +46,7 @@ async def run_whole(work: Coroutine[Any, Any, T]) -> T:
             task.exception()
         raise
     finally:
-        del task  # it holds its error, whose traceback holds this frame
+        del task  # its error has a traceback that refers to this frame
 
 
 class FileOperations:

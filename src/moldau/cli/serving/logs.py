@@ -40,7 +40,7 @@ def extra_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def configure(level: str, *, as_json: bool | None = None) -> None:
-    """Log to stderr; JSON unless stderr is a terminal."""
+    """Log to stderr, as JSON if stderr is not a terminal."""
     handler = logging.StreamHandler(sys.stderr)
     use_json = not sys.stderr.isatty() if as_json is None else as_json
     handler.setFormatter(JsonFormatter() if use_json else LineFormatter())

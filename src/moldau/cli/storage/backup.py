@@ -120,7 +120,7 @@ class RestoreRequest:
 
     @property
     def storing(self) -> BrokerConfig:
-        """The configuration that contains the object store."""
+        """The configuration that names the object store."""
         return next(config for config in self.nodes if config.is_broker)
 
 

@@ -8,7 +8,7 @@ pause."""
 CONGESTED_PAUSE_MAX_S: Final = 4.0
 """Longest pause, for a much larger backlog. Five requests in flight are still answered within 30 s."""
 PAUSED_BYTES: Final = 1024 * 1024
-"""Request size to which these pauses apply; a request of another size pauses in proportion to its size."""
+"""Request size for which these pauses are. For other sizes they are longer or shorter in proportion."""
 
 
 def pause_of(congestion: float, size_bytes: int) -> float:

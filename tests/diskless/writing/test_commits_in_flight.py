@@ -1,6 +1,7 @@
 """Several commits in progress at one coordinator, 2 ms away, in virtual time."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from test_diskless_writer import QUICK
@@ -10,7 +11,7 @@ from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult
 from moldau.coordinators.diskless.calls.commit import COMMIT_FILE
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
-from moldau.objects import FaultyStorage, Latency, MemoryStorage, StorageWeather
+from moldau.objects import FaultyStorage, Latency, MemoryStorage, RetryPolicy, StorageWeather
 from moldau.replication.partition import AppendOutcome
 from moldau.runtime import ErrorCode, KafkaError, Machine
 
@@ -55,11 +56,13 @@ class DistantCoordinator(FakeCoordinator):
         return result
 
 
-def writer_for(machine: Machine, coordinator: FakeCoordinator, in_flight: int = 8) -> DisklessWriter:
+def writer_for(
+    machine: Machine, coordinator: FakeCoordinator, in_flight: int = 8, retries: RetryPolicy = QUICK
+) -> DisklessWriter:
     weather = StorageWeather(put_latency=Latency(1, 5))
     storage = FaultyStorage(MemoryStorage(machine.clock), machine.entropy, weather)
     settings = WriterSettings(
-        buffer_max_bytes=100, commits_in_flight=in_flight, max_uploads=32, retries=QUICK
+        buffer_max_bytes=100, commits_in_flight=in_flight, max_uploads=32, retries=retries
     )
     return DisklessWriter(storage, coordinator, machine, Meters(), broker_id=3, settings=settings)
 
@@ -196,3 +199,85 @@ def test_a_file_whose_producers_wait_no_more_leaves_no_gap_in_the_numbers() -> N
         await writer.close()
 
     run_in_virtual_time(story)
+
+
+class LostRequests(DistantCoordinator):
+    """The first attempt of some commits fails before the coordinator gets it."""
+
+    def __init__(self, machine: Machine, failures: dict[int, Exception]) -> None:
+        super().__init__(machine)
+        self.failures = failures
+
+    async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
+        assert call.place is not None
+        failure = self.failures.pop(call.place.number, None)
+        if failure is not None:
+            await asyncio.sleep(ROUND_TRIP_S)
+            raise failure
+        return await super().commit_file(coordinator_id, call)
+
+
+class OneConnection(LostRequests):
+    """Answers come in the order of the requests."""
+
+    def __init__(self, machine: Machine, failures: dict[int, Exception]) -> None:
+        super().__init__(machine, failures)
+        self._last: asyncio.Future[None] | None = None
+
+    async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
+        assert call.place is not None
+        if call.place.number in self.failures:
+            return await super().commit_file(coordinator_id, call)
+        before, answered = self._last, asyncio.get_running_loop().create_future()
+        self._last = answered
+        try:
+            result = await super().commit_file(coordinator_id, call)
+            if before is not None:
+                await before
+            return result
+        finally:
+            answered.set_result(None)
+
+
+async def seconds_of(writer: DisklessWriter, count: int) -> tuple[float, list[ErrorCode]]:
+    """The time until the last of some batches is answered, and the errors of all."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    answers = []
+    for number in range(count):
+        answers.append(writer.append(key(), *batch(b"%d" % number), timeout_ms=60_000))
+        await asyncio.sleep(ROUND_TRIP_S)
+    outcomes = [one if isinstance(one, AppendOutcome) else await one for one in answers]
+    return loop.time() - began_s, [outcome.error for outcome in outcomes]
+
+
+@pytest.mark.parametrize("failure", [KafkaError(ErrorCode.invalid_request, "odd"), ValueError("defect")])
+def test_later_commits_do_not_wait_for_a_number_that_the_coordinator_never_got(failure: Exception) -> None:
+    async def story(machine: Machine) -> tuple[float, list[ErrorCode]]:
+        coordinator = LostRequests(machine, {1: failure})
+        writer = writer_for(machine, coordinator)
+        took = await seconds_of(writer, 6)
+        await writer.close()
+        return took
+
+    took_s, errors = run_in_virtual_time(story)
+    assert [error is ErrorCode.none for error in errors] == [True, False, True, True, True, True]
+    assert took_s < QUICK.attempt_timeout_ms / 1000
+
+
+def test_no_commit_is_sent_before_the_failed_ones_are_repeated() -> None:
+    """It waits at the coordinator for the second commit, which is repeated when the first is answered. The
+    answer to the first comes after its own.
+    """
+
+    async def story(machine: Machine) -> tuple[float, list[ErrorCode]]:
+        lost = KafkaError(ErrorCode.network_exception, "reset")
+        slow = replace(QUICK, first_backoff_ms=400, max_backoff_ms=400)
+        writer = writer_for(machine, OneConnection(machine, {0: lost, 1: lost}), retries=slow)
+        took = await seconds_of(writer, 6)
+        await writer.close()
+        return took
+
+    took_s, errors = run_in_virtual_time(story)
+    assert set(errors) == {ErrorCode.none}
+    assert took_s < QUICK.attempt_timeout_ms / 1000

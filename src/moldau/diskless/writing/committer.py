@@ -5,8 +5,7 @@ at a time. Each commit has a number (``open_commits.py``), and the coordinator d
 the numbers. A coordinator that does not support this order, such as an older broker's, gets one commit at a
 time. Otherwise batches of a producer could be reordered.
 
-After a failure only the first commit is repeated until its outcome is known. Then the other commits are
-repeated.
+After a failure only the first commit is sent until its outcome is known. Then the other commits are sent.
 
 The driver's contract. Batches are answered only after their commit was answered. A commit whose outcome is
 unknown is repeated, with the key of its object, until the outcome is known. The producers' time-outs do not
@@ -90,6 +89,8 @@ class FileCommitQueue:
         self._begun: deque[tuple[FileShare, asyncio.Task[KnownOutcome] | None]] = deque()
         """Parts whose commits have begun, in order; ``None`` if there is nothing to commit."""
         self._open = OpenCommits(committing.limit)
+        self._limits: dict[int | None, asyncio.Timeout] = {}
+        """The time limit of each attempt in progress, by the number of its commit."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._resumed = asyncio.Event()
 
@@ -150,8 +151,20 @@ class FileCommitQueue:
         number = self._open.take()
         name = f"diskless commit {number} to coordinator {self._id}"
         attempt = asyncio.get_running_loop().create_task(self._until_known(share, number), name=name)
-        attempt.add_done_callback(lambda _: self._open.settle(number))
+        attempt.add_done_callback(partial(self._ended, number))
         return attempt
+
+    def _ended(self, number: int, attempt: "asyncio.Task[KnownOutcome]") -> None:
+        """Close a commit. After an error the coordinator may not know its number. The next commit may wait
+        there for that number, so it is sent again."""
+        if attempt.cancelled():
+            self._open.settle(number)
+            return
+        is_heard = attempt.exception() is None and not isinstance(attempt.result().result, KafkaError)
+        self._open.settle(number, is_heard=is_heard)
+        limit = self._limits.get(self._open.blocked())
+        if limit is not None and not limit.expired():
+            limit.reschedule(0)
 
     def _select(self, share: FileShare) -> bool:
         """Decide which batches are committed. Returns whether any batch is committed."""
@@ -209,11 +222,11 @@ class FileCommitQueue:
         call = share.call(self._broker_id)
         retry = 0
         while True:
+            await self._open.until_sendable(number)
             call = replace(call, place=self._open.place(number))
             try:
-                async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000):
-                    result = await self._coordinator.commit_file(self._id, call)
-                    return KnownOutcome(result, (loop.time() - begin_s) * 1000)
+                result = await self._attempt(number, call)
+                return KnownOutcome(result, (loop.time() - begin_s) * 1000)
             except KafkaError as error:
                 if error.code in DEFINITE_REFUSALS or error.code is FORGOTTEN:
                     return KnownOutcome(error, (loop.time() - begin_s) * 1000)
@@ -233,11 +246,20 @@ class FileCommitQueue:
             self._meters.commit_failed()
             log = _log.warning if retry == 0 else _log.debug
             log("commit of %s to coordinator %d: %r; asking again", share.file.key, self._id, reason)
-            if not self._open.is_first(number):
-                await self._open.until_settled()
-            elif await self._pause(self._policy.backoff_ms(retry, self._entropy) / 1000):
-                retry = 0
+            self._open.halt()
+            if self._open.is_first(number):
+                is_resumed = await self._pause(self._policy.backoff_ms(retry, self._entropy) / 1000)
+                retry = 0 if is_resumed else retry
             retry += 1
+
+    async def _attempt(self, number: int, call: CommitFileCall) -> CommitFileResult:
+        """Raises ``TimeoutError`` also when the commit must be sent again with a new place."""
+        async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000) as limit:
+            self._limits[number] = limit
+            try:
+                return await self._coordinator.commit_file(self._id, call)
+            finally:
+                del self._limits[number]
 
     async def _pause(self, seconds: float) -> bool:
         """Wait between two attempts. Returns whether :meth:`go_on` ended the wait."""

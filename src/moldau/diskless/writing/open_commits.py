@@ -7,6 +7,7 @@ import asyncio
 from moldau.coordinators.diskless.calls import CommitPlace
 
 NO_EPOCH = -1
+_NOT_SENT = -1
 
 
 class OpenCommits:
@@ -21,7 +22,11 @@ class OpenCommits:
         """Number of commits that may be open, if they have numbers."""
         self._epoch = NO_EPOCH
         self._next = 0
-        self._open: dict[int, None] = {}
+        self._open: dict[int, int] = {}
+        """The open numbers, each with the first open number at the time when it was last sent."""
+        self._unheard = -1
+        """The highest number that ended, although the coordinator may not have received it."""
+        self._is_halted = False
         self._settled = asyncio.Event()
 
     def __len__(self) -> int:
@@ -42,24 +47,55 @@ class OpenCommits:
         commits wait for it at the coordinator."""
         number = self._next
         self._next += 1
-        self._open[number] = None
+        self._open[number] = _NOT_SENT
         return number
 
     def place(self, number: int) -> CommitPlace | None:
-        """The current place of an open commit."""
+        """The current place of an open commit, which the caller sends now."""
         if self._epoch == NO_EPOCH:
             return None
-        return CommitPlace(self._epoch, number, next(iter(self._open)))
+        first = self._open[number] = next(iter(self._open))
+        return CommitPlace(self._epoch, number, first)
 
     def is_first(self, number: int) -> bool:
         """Whether no earlier commit is open."""
         return next(iter(self._open)) == number
 
-    def settle(self, number: int) -> None:
-        """Close a commit. Its outcome is known, or can never become known."""
+    def halt(self) -> None:
+        """An attempt has failed: until the next outcome is known, only the first commit may be sent."""
+        self._is_halted = True
+
+    async def until_sendable(self, number: int) -> None:
+        """Wait while only earlier commits may be sent.
+
+        Assume that two commits have failed and a third is sent before they are repeated. It waits at the
+        coordinator for the second. The answer to the repeated first commit comes after the third's on their
+        connection, and the second is repeated only after that answer: none would be answered.
+        """
+        while self._is_halted and not self.is_first(number):
+            await self.until_settled()
+
+    def settle(self, number: int, *, is_heard: bool = True) -> None:
+        """Close a commit. Its outcome is known, or can never become known.
+
+        ``is_heard`` is False if the coordinator may not know that the number was used.
+        """
+        was_first = self.is_first(number)
         del self._open[number]
+        if not is_heard:
+            self._unheard = max(self._unheard, number)
+        if was_first:
+            self._is_halted = False
         settled, self._settled = self._settled, asyncio.Event()
         settled.set()
+
+    def blocked(self) -> int | None:
+        """The first open commit, if it may wait at the coordinator for a number that has ended. It must be
+        sent again, because its new place shows that the earlier numbers have ended."""
+        first = next(iter(self._open), None)
+        if first is None or first < self._unheard or not _NOT_SENT < self._open[first] <= self._unheard:
+            return None
+        return first
 
     async def until_settled(self) -> None:
         """Wait until the next commit is closed."""

@@ -132,7 +132,7 @@ class Script:
         except KafkaError as error:
             refused = f"{error.code.name}: {error.message}"
             lines.append(refused)
-        while self.shard.has_due_commit:
+        while self.shard.order.due() is not None:
             lines += self.outcomes(self.carry_out(self.shard.commit_due(self.now_ms, Token(0))))
         if len(self.log) == before and lines == [refused]:
             return refused
@@ -212,7 +212,8 @@ class Script:
 
     def do_expire(self) -> str:
         before = len(self.log)
-        replies = self.carry_out(self.shard.expire(self.now_ms, Token(0)))
+        replies = [*self.carry_out(self.shard.refuse_outdated(self.now_ms, Token(0)))[:-1]]
+        replies += self.carry_out(self.shard.expire(self.now_ms, Token(0)))
         return "\n".join([*self.outcomes(replies), "ok"]) + self.written(before)
 
     def do_wait(self, milliseconds: str) -> str:

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 from diskless_house import House, batch, file, topic
 
-from moldau.coordinators.diskless.calls import FORGOTTEN, CommitPlace
+from moldau.coordinators.diskless.calls import FORGOTTEN, CommitFileCall, CommitFileResult, CommitPlace
 from moldau.coordinators.diskless.calls.commit import COMMIT_FILE
+from moldau.coordinators.diskless.calls.commit_parts import COMMIT_PARTS
+from moldau.coordinators.diskless.state import commit
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.simulation.world.world import World
 
 
-def placed(key: str, number: int, open_from: int = 0, epoch: int = 7) -> object:
+def placed(key: str, number: int, open_from: int = 0, epoch: int = 7) -> CommitFileCall:
     return replace(file(key, batch()), place=CommitPlace(epoch, number, open_from))
 
 
@@ -80,3 +83,79 @@ def test_too_many_commits_do_not_wait(tmp_path: Path) -> None:
         await house.stop()
 
     asyncio.run(asyncio.wait_for(scene(), 60))
+
+
+def test_a_commit_that_waits_for_too_long_is_answered(tmp_path: Path) -> None:
+    """Its connection would otherwise answer nothing else. The time is the same when the clock jumps."""
+
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic()])
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        waiting = service.commit_file(0, placed("b", 1))
+        house.clock.time_ms -= 500_000
+        with pytest.raises(KafkaError) as refused:
+            await waiting
+        assert refused.value.code is ErrorCode.coordinator_not_available
+        assert 1 <= loop.time() - began_s < 1.1
+        repeated = service.commit_file(0, placed("b", 1))
+        assert (await service.commit_file(0, placed("a", 0))).batches[0].base_offset == 0
+        assert (await repeated).batches[0].base_offset == 1
+        await house.stop()
+
+    with World(1) as world:
+        world.run(scene())
+
+
+def test_a_waiting_commit_is_answered_when_its_decision_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decision = commit.CommitDecision
+
+    def faulty(table: object, call: CommitFileCall, *more: object) -> object:
+        if call.object_key == "b":
+            raise ValueError("defect")
+        return decision(table, call, *more)  # type: ignore[arg-type]
+
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic()])
+        waiting = [service.commit_file(0, placed(key, number)) for key, number in (("b", 1), ("c", 2))]
+        monkeypatch.setattr(commit, "CommitDecision", faulty)
+        await service.commit_file(0, placed("a", 0))
+        with pytest.raises(KafkaError) as failed:
+            await waiting[0]
+        assert failed.value.code is ErrorCode.unknown_server_error
+        assert (await waiting[1]).batches[0].base_offset == 1
+        assert house.machine.unexpected.count == 1
+        await house.stop()
+
+    asyncio.run(asyncio.wait_for(scene(), 5))
+
+
+def test_known_results_do_not_wait_for_a_slow_coordinator() -> None:
+    """The parts of a file come in one request, and are answered in one."""
+    known = CommitFileResult([])
+
+    class Coordinators:
+        def commit_file(
+            self, coordinator_id: int, call: CommitFileCall
+        ) -> "asyncio.Future[CommitFileResult]":
+            answer: asyncio.Future[CommitFileResult] = asyncio.get_running_loop().create_future()
+            if coordinator_id != 1:
+                asyncio.get_running_loop().call_later(0.1 * coordinator_id, answer.set_result, known)
+            return answer
+
+    async def scene() -> None:
+        parts = [(number, file("a", batch())) for number in range(4)]
+        results = await COMMIT_PARTS.serve(Coordinators(), 0, parts)  # type: ignore[arg-type]
+        assert [number for number, result in results if result is known] == [0, 2, 3]
+        late = dict(results)[1]
+        assert isinstance(late, KafkaError)
+        assert late.code is ErrorCode.request_timed_out
+
+    with World(1) as world:
+        world.run(asyncio.wait_for(scene(), 15))

@@ -1,35 +1,69 @@
 """Makes a coordinator's decisions about files, each after the earlier ones of the same broker."""
 
 import asyncio
+from typing import Final, TypeAlias
 
 from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult
+from moldau.coordinators.diskless.state.commit_order import WAITING_MS, WaitingCommit
 from moldau.coordinators.diskless.state.records import DisklessRecord
 from moldau.coordinators.diskless.state.shard import DisklessShard
+from moldau.coordinators.effects import Effects, Reply
 from moldau.coordinators.runtime import CoordinatorRuntime
+from moldau.runtime import ErrorCode, KafkaError
+
+_WAITING_S: Final = WAITING_MS / 1000 + 0.002
+"""A little longer than the limit, because times in ms are rounded down."""
+
+_Runtime: TypeAlias = CoordinatorRuntime[DisklessShard, DisklessRecord]
 
 
 def commit_file(
-    runtime: CoordinatorRuntime[DisklessShard, DisklessRecord],
-    coordinator_id: int,
-    call: CommitFileCall,
-    elapsed_ms: int,
+    runtime: _Runtime, coordinator_id: int, call: CommitFileCall
 ) -> "asyncio.Future[CommitFileResult]":
     """Decide a file now, and then the files that have waited for it. Each file is decided after the previous
     file is replayed."""
+    elapsed_ms = _elapsed_ms()
     answer: asyncio.Future[CommitFileResult] = runtime.write(
         coordinator_id, lambda shard, now_ms, token: shard.commit_file(call, now_ms, token, elapsed_ms)
     )
-    while _has_due(runtime, coordinator_id):
-        due = runtime.write(
-            coordinator_id, lambda shard, now_ms, token: shard.commit_due(now_ms, token, elapsed_ms)
-        )
-        due.add_done_callback(_ignore)
+    shard = _active(runtime, coordinator_id)
+    while shard is not None and (waiting := shard.order.due()) is not None:
+        _decide(runtime, coordinator_id, waiting, elapsed_ms)
+        shard = _active(runtime, coordinator_id)
+    if shard is not None and not answer.done() and shard.order.has_waiting:
+        asyncio.get_running_loop().call_later(_WAITING_S, _refuse_outdated, runtime, coordinator_id)
     return answer
 
 
-def _has_due(runtime: CoordinatorRuntime[DisklessShard, DisklessRecord], coordinator_id: int) -> bool:
+def _elapsed_ms() -> int:
+    """The time of a clock without jumps."""
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+def _active(runtime: _Runtime, coordinator_id: int) -> DisklessShard | None:
     host = runtime.led(coordinator_id)
-    return host is not None and runtime.is_active(coordinator_id) and host.shard.has_due_commit
+    return host.shard if host is not None and runtime.is_active(coordinator_id) else None
+
+
+def _decide(runtime: _Runtime, coordinator_id: int, waiting: WaitingCommit, elapsed_ms: int) -> None:
+    """Decide the waiting file, which is due. Its call is also answered after a defect: it waits no more."""
+    due = runtime.write(
+        coordinator_id, lambda shard, now_ms, token: shard.commit_due(now_ms, token, elapsed_ms)
+    )
+    due.add_done_callback(_ignore)
+    if due.done() and due.exception() is not None:
+        defect = Reply(waiting.token, KafkaError(ErrorCode.unknown_server_error, "The decision failed."))
+        refused = runtime.write(
+            coordinator_id, lambda shard, _, token: Effects((), (defect, Reply(token, None)))
+        )
+        refused.add_done_callback(_ignore)
+
+
+def _refuse_outdated(runtime: _Runtime, coordinator_id: int) -> None:
+    elapsed_ms = _elapsed_ms()
+    runtime.write(
+        coordinator_id, lambda shard, _, token: shard.refuse_outdated(elapsed_ms, token)
+    ).add_done_callback(_ignore)
 
 
 def _ignore(due: "asyncio.Future[None]") -> None:

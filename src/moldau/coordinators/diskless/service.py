@@ -188,8 +188,7 @@ class DisklessCoordinator:
         """
         # A clock that was set back may be corrected. The correction must not make many batches old at once.
         self._machine.deletion_clock.now_ms()
-        elapsed_ms = int(asyncio.get_running_loop().time() * 1000)
-        return commit_file(self.runtime, coordinator_id, call, elapsed_ms)
+        return commit_file(self.runtime, coordinator_id, call)
 
     async def guard_transactions(
         self, coordinator_id: int, wanted: Sequence[calls.GuardToIssue]

@@ -16,7 +16,7 @@ from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.coordinators.diskless.codecs.batch_columns import decode_results, encode_batches, encode_results
 from moldau.protocol.own.diskless import commit_parts as wire
 from moldau.protocol.own.rights import Right
-from moldau.runtime import KafkaError
+from moldau.runtime import ErrorCode, KafkaError
 
 CommitParts: TypeAlias = Sequence[tuple[int, CommitFileCall]]
 """The calls of one file, each with its coordinator. The calls differ only in their batches and their places.
@@ -26,6 +26,11 @@ PartResults: TypeAlias = Sequence[tuple[int, CommitFileResult | KafkaError]]
 """The result or the error of each part, with its coordinator."""
 
 _NO_PLACE: Final = CommitPlace(-1, -1, -1)
+
+PATIENCE_S: Final = 0.5
+"""Time in seconds for which the first known result waits for the results of the other parts. After it the
+known results are answered, and the broker repeats the other parts."""
+_LATE: Final = KafkaError(ErrorCode.request_timed_out, "The outcome of this part is not known yet.")
 
 
 def _fields(parts: CommitParts, version: int) -> Fields:
@@ -70,9 +75,16 @@ def _arguments(request: Any) -> CommitParts:
 
 async def _serve(coordinators: ServedCalls, _: int, parts: CommitParts) -> PartResults:
     # All commits begin before the first is awaited, so that they take effect in the order of the requests.
-    begun = [coordinators.commit_file(coordinator_id, call) for coordinator_id, call in parts]
-    results = await asyncio.gather(*map(_settled, begun))
-    return [(coordinator_id, result) for (coordinator_id, _), result in zip(parts, results, strict=True)]
+    begun = [
+        asyncio.ensure_future(_settled(coordinators.commit_file(coordinator_id, call)))
+        for coordinator_id, call in parts
+    ]
+    await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
+    late = (await asyncio.wait(begun, timeout=PATIENCE_S))[1]
+    return [
+        (coordinator_id, _LATE if commit in late else commit.result())
+        for (coordinator_id, _), commit in zip(parts, begun, strict=True)
+    ]
 
 
 async def _settled(commit: Awaitable[CommitFileResult]) -> CommitFileResult | KafkaError:

@@ -22,9 +22,10 @@ from moldau.runtime import ErrorCode, KafkaError
 
 WAITING_MAX: Final = 64
 """Number of commits of one broker that may wait. Brokers have fewer in progress."""
-WAITING_MS: Final = 60_000
-"""Time after which a waiting commit is answered with an error. Its broker has repeated the commit long
-before."""
+WAITING_MS: Final = 1_000
+"""Time after which a waiting commit is answered with an error, and its broker repeats it. The answers of a
+connection come in the order of its requests, so a waiting commit delays the answers after it. The time is
+much longer than the delays between two connections of a broker."""
 
 
 class CommitTurn(Enum):
@@ -43,6 +44,7 @@ class WaitingCommit(NamedTuple):
     call: CommitFileCall
     token: Token
     since_ms: int
+    """When it arrived, by a clock without jumps."""
 
 
 @dataclass(slots=True)
@@ -110,24 +112,30 @@ class CommitOrder:
         return [] if earlier is None else [_refuse(earlier, "The commit was sent again.")]
 
     @property
-    def has_due(self) -> bool:
-        """Whether a waiting commit can be decided now."""
-        return any(number <= sender.next for sender in self._senders.values() for number in sender.waiting)
+    def has_waiting(self) -> bool:
+        """Whether any commit waits."""
+        return any(sender.waiting for sender in self._senders.values())
+
+    def due(self) -> WaitingCommit | None:
+        """A waiting commit that can be decided now. The lowest number of its broker comes first."""
+        return next((sender.waiting[number] for sender, number in self._due()), None)
 
     def take_due(self) -> WaitingCommit | None:
-        """Remove a waiting commit that can be decided now. The lowest number of its broker comes first."""
+        """Remove the commit that :meth:`due` returns."""
+        return next((sender.waiting.pop(number) for sender, number in self._due()), None)
+
+    def _due(self) -> Iterator[tuple[_Sender, int]]:
         for sender in self._senders.values():
             number = min(sender.waiting, default=None)
             if number is not None and number <= sender.next:
-                return sender.waiting.pop(number)
-        return None
+                yield sender, number
 
-    def outdated(self, now_ms: int) -> list[Reply]:
+    def outdated(self, elapsed_ms: int) -> list[Reply]:
         """Remove commits that have waited too long. Returns errors for them."""
         replies: list[Reply] = []
         for sender in self._senders.values():
             for number, waiting in list(sender.waiting.items()):
-                if now_ms - waiting.since_ms > WAITING_MS:
+                if elapsed_ms - waiting.since_ms >= WAITING_MS:
                     del sender.waiting[number]
                     replies.append(_refuse(waiting, "An earlier commit of the broker is missing."))
         return replies

@@ -88,7 +88,8 @@ class DisklessShard:
         """Commit a file. ``elapsed_ms`` comes from a clock without jumps; by default it is ``now_ms``.
 
         Answers :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS`` and FORGOTTEN. A call whose
-        predecessor is missing waits, and gets its answer from :meth:`commit_due`.
+        predecessor is missing waits. It gets its answer from :meth:`commit_due`, or after a second from
+        :meth:`refuse_outdated`.
         """
         place, broker_id = call.place, call.uploader_broker_id
         if place is None:
@@ -99,7 +100,8 @@ class DisklessShard:
                 self.order.turn(broker_id, place) is CommitTurn.LATER
                 and self.files.result(call.object_key) is None
             ):
-                obsolete += self.order.wait(WaitingCommit(call, token, now_ms), place)
+                since_ms = now_ms if elapsed_ms is None else elapsed_ms
+                obsolete += self.order.wait(WaitingCommit(call, token, since_ms), place)
                 return Effects(replies=obsolete)
             effects = self._commit(call, now_ms, token, elapsed_ms)
         except KafkaError as error:
@@ -109,14 +111,9 @@ class DisklessShard:
             return Effects(replies=(*obsolete, Reply(token, error)))
         return replace(effects, replies=(*obsolete, *effects.replies))
 
-    @property
-    def has_due_commit(self) -> bool:
-        """Whether a waiting commit can be decided now. The caller must then call :meth:`commit_due`."""
-        return self.order.has_due
-
     def commit_due(self, now_ms: int, token: Token, elapsed_ms: int | None = None) -> Effects[DisklessRecord]:
-        """Commit one waiting file that can be decided now. Answers the file's own call, and answers ``None``
-        to this operation."""
+        """Commit the waiting file that ``order.due()`` returns. Answers the file's own call, and answers
+        ``None`` to this operation."""
         own = Reply(token, None)
         waiting = self.order.take_due()
         if waiting is None:
@@ -126,6 +123,10 @@ class DisklessShard:
         except KafkaError as error:
             return Effects(replies=(Reply(waiting.token, error), own))
         return replace(effects, replies=(*effects.replies, own))
+
+    def refuse_outdated(self, elapsed_ms: int, token: Token) -> Effects[DisklessRecord]:
+        """Refuse commits that have waited too long for an earlier one. Answers ``None``."""
+        return Effects(replies=(*self.order.outdated(elapsed_ms), Reply(token, None)))
 
     def _commit(
         self, call: CommitFileCall, now_ms: int, token: Token, elapsed_ms: int | None
@@ -309,8 +310,7 @@ class DisklessShard:
         record = Expired(now_ms - self.settings.remember_ms, cutoff_ms)
         due = self.files.has_any_before(record.files_before_ms)
         due = due or self.partitions.has_expired_producer(cutoff_ms)
-        effects: Effects[DisklessRecord] = answer(token, None, [record] if due else [])
-        return replace(effects, replies=(*self.order.outdated(now_ms), *effects.replies))
+        return answer(token, None, [record] if due else [])
 
     # -- the runtime's side ---------------------------------------------------------------------
 

@@ -102,6 +102,32 @@ def test_an_old_node_writes_nothing_after_its_lease(change: Change) -> None:
     play(story)
 
 
+def test_uploads_share_a_look_and_begin_the_next_one_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    async def slow(storage: object) -> int:
+        nonlocal looks
+        looks += 1
+        await asyncio.sleep(1)
+        return 0
+
+    async def story(node: OldNode) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(node.guard.before_upload() for _ in range(10)))
+        assert looks == 1
+        for expected in (2, 3):
+            # The lease is nearly over: the uploads go on, and one of them looks.
+            await asyncio.sleep(LEASE_S * 0.85)
+            began_s = loop.time()
+            await asyncio.gather(*(node.guard.before_upload() for _ in range(10)))
+            assert loop.time() - began_s < 0.1
+            await asyncio.sleep(2)
+            assert looks == expected
+
+    monkeypatch.setattr("moldau.backup.store_generations.latest_generation", slow)
+    play(story)
+
+
 def test_a_node_whose_metadata_are_not_complete_waits() -> None:
     async def story(node: OldNode) -> None:
         node.guard.has_metadata = False

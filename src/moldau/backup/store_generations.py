@@ -18,6 +18,8 @@ __all__ = ["GENERATIONS_FOLDER", "GenerationGuard", "begin_generation", "latest_
 
 GENERATIONS_FOLDER: Final = ".moldau/backup/generations/"
 _DIGITS: Final = 10
+_EARLY: Final = 0.8
+"""The part of the lease after which an upload begins the next look."""
 
 
 async def latest_generation(storage: ObjectStorage) -> int:
@@ -43,7 +45,8 @@ class GenerationGuard:
 
     Implements :class:`moldau.objects.guard.StoreGuard`. A deletion checks for a later generation directly
     before it deletes. A restore first announces its generation and then chooses the state, so the chosen
-    state includes all deletions. An upload relies on a check that is at most ``lease_s`` old.
+    state includes all deletions. An upload relies on a check that is at most ``lease_s`` old. Toward
+    the end of that time an upload begins the next check and does not wait for it. Uploads share a check.
     """
 
     def __init__(
@@ -64,6 +67,8 @@ class GenerationGuard:
         self._changes_seen = -1.0
         self._looked_s = float("-inf")
         """When the last look began that found no later generation."""
+        self._looking: asyncio.Task[None] | None = None
+        """The look in progress that uploads share."""
         self.has_metadata = False
         """Whether the node's metadata are complete. Before that, they may be of an earlier generation."""
 
@@ -77,8 +82,22 @@ class GenerationGuard:
         self._changes_seen = changes
 
     async def before_upload(self) -> None:
-        if asyncio.get_running_loop().time() - self._looked_s > self._lease_s:
-            await self._look()
+        age_s = asyncio.get_running_loop().time() - self._looked_s
+        if age_s <= self._lease_s * _EARLY:
+            return
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(
+                self._look(), name="look at the generation"
+            )
+            self._looking.add_done_callback(self._looked)
+        if age_s > self._lease_s:
+            # Another upload may end, and it must not end the look with it.
+            await asyncio.shield(self._looking)
+
+    def _looked(self, looking: "asyncio.Task[None]") -> None:
+        self._looking = None
+        if not looking.cancelled() and (error := looking.exception()) is not None:
+            logger.debug("no look at the generation: %s", error)  # The uploads that need it look again.
 
     async def before_delete(self) -> None:
         await self._look()

@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from consolidation_house import Leader, Sent, World
 from remote_house import CONFIG, PARTITION, House
 
+from moldau.simulation.world.world import World as SimulatedWorld
 from moldau.tiered.consolidation.plan import SegmentRules
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
@@ -59,6 +61,25 @@ def test_expired_segments_wait_for_a_save(play: Callable[[Callable[[House], Awai
         assert not house.metadata.cache.list()
 
     play(story)
+
+
+def test_segments_that_another_broker_deletes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        saves = Saves()
+        gate = saves.gate()
+        asked = [UUID(int=number) for number in range(100)]
+        for segment_id in asked:
+            assert not gate.is_open(segment_id)
+        for _ in range(30):
+            await asyncio.sleep(60)
+            assert not gate.is_open(asked[0])
+        assert len(gate) == 1
+        saves.count += 1
+        assert gate.is_open(asked[0])
+
+    monkeypatch.setattr("moldau.tiered.removal.gate._UNASKED_S", 600)
+    with SimulatedWorld(1) as world:
+        world.run(story())
 
 
 def test_the_segments_of_a_deleted_topic_wait_for_a_save(

@@ -6,17 +6,26 @@ restored from its object store in between has the segment, or knows that its del
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 __all__ = ["DeletionGate"]
 
 _POLL_S: Final = 1.0
+_UNASKED_S: Final = 3600.0
+"""Time without a question after which a segment is forgotten, because another broker deletes it. If this
+broker asks for it again, the wait begins anew."""
 
 
 def _nothing_is_saved() -> Callable[[], bool]:
     """The rule of a cluster whose logs are not saved: nothing has to wait."""
     return lambda: True
+
+
+class _Wait(NamedTuple):
+    is_saved: Callable[[], bool]
+    asked_s: float
+    """When it was last asked for, on the clock of the event loop."""
 
 
 class DeletionGate:
@@ -28,15 +37,23 @@ class DeletionGate:
         self.wait: Callable[[], Callable[[], bool]] = _nothing_is_saved
         """Begins to wait. The result returns whether all records that were committed before the call are
         saved."""
-        self._waiting: dict[UUID, Callable[[], bool]] = {}
+        self._waiting: dict[UUID, _Wait] = {}
+        """In the order of the last questions."""
+
+    def __len__(self) -> int:
+        """Number of segments that are remembered."""
+        return len(self._waiting)
 
     def is_open(self, segment_id: UUID) -> bool:
         """Whether the objects of a segment may be deleted. The first call begins to wait, so the record that
         frees the segment must be written before it.
         """
-        is_saved = self._waiting.get(segment_id)
-        if is_saved is None:
-            is_saved = self._waiting[segment_id] = self.wait()
+        now_s = asyncio.get_running_loop().time()
+        wait = self._waiting.pop(segment_id, None)
+        is_saved = self.wait() if wait is None else wait.is_saved
+        self._waiting[segment_id] = _Wait(is_saved, now_s)
+        while now_s - (oldest := next(iter(self._waiting.items())))[1].asked_s > _UNASKED_S:
+            del self._waiting[oldest[0]]
         return is_saved()
 
     async def until_open(self) -> None:

@@ -63,8 +63,8 @@ def restore_one_result_short(patch: pytest.MonkeyPatch) -> None:
     """The store restores all stored answers except the oldest one."""
     load = DisklessStore._load
 
-    def load_most(store: Any, shard: Any, materialiser: Any) -> None:
-        load(store, shard, materialiser)
+    async def load_most(store: Any, shard: Any, materialiser: Any) -> None:
+        await load(store, shard, materialiser)
         oldest = next(iter(shard.files._results), None)
         shard.files._results.pop(oldest, None)
 

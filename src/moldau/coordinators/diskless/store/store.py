@@ -14,9 +14,9 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import islice
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias, TypeVar, cast
 
 import apsw
 
@@ -44,6 +44,10 @@ larger number combines more writes of a producer's window. A smaller number make
 MAX_UNWRITTEN_RECORDS: Final = 256
 """When more records than this are unwritten, each new record is written immediately."""
 
+ROWS_A_TURN: Final = 1_000
+"""Number of rows of the database that are loaded without a break, which takes some 3 to 15 ms."""
+
+T = TypeVar("T")
 Listener: TypeAlias = Callable[[Sequence[StoredPartition]], None]
 """Called with the partitions that a commit has changed."""
 
@@ -130,7 +134,7 @@ class DisklessStore:
             )
         self._is_sound = True
         self._materialiser = Materialiser(database, self.coordinator_id)
-        self._load(shard, self._materialiser)
+        await self._load(shard, self._materialiser)
         self.committed_offset = applied.offset
         self._changes = shard.follow_changes()
         self._plan_writing()
@@ -151,11 +155,11 @@ class DisklessStore:
         epoch = self.log.epoch_for_offset(offset - 1)
         return -1 if epoch is None else epoch
 
-    def _load(self, shard: DisklessShard, materialiser: Materialiser) -> None:
+    async def _load(self, shard: DisklessShard, materialiser: Materialiser) -> None:
         view = self.view = CommittedView()
         self._unwritten.clear()
         hot: dict[int, PartitionState] = {}
-        for written in materialiser.partitions.values():
+        async for written in _in_turns(materialiser.partitions.values()):
             if written.deleted:
                 continue
             stored = StoredPartition(written.number, written.id, written.name)
@@ -167,20 +171,20 @@ class DisklessStore:
             shard.partitions.add(state)
             hot[written.number] = state
         database = materialiser.database
-        for number, producer_id, window in database.all("select * from producers"):
+        async for number, producer_id, window in _in_turns(database.all("select * from producers")):
             if number in hot:
                 hot[number].producers[producer_id] = window
-        self._load_transactions(database, hot)
-        for key, *remembered in database.all("select * from results order by committed_ms"):
+        await self._load_transactions(database, hot)
+        async for key, *remembered in _in_turns(database.all("select * from results order by committed_ms")):
             shard.files.restore_result(key, Remembered(*remembered))
-        for key, closed_ms in database.all("select * from closed order by closed_ms"):
+        async for key, closed_ms in _in_turns(database.all("select * from closed order by closed_ms")):
             shard.files.close(key, closed_ms)
         for broker_id, epoch, next_number in database.all("select * from senders"):
             shard.order.restore(broker_id, epoch, next_number)
 
-    def _load_transactions(self, database: Database, hot: dict[int, PartitionState]) -> None:
+    async def _load_transactions(self, database: Database, hot: dict[int, PartitionState]) -> None:
         rows: dict[int, list[tuple[int, int, int]]] = {}
-        for number, *row in database.all("select * from transactions"):
+        async for number, *row in _in_turns(database.all("select * from transactions")):
             rows.setdefault(number, []).append((row[0], row[1], row[2]))
         for number, found in rows.items():
             if number in hot:
@@ -188,7 +192,8 @@ class DisklessStore:
                 transactions.restore(found)
                 hot[number].transactions = transactions
                 self.view.by_number[number].transactions = transactions.copy()
-        for number, *extent in database.all("select * from aborted order by partition, last_offset"):
+        extents = database.all("select * from aborted order by partition, last_offset")
+        async for number, *extent in _in_turns(extents):
             if number in hot and extent[0] >= hot[number].wal_start:
                 self.view.by_number[number].aborted.add(AbortedExtent(*extent))
 
@@ -344,3 +349,10 @@ class DisklessStore:
                 partition = view.by_number.get(extent.partition)
                 if partition is not None:
                     partition.tail.popleft()
+
+
+async def _in_turns(rows: Iterable[T]) -> AsyncIterator[T]:
+    for count, row in enumerate(rows, 1):
+        yield row
+        if not count % ROWS_A_TURN:
+            await asyncio.sleep(0)

@@ -39,7 +39,7 @@ class ChunkRead(NamedTuple):
 
 
 class ChunkRecords(NamedTuple):
-    """Whole batches of a chunk; none if only ``aborted`` was asked for, or after the last batch."""
+    """Whole batches of a chunk; no batches if only ``aborted`` was requested, or after the last batch."""
 
     views: Sequence[memoryview | bytes] = ()
     size_bytes: int = 0
@@ -47,7 +47,8 @@ class ChunkRecords(NamedTuple):
     """The offset after the batches."""
     aborted: Sequence[AbortedTransaction] = ()
     open_offset: int = -1
-    """The first offset of a transaction that is open at the end of the chunk; -1 means none."""
+    """The first offset of a transaction that is open at the end of the chunk; -1 if there is no such
+    transaction."""
 
 
 class ChunkSearch(NamedTuple):

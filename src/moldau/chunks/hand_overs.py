@@ -1,7 +1,7 @@
 """The states at borders that leaders have handed over to this broker, each in a durable file.
 
-A state is used when the image shows the border, by which this broker's replica then begins. A later state
-does not replace it: the creation of the later chunk may fail before the replica has begun.
+A state is used when the image contains the border at which this broker's replica begins. A later state does
+not replace it, because the creation of the later chunk may fail before the replica has begun.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 _CRC_BYTES: Final = 4
 STATES_MAX: Final = 4
-"""States of a partition that are kept: the latest, one of each leader epoch. The others are of borders that
-never came, or at which the replica has begun."""
+"""The kept states of a partition: the latest states, one for each leader epoch. The other states belong to
+borders that were never created, or at which the replica has begun."""
 _Key = tuple[UUID, int, int]
 """The topic id, the partition and the border."""
 
@@ -90,7 +90,8 @@ class HandOvers:
         return [state for key, state in self._states.items() if key[:2] == (topic_id, partition)]
 
     def _superseded(self, new: HandedOver) -> list[HandedOver]:
-        """The states that are needed no more. A leader hands over again after a creation that has failed."""
+        """The states that are not needed any more. After a failed creation, a leader hands over a state
+        again."""
         others = [each for each in self._of(new.topic_id, new.partition_index) if each is not new]
         others.sort(key=lambda each: each.leader_epoch, reverse=True)
         earlier = [each for each in others if each.leader_epoch < new.leader_epoch]
@@ -116,7 +117,7 @@ class HandOvers:
         return AuxiliaryState(start_offset, state.log_start_offset, epochs, producers)
 
     async def forget(self, topic_id: UUID, partition: int) -> None:
-        """Remove a partition's states, which have been used or will never be. Raises ``OSError``."""
+        """Remove a partition's states, which have been used or will never be used. Raises ``OSError``."""
         for key in map(_key_of, self._of(topic_id, partition)):
             del self._states[key]
             async with self._writing:

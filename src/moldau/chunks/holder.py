@@ -20,7 +20,7 @@ PIECE_MAX_BYTES: Final = 1024 * 1024
 
 
 class ChunkHolder:
-    """Reads and searches chunks. A chunk does not change, so that no leader epoch is checked."""
+    """Reads and searches chunks. A chunk does not change, so no leader epoch is checked."""
 
     def __init__(self, machine: Machine, store: ChunkStore) -> None:
         self._machine = machine
@@ -31,7 +31,7 @@ class ChunkHolder:
         return chunk in self._store
 
     async def read(self, topic: str, wanted: ChunkRead) -> ChunkRecords:
-        """Whole batches, beginning with the one that contains ``fetch_offset``. Raises ``KafkaError``."""
+        """Whole batches, beginning with the batch that contains ``fetch_offset``. Raises ``KafkaError``."""
         log = await self._log(topic, ChunkId(*wanted[:3]))
         offset, end_offset = wanted.fetch_offset, log.log_end_offset
         if wanted.end_offset >= 0:

@@ -1,8 +1,8 @@
 """The next step for a partition's log on a broker, by the start of the active chunk in the image. Pure.
 
-A log that begins before the active chunk is the log of an earlier chunk, because the log of the active chunk
-begins at its first offset or later. The rules are the same when the image changes and at a start, so that a
-crash may come between any two steps.
+A log that begins before the active chunk is the log of an earlier chunk. The log of the active chunk begins
+at the chunk's first offset or later. The rules are the same when the image changes and at a start, so that a
+crash may happen between any two steps.
 """
 
 from bisect import bisect_left
@@ -23,7 +23,7 @@ class LogFate(Enum):
 
 
 class LogRange(NamedTuple):
-    """The offsets of the records on this broker's disk, the end exclusive."""
+    """The offsets of the records on this broker's disk. The end is exclusive."""
 
     start_offset: int
     end_offset: int
@@ -34,8 +34,8 @@ def fate_of(
 ) -> tuple[LogFate, ChunkRegistration | None]:
     """The fate of a log, and the inactive chunk to which it belongs.
 
-    ``has_state``: the state at the border was handed over to this broker. ``has_chunk``: the folder of the
-    chunk exists already.
+    ``has_state`` means that the state at the border was handed over to this broker. ``has_chunk`` means that
+    the folder of the chunk exists already.
     """
     if partition.start_offset < 0 or log.start_offset >= partition.start_offset:
         return LogFate.KEEP, None
@@ -50,7 +50,7 @@ def fate_of(
 
 
 def earlier_chunk(log: LogRange, partition: PartitionRegistration) -> ChunkRegistration | None:
-    """The inactive chunk of a log: the first one that ends at or after the log's first offset."""
+    """The inactive chunk of a log: the first chunk that ends at or after the log's first offset."""
     chunks = partition.chunks
     index = bisect_left(chunks, log.start_offset, key=lambda chunk: chunk.end_offset)
     return chunks[index] if index < len(chunks) else None

@@ -1,7 +1,8 @@
 """The inactive chunks of a partition as the remote part of its log.
 
-A read below the active chunk is answered from this broker's copy of the chunk, or by a broker that has one.
-The reader sees one log: batches, aborted transactions of the whole partition, and lookups by timestamp.
+A read below the active chunk is answered from this broker's copy of the chunk, or by a broker that has a
+copy. The reader gets the data of one log: batches, aborted transactions of the whole partition, and lookups
+by timestamp.
 """
 
 import asyncio
@@ -32,11 +33,11 @@ from moldau.storage.producers.producer_snapshot import CorruptSnapshotError, dec
 logger = logging.getLogger(__name__)
 
 READ_MAX_BYTES: Final = 8 * 1024 * 1024
-"""Maximum of a client's limit; a larger limit is reduced to it. A first batch may be larger."""
+"""Maximum of a client's limit. A larger limit is reduced to this maximum. A first batch may be larger."""
 
 
 class ChunkReads(Protocol):
-    """Reads chunks wherever they are. The methods raise ``KafkaError``."""
+    """Reads chunks on any broker. The methods raise ``KafkaError``."""
 
     async def read(self, topic: str, chunk: ChunkRegistration, wanted: ChunkRead) -> ChunkRecords: ...
 
@@ -106,7 +107,7 @@ class ChunkedPart:
                     views=found.views, size_bytes=found.size_bytes, aborted=aborted, is_cut=True
                 )
             if not request.min_one_batch:
-                return nothing  # The next batch may be larger than what is left of the client's limit.
+                return nothing  # The next batch may be larger than the remaining part of the client's limit.
             offset = chunk.end_offset + 1  # The chunk has no batch from the offset on.
         else:
             if offset < self._partition.log.local_log_start_offset:
@@ -199,7 +200,7 @@ async def state_at_border(
     border: int,
     log_start_offset: int,
 ) -> AuxiliaryState:
-    """The state at the end of the inactive chunk before ``border``, from a broker that has it.
+    """The state at the end of the inactive chunk before ``border``, from a broker that has the chunk.
 
     Raises ``KafkaError`` if no broker has it.
     """

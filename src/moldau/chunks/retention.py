@@ -1,4 +1,4 @@
-"""The retention of a partition with inactive chunks, which goes by whole chunks. Pure."""
+"""The retention of a partition with inactive chunks, which removes whole chunks. Pure."""
 
 from collections.abc import Sequence
 
@@ -17,9 +17,10 @@ def retained_start(
 ) -> int:
     """The first offset that the partition keeps, by ``retention.ms`` and ``retention.bytes``.
 
-    It is the start of the log, or the end of the last inactive chunk that is too old or one too many. A chunk
-    is removed only after all earlier ones. ``active_size_bytes`` is the size of the active chunk, and
-    ``active_since_ms`` the time when it began. A chunk whose records have no timestamps is as old as its end.
+    It is the start of the log, or the end of the last inactive chunk that must be removed. Such a chunk is
+    too old, or the partition is too large. A chunk is removed only after all earlier chunks.
+    ``active_size_bytes`` is the size of the active chunk, and ``active_since_ms`` is the time when it began.
+    A chunk whose records have no timestamps is as old as its end.
     """
     start_offset = log_start_offset
     if not config.cleanup_delete:
@@ -44,5 +45,6 @@ def first_offset(chunks: Sequence[ChunkRegistration], start_offset: int) -> int:
 
 
 def has_removable(chunks: Sequence[ChunkRegistration], log_start_offset: int) -> bool:
-    """Whether a chunk ends before the start of the log, so that the controller must be told."""
+    """Whether a chunk ends before the start of the log, so that the leader must report it to the
+    controller."""
     return bool(chunks) and chunks[0].end_offset < log_start_offset

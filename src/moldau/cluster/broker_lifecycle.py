@@ -1,6 +1,4 @@
-"""The life cycle of a broker as the controller sees it: registration, catching up, unfencing, controlled
-shutdown.
-"""
+"""The life cycle of a broker at the controller: registration, catching up, unfencing, controlled shutdown."""
 
 import asyncio
 import contextlib
@@ -97,9 +95,9 @@ class LifecycleTimes:
 class BrokerLifecycle:
     """One task that registers the broker and sends heartbeats until it is stopped.
 
-    ``metadata_offset`` returns the offset up to which this broker has replayed; ``on_registered`` is called
-    with each new broker epoch before the first heartbeat with it. ``failed_directories`` returns the ids of
-    the log directories that have failed since the start.
+    ``metadata_offset`` returns the offset up to which this broker has replayed. ``on_registered`` is called
+    with each new broker epoch before the first heartbeat with this epoch. ``failed_directories`` returns the
+    ids of the log directories that have failed since the start.
     """
 
     def __init__(
@@ -144,12 +142,12 @@ class BrokerLifecycle:
         return self._task
 
     def ready(self) -> None:
-        """Ask the controller to unfence the broker, which can now serve clients."""
+        """Request that the controller unfences the broker, which can now serve clients."""
         self._want_fence = False
         self._wake.set()
 
     def metadata_moved(self) -> None:
-        """Send the next heartbeat earlier if the broker waits to be unfenced, because metadata was
+        """If the broker waits to be unfenced, send the next heartbeat earlier, because metadata was
         replayed."""
         if self.is_fenced and not self._want_fence and self._metadata_offset() >= self.broker_epoch >= 0:
             self._wake.set()
@@ -159,7 +157,7 @@ class BrokerLifecycle:
         self._wake.set()
 
     def problem(self) -> str | None:
-        """The problem for the health page: clients are not sent to a broker that is fenced or not
+        """The problem for the health page. Clients are not sent to a broker that is fenced or not
         registered."""
         match self.state:
             case LifecycleState.NOT_RUNNING | LifecycleState.STARTING:
@@ -175,8 +173,8 @@ class BrokerLifecycle:
         """Hand over all leaderships, then end. Returns False if the controller did not agree within
         ``timeout_ms``.
 
-        Heartbeats are repeated until the controller agrees. If no answer comes for ``silence_ms``, the broker
-        stops waiting, because its session will expire.
+        Heartbeats are repeated until the controller agrees. If the controller does not answer for
+        ``silence_ms``, the broker stops waiting, because its session will expire.
         """
         if self.state is LifecycleState.RUNNING:
             self._move(LifecycleState.PENDING_SHUTDOWN)
@@ -204,7 +202,7 @@ class BrokerLifecycle:
                     await self._may_go.wait()
 
     async def stop(self) -> None:
-        """End the task immediately. The controller will notice it when the session expires."""
+        """End the task immediately. The controller detects it when the session expires."""
         if self.state is LifecycleState.NOT_RUNNING:
             return
         if self.state is not LifecycleState.SHUTTING_DOWN:
@@ -228,7 +226,7 @@ class BrokerLifecycle:
             code = await self._try_to_register()
             if code is ErrorCode.none:
                 return
-            # The error will pass: the session of a former process will expire, or a controller will be
+            # This error is temporary. The session of a former process will expire, or a controller will be
             # elected.
             is_temporary = code in (ErrorCode.not_controller, ErrorCode.duplicate_broker_registration)
             reason = f"{code.name.replace('_', ' ')}.{_REFUSALS.get(code, '')}"
@@ -239,7 +237,8 @@ class BrokerLifecycle:
             attempt += 1
 
     def _note_refusal(self, code: ErrorCode, text: str) -> None:
-        """Keep a temporary refusal for the health page. The quorum itself reports that it has no leader."""
+        """Store a temporary refusal for the health page. If there is no leader, the quorum itself reports
+        it."""
         if text != self._refusal and code is ErrorCode.duplicate_broker_registration:
             logger.warning(
                 "%s The broker repeats its request for %d s, because the session of its last process may not"
@@ -329,7 +328,7 @@ class BrokerLifecycle:
             self.unfenced.set()
             logger.info("broker %d is unfenced", self._identity.broker_id)
         elif self.state is LifecycleState.PENDING_SHUTDOWN:
-            # The leaderships have been moved. Only a further heartbeat shows whether all brokers have seen
+            # The leaderships have been moved. Only a later heartbeat shows whether all brokers have replayed
             # the move.
             asyncio.get_running_loop().call_later(self._times.retry_ms / 1000, self._wake.set)
 

@@ -15,7 +15,8 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 30.0
 DIFFERENCE_MS_MAX: Final = 60_000
-"""Differences up to this one are not reported. Time stamps of records and retention need no better clocks."""
+"""Differences up to this value are not reported. Time stamps of records and retention need no better clocks.
+"""
 
 
 class ClockComparison:
@@ -29,9 +30,8 @@ class ClockComparison:
         monotonic_s: Callable[[], float],
         difference_ms_max: int = DIFFERENCE_MS_MAX,
     ) -> None:
-        """``now_ms`` is this node's wall clock. ``monotonic_s`` measures periods. Larger differences than
-        ``difference_ms_max`` are reported.
-        """
+        """``now_ms`` is this node's wall clock. ``monotonic_s`` measures periods. Differences above
+        ``difference_ms_max`` are reported."""
         self._max_ms = difference_ms_max
         self._now_ms = now_ms
         self._monotonic_s = monotonic_s
@@ -64,7 +64,7 @@ class ClockComparison:
         return None
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
-        """Begin a new period, because the clock of another controller is compared."""
+        """Begin a new period, because from now on the clock of another controller is compared."""
         self._leader_id = leader_id
         self._smallest_ms = None
 

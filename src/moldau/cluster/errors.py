@@ -1,8 +1,8 @@
-"""Errors of the metadata themselves; errors that answer a request are elsewhere."""
+"""Errors of the metadata themselves. The errors in answers to requests are declared in other modules."""
 
 
 class MetadataError(Exception):
     """A record contradicts the records before it, so the log cannot be followed any further.
 
-    The message is one sentence for the operator. A node must stop at this error.
+    The message is one sentence for the operator. A node must stop after this error.
     """

@@ -1,4 +1,5 @@
-"""The topics in which nodes store their own state, and the rules of their logs. Both are defined only here.
+"""The topics in which nodes store their own state, and the rules of their logs. The topics and their rules
+are defined only here.
 
 Other properties are derived from them: the possible leaders of such a topic, the durability of its records,
 and its creation.
@@ -30,13 +31,13 @@ class StateRetention(Enum):
     SNAPSHOTS = "snapshots"
     """Records that a snapshot covers are dropped."""
     TIME = "time"
-    """Records older than ``retention.ms`` are deleted, whatever the size of the log is."""
+    """Records older than ``retention.ms`` are deleted, in a log of any size."""
 
 
 _RETENTION_CONFIGS: Final = {
     StateRetention.COMPACTED: {"cleanup.policy": "compact"},
     StateRetention.SNAPSHOTS: {"retention.ms": "-1"},
-    # log.retention.bytes is meant for user data; it must not delete these records because of the size of the
+    # log.retention.bytes is meant for user data. It must not delete these records because of the size of the
     # log.
     StateRetention.TIME: {"cleanup.policy": "delete", "retention.bytes": "-1"},
 }
@@ -56,7 +57,8 @@ class StateTopic:
     factor_key: str
     """The broker config with the topic's replication factor at its creation."""
     records: KeyedRecords | None = None
-    """The schema of its keys and values, where each is a message: tools show its records by it."""
+    """The schema of its keys and values, if each of them is a message. Tools use it to show the topic's
+    records."""
     is_decisive: bool = False
     """Whether no record may be lost, because the records free bytes or decide outcomes.
 
@@ -68,7 +70,7 @@ class StateTopic:
     the topics to whose records its own records refer.
     """
     is_marked: bool = False
-    """Whether the metadata that clients read mark the topic as internal."""
+    """Whether the topic is marked as internal in the metadata that clients read."""
 
     def configs(self, replication_factor: int) -> dict[str, str]:
         """The configs with which the topic is created."""

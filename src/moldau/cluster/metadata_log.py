@@ -44,7 +44,7 @@ class MetadataLogListener(Protocol):
         ...
 
     def on_commit(self, batches: Sequence[MetadataBatch]) -> Iterator[None] | None:
-        """Apply the next batches, which have data records only. Offsets of control records in between are
+        """Apply the next batches, which have data records only. Offsets of control records between them are
         skipped.
 
         Many records may be applied in steps, over several turns of the event loop. The returned iterator
@@ -87,16 +87,16 @@ class MetadataLog(Protocol):
         ...
 
     def append(self, epoch: int, values: Sequence[bytes]) -> asyncio.Future[int]:
-        """Append one batch as the leader of ``epoch``; appends keep the order of the calls.
+        """Append one batch as the leader of ``epoch``. Appends keep the order of the calls.
 
         The future gets the last offset when the batch is committed *and* was passed to the listeners. It
-        fails with ``KafkaError(not_controller)`` when this node does not lead ``epoch`` (any more). It is
-        then unknown whether the batch will be committed.
+        fails with ``KafkaError(not_controller)`` when this node does not lead ``epoch``. It is then unknown
+        whether the batch will be committed.
         """
         ...
 
     def resign(self, epoch: int) -> None:
-        """Resign the leadership of ``epoch``. In another epoch nothing is done."""
+        """Resign the leadership of ``epoch``. If the epoch is another one, nothing happens."""
         ...
 
     def create_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int) -> SnapshotTarget | None:

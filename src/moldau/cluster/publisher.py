@@ -38,8 +38,8 @@ class ImageSubscriber(Protocol):
     """A part of the node that reacts to changes of the metadata."""
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """React to a new image. ``delta`` is the difference from the image of the last call; in the first
-        call, from an empty image."""
+        """React to a new image. ``delta`` is the difference from the image of the last call. In the first
+        call it is the difference from an empty image."""
         ...
 
 
@@ -58,9 +58,8 @@ class MetadataPublisher:
         *,
         folder: str = METADATA_FOLDER,
     ) -> None:
-        """``supported`` are the feature levels that :meth:`check_levels` allows. Without it, all levels are
-        allowed. ``folder`` is the folder of the log, for errors.
-        """
+        """``supported`` contains the feature levels that :meth:`check_levels` allows. Without it, all levels
+        are allowed. ``folder`` is the folder of the log, for errors."""
         self._folder = folder
         self._image = EMPTY_IMAGE
         self._subscribers: list[ImageSubscriber] = []
@@ -80,7 +79,7 @@ class MetadataPublisher:
 
     @property
     def is_faulty(self) -> bool:
-        """Whether the log has records that this image lacks, so that no decision may be based on it."""
+        """Whether the log has records that this image lacks. Then no decision may be based on the image."""
         return self._faulty
 
     @property
@@ -89,7 +88,7 @@ class MetadataPublisher:
         return _unsupported(self._image, self._supported) is None
 
     def check_levels(self) -> str | None:
-        """Check the levels of our own features and of ``metadata.version``, now and in each later image.
+        """Check the levels of Moldau's own features and of ``metadata.version``, now and in each later image.
 
         Call it when the image is current. Before that, the log may contain a level that a newer version has
         raised and that was lowered again for this version. Returns the reason if a level is not supported.
@@ -189,7 +188,7 @@ class MetadataPublisher:
         self._publish(delta, image)
 
     def _replay(self, delta: MetadataDelta, record: Message) -> None:
-        """Apply a record. Records of a transaction become visible together or not at all (KIP-868)."""
+        """Apply a record. The records of a transaction become visible together, or none of them (KIP-868)."""
         match record:
             case BeginTransactionRecord():
                 self._transaction = []
@@ -228,7 +227,7 @@ class MetadataPublisher:
         try:
             subscriber.on_image(delta, self._image)
         except Exception:
-            # Other subscribers must still get the new metadata after an exception in one subscriber.
+            # An exception in one subscriber must not prevent that other subscribers get the new metadata.
             logger.exception(
                 "%s failed on metadata offset %d", type(subscriber).__name__, self._image.provenance.offset
             )
@@ -243,9 +242,9 @@ class MetadataPublisher:
 
 
 def _unsupported(image: MetadataImage, supported: FeatureRanges | None) -> str | None:
-    """Why this version of the software cannot work with an image; None if it can.
+    """Why this version of the software cannot work with an image; ``None`` if it can.
 
-    Kafka's other features concern the requests of brokers, which are checked when a broker registers.
+    Kafka's other features concern the requests of brokers. They are checked when a broker registers.
     """
     if supported is None:
         return None

@@ -93,8 +93,8 @@ class QuorumMetadataLog:
         """Notify the listeners of a leader. The leader-change record of the epoch is in the log, so the log
         of a leader now grows only by appends.
 
-        Every listener is notified, and the first one may already append. Therefore the leadership is begun
-        only once.
+        Every listener is notified, and the first listener may already append. Therefore the leadership is
+        begun only once.
         """
         if leader_id == self._node_id and epoch != self._epoch:
             self._epoch = epoch

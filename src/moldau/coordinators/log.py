@@ -46,7 +46,7 @@ class CoordinatorLog(Protocol):
         ...
 
     async def read(self, offset: int, max_bytes: int) -> bytes | memoryview:
-        """Whole batches up to the log's end, beginning with the one that contains ``offset``; at least one
+        """Whole batches up to the log's end, beginning with the batch that contains ``offset``; at least one
         batch if there is any.
 
         Raises :class:`moldau.runtime.KafkaError`.
@@ -131,8 +131,8 @@ class PartitionCoordinatorLog:
         return self._partition.is_leader
 
     def read_committed(self, offset: int, max_bytes: int) -> memoryview:
-        """Whole batches up to the high watermark, beginning with the one that contains ``offset``; none if
-        ``offset`` is the high watermark.
+        """Whole batches up to the high watermark, beginning with the batch that contains ``offset``; no
+        batches if ``offset`` is the high watermark.
 
         Raises :class:`moldau.runtime.KafkaError`.
         """

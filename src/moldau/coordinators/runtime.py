@@ -170,7 +170,7 @@ class CoordinatorRuntime(Generic[S, R]):
         producer: BatchKind,
         guard: TransactionGuard | None,
     ) -> "asyncio.Future[Any]":
-        """Like :meth:`write`, for records of a transaction; see ``ShardHost.write_in_transaction``."""
+        """Append like :meth:`write`, for records of a transaction; see ``ShardHost.write_in_transaction``."""
         host = self._place(partition).host
         if host is None:
             return self._absent(partition)

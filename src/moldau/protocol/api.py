@@ -1,4 +1,4 @@
-"""The table of APIs: keys, the versions that Moldau serves, their permitted callers, header versions."""
+"""The table of APIs: keys, the versions that Moldau serves, the listeners of each API, header versions."""
 
 import enum
 from collections.abc import Mapping
@@ -134,8 +134,8 @@ class Scope(enum.Flag):
     """Connections between nodes of the cluster. These APIs are never advertised on a client listener."""
 
 
-# The served ranges are the released versions of Kafka 4.2/4.3. A version that kio can code but Kafka marks as
-# unstable is left out (InitProducerId 6, BrokerHeartbeat 2).
+# The served ranges are the released versions of Kafka 4.2/4.3. Some versions are supported by kio but
+# unstable in Kafka. They are left out (InitProducerId 6, BrokerHeartbeat 2).
 _RANGES = """
 0:3-13 1:4-18 2:1-11 3:0-13 8:2-10 9:1-10 10:0-6 11:0-9 12:0-4 13:0-5 14:0-5 15:0-6 16:0-5 17:0-1
 18:0-4 19:2-7 20:1-6 21:0-2 22:0-5 23:2-4 24:0-5 25:0-4 26:0-5 27:1-2 28:0-5 29:1-3 30:1-3 31:1-3
@@ -215,7 +215,6 @@ def request_header_version(api_key: int, version: int) -> int:
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """0 or 1 (with tagged fields). It is always 0 for ApiVersions, whose answer is read before a client
-    knows the versions.
-    """
+    """0 or 1 (with tagged fields). For ApiVersions it is always 0, because a client reads this answer before
+    it knows the versions."""
     return 1 if version >= _FLEXIBLE_SINCE[api_key] and api_key != API_VERSIONS_KEY else 0

@@ -1,6 +1,6 @@
 """Decodes and encodes any message by API key and version.
 
-Modules of messages are imported, and the code for a version is compiled, at their first use.
+Modules of messages are imported, and the code for a version is compiled, at the first use.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """Memory estimates of parsed messages, computed from their schema, and the memory limit of a request.
 
-A few bytes on the wire may become an object of a hundred bytes: an array of empty strings or of small structs
-takes many times its size once it is parsed. Before decoders read an array's items, they subtract the items'
-minimum cost from the message's limit, and they refuse a message that exceeds the limit.
+A few bytes on the wire may become an object of a hundred bytes. For example, an array of empty strings or of
+small structs takes many times its size once it is parsed. Before decoders read an array's items, they
+subtract the items' minimum cost from the message's limit. They refuse a message that exceeds the limit.
 
 The rule is Moldau's own. Kafka only checks an array's length against the bytes that are left.
 """
@@ -19,15 +19,14 @@ PARSED_BYTES_RATIO: Final = 16
 PARSED_BYTES_FLOOR: Final = 4 * 1024 * 1024
 """This constant is added, so that no request below 40 KB is refused."""
 PARSED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""The absolute limit of a parsed request: some 100,000 to 400,000 items."""
+"""The absolute limit of a parsed request, which is enough for some 100,000 to 400,000 items."""
 
 TAGGED_FIELD_COST: Final = 64
-"""Cost of a tagged field. It costs time rather than memory; it counts like a small struct."""
+"""Cost of a tagged field. A tagged field costs time rather than memory, but it counts like a small struct."""
 
 _OBJECT_BYTES: Final = 48
-"""Bytes of an object's header, and of its references in the list while it is decoded and in the tuple
-afterwards.
-"""
+"""Bytes of an object's header and of its references. The object is referenced by the list during decoding,
+and by the tuple afterwards."""
 _SLOT_BYTES: Final = 8
 _FIELD_BYTES: Final = {
     "string": 56,
@@ -46,7 +45,7 @@ _ARRAY_BYTES: Final = 56
 def allowance(size_bytes: int, rows_share: float = 1) -> int:
     """Memory in bytes that a request of ``size_bytes`` may take when it is parsed.
 
-    ``rows_share`` is below 1 if handling the parsed rows takes more memory in proportion to them.
+    ``rows_share`` is below 1 if the handling of the parsed rows takes more memory in proportion to the rows.
     """
     return min(PARSED_BYTES_MAX, int(rows_share * (PARSED_BYTES_FLOOR + PARSED_BYTES_RATIO * size_bytes)))
 

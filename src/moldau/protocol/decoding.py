@@ -1,13 +1,13 @@
 """Compiles a message class and a version into a straight-line decoding function.
 
 Moldau has its own decoders and does not use kio's readers with an adapter, for three reasons. First, kio's
-``timedelta`` and ``datetime`` cannot hold every legal value: an int64 of milliseconds is wider than both, and
--1 stands for "none" in some fields and is refused in others. Second, kio copies record batches. Third, to
-build kio's object and then copy it into ours costs as much as parsing, so the adapter was slower. The tests
-compare the results with kio's results, version by version.
+``timedelta`` and ``datetime`` cannot represent every legal value. An int64 of milliseconds is wider than
+these types, and -1 means "none" in some fields and is refused in others. Second, kio copies record batches.
+Third, the adapter was slower, because building kio's object and copying it into Moldau's object costs as much
+as parsing. The tests compare the results with kio's results, version by version.
 
-Sizes in the input are checked before memory is allocated: an array or string against the bytes left, and an
-array also against the memory limit of the message (see ``costs``).
+Sizes in the input are checked before memory is allocated. An array or string is checked against the bytes
+that are left, and an array also against the memory limit of the message (see ``costs``).
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ Decoder = Callable[[memoryview, int, int, int], tuple[Any, int]]
 M = TypeVar("M", bound=Message)
 
 STRING_BYTES_MAX = 32767
-"""Kafka's limit of a string's length, which also applies when the length field would allow more."""
+"""Kafka's limit of a string's length. It also applies when the length field would allow more."""
 
 _decoders: dict[tuple[type[Message], int], Decoder] = {}
 
@@ -41,8 +41,8 @@ def decoder(cls: type[Message], version: int) -> Decoder:
 
     (view, position, end, memory limit in bytes) -> (message, new position).
 
-    It raises any of Python's errors on malformed bytes; ``decode`` and ``decode_from`` turn them into
-    ProtocolError.
+    It raises any of Python's errors on malformed bytes; ``decode`` and ``decode_from`` convert these errors
+    to ProtocolError.
     """
     found = _decoders.get((cls, version))
     if found is None:
@@ -109,9 +109,8 @@ def compile_decoder(cls: type[Message], version: int) -> Decoder:
 
 
 class _Source:
-    """The source lines of a decoding function, and the fixed-size fields that are still to be unpacked
-    together.
-    """
+    """The source lines of a decoding function, and the fixed-size fields that must still be unpacked
+    together."""
 
     def __init__(self, version: int, flexible: bool, namespace: dict[str, Any]) -> None:
         self.version = version

@@ -23,9 +23,9 @@ _encoders: dict[tuple[type[Message], int], Encoder] = {}
 def encoder(cls: type[Message], version: int) -> Encoder:
     """The encoder of ``version`` of a top-level message: message -> buffers of its body in order.
 
-    A field that the version lacks is left out. A value that does not fit its field, or a null in a version
-    without null, raises ``struct.error``, ``TypeError`` or ``AttributeError``, because it is a mistake of the
-    caller.
+    A field that the version does not have is left out. A value that does not fit its field, or a null in a
+    version without null, raises ``struct.error``, ``TypeError`` or ``AttributeError``, because it is a
+    mistake of the caller.
     """
     found = _encoders.get((cls, version))
     if found is None:
@@ -118,7 +118,7 @@ def _compile_piece(
 
 
 class _Source:
-    """The source lines of an encoding function, and the chunks that are still to be added to ``parts``."""
+    """The source lines of an encoding function, and the chunks that must still be added to ``parts``."""
 
     def __init__(self, version: int, flexible: bool, namespace: dict[str, Any], depth: int = 1) -> None:
         self.version = version
@@ -172,9 +172,8 @@ class _Source:
         self._chunks.clear()
 
     def length(self, name: str) -> None:
-        """Add a length. In a flexible version ``name`` holds the size plus one (0 is null), otherwise the
-        size (or -1).
-        """
+        """Add a length. In a flexible version ``name`` is the size plus one (0 is null), otherwise the size
+        (or -1)."""
         if self.flexible:
             self.chunk(f"SINGLE_BYTES[{name}] if {name} < 128 else uvarint({name})")
         else:

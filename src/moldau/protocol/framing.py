@@ -48,9 +48,8 @@ def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 
 
 def read_request_header(frame: Buffer) -> tuple[int, int, int, str | None, int]:
-    """Like :func:`parse_request_header`, with the fields and the position in a single tuple, because it is
-    called for each request.
-    """
+    """Read a header like :func:`parse_request_header`. The fields and the position are in a single tuple,
+    because it is called for each request."""
     try:
         api_key, version, correlation_id, size = _unpack_fixed(frame)
         position = 10
@@ -112,7 +111,7 @@ def parse_response_header(frame: Buffer, api_key: int, version: int) -> tuple[in
 def response_frame(correlation_id: int, api_key: int, version: int, body: list[Buffer]) -> list[Buffer]:
     """A whole response: length and header first, then the buffers of the body, which are included unchanged.
 
-    A small body is copied after its header instead, which costs less than sending another buffer.
+    A small body is copied after its header, because this costs less than sending another buffer.
     """
     if len(body) == 1 and len(body[0]) <= _COPIED_BODY_BYTES:
         only = body[0]

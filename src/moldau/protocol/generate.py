@@ -2,8 +2,8 @@
 
 Run ``python -m moldau.protocol.generate`` after an upgrade of kio; a test fails while the output is stale.
 kio represents times as ``timedelta`` and ``datetime`` and drops the unit from their names. Here they are
-integers again and end in ``_ms``, as in Kafka's schemas. kio's ``None`` for the zero UUID is ``ZERO_UUID``
-again.
+integers and end in ``_ms``, as in Kafka's schemas. kio represents the zero UUID as ``None``. Here it is
+``ZERO_UUID``.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ IMPORTED = (
     "from moldau.runtime import ErrorCode\n\n"
 )
 OWN_FIELDS = {
-    # KIP-1164 names the answer's field; the numbers are ours. Only clients that request the field get it,
-    # because some clients do not skip tagged fields that they do not know (@platformatic/kafka 1.35).
+    # KIP-1164 names the answer's field; the numbers are Moldau's own. Only clients that request the field get
+    # it, because some clients do not skip tagged fields that they do not know (@platformatic/kafka 1.35).
     "MetadataRequest": '    include_preferred_produce_brokers: bool = wire("bool", "9+", default=False, '
     'tag=11640, tagged="9+")\n'
-    # KIP-1114's chunks. Only clients that request them get them.
+    # The fields of KIP-1114's chunks. Only clients that request these fields get them.
     '    include_chunks: bool = wire("bool", "9+", default=False, tag=11144, tagged="9+")\n',
     "MetadataResponsePartition": '    preferred_produce_brokers: Sequence[int] = wire(["int32"], "9+", '
     'default=(), tag=11640, tagged="9+")\n'
@@ -39,7 +39,7 @@ OWN_FIELDS = {
     '    chunks: Sequence[MetadataResponseChunk] = wire([MetadataResponseChunk], "9+", default=(), '
     'tag=11144, tagged="9+")\n',
 }
-"""Tagged fields that we add to Kafka's messages, by class."""
+"""Tagged fields that Moldau adds to Kafka's messages, by class."""
 OWN_CLASSES = {
     "MetadataResponsePartition": """
 
@@ -59,7 +59,7 @@ class MetadataResponseChunk(Message):
     size_bytes: int = wire("int64", default=0)
 """
 }
-"""Classes of own fields, by the class of Kafka's before which they are declared."""
+"""Classes of Moldau's own fields. The key is Kafka's class before which they are declared."""
 SCHEMAS_LEFT_OUT = {"request_header", "response_header", "control_record_type_schema"}
 KINDS = {"timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
 PLAIN_TYPES = {
@@ -75,7 +75,7 @@ PLAIN_TYPES = {
 
 @dataclasses.dataclass
 class SuperField:
-    """A field over all versions of its message."""
+    """A field in all versions of its message."""
 
     name: str
     kind: str
@@ -90,7 +90,7 @@ class SuperField:
 
 @dataclasses.dataclass
 class SuperClass:
-    """A class over all versions of its message."""
+    """A class in all versions of its message."""
 
     name: str
     fields: dict[str, SuperField] = dataclasses.field(default_factory=dict)
@@ -142,7 +142,7 @@ def take_apart(hint: Any) -> tuple[Any, bool, bool]:
     if typing.get_origin(hint) is tuple:
         array = True
         hint = typing.get_args(hint)[0]
-        if isinstance(hint, UnionType):  # in an array of UUIDs, kio represents the zero UUID as None
+        if isinstance(hint, UnionType):  # In an array of UUIDs, kio represents the zero UUID as None.
             hint = next(part for part in typing.get_args(hint) if part is not type(None))
     return hint, array, nullable
 
@@ -172,7 +172,7 @@ def declared_default(field: dataclasses.Field[Any], kind: str, is_class: bool, a
     if kind == "error_code":
         return f"ErrorCode.{value.name}"
     if value is None:
-        # kio's only null time is the -1 that Kafka writes for it.
+        # kio has only one null time, which is the -1 that Kafka writes.
         return "-1" if field.metadata.get("kafka_type") in KINDS else "None"
     if field.metadata.get("kafka_type") in KINDS:
         return milliseconds(value)
@@ -273,7 +273,7 @@ def notation(versions: list[int], last: int) -> str:
 
 
 def collect(schema: str, kind: str) -> SuperMessage | None:
-    """All versions of a message as a single class, or None when kio has no such message."""
+    """All versions of a message as a single class; ``None`` when kio has no such message."""
     entities = kio_classes(schema, kind)
     if not entities:
         return None
@@ -301,7 +301,7 @@ def field_source(field: SuperField, message: SuperMessage, rename: dict[str, str
         f"{kind}()" if field.is_class and field.default.endswith("()") and not field.array else field.default
     )
     if field.kind == "records" and not field.nullable:
-        default = 'b""'  # with None, an answer that contains only an error could not be encoded
+        default = 'b""'  # With None, an answer that contains only an error could not be encoded.
     parts.append(f"default={default}")
     if field.nullable:
         parts.append(f'nullable="{notation(field.nullable, last)}"')

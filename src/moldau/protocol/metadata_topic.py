@@ -1,4 +1,4 @@
-"""The name of the cluster metadata log, which has the form of a topic with one partition but is not a
+"""The name of the cluster metadata log. The log has the form of a topic with one partition, but it is not a
 topic."""
 
 from typing import Final

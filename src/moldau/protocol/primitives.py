@@ -138,7 +138,8 @@ ERROR_CODES: dict[int, ErrorCode] = _ErrorCodes((int(code), code) for code in Er
 
 
 class _Uuids(dict[bytes, UUID]):
-    """UUID by its bytes, cached because a broker sees few topic ids and creating a UUID is slow."""
+    """UUID by its bytes. UUIDs are cached, because a broker uses few topic ids and creating a UUID is
+    slow."""
 
     def __missing__(self, raw: bytes) -> UUID:
         if len(self) >= 16_384:

@@ -38,7 +38,7 @@ memoryview of the input.
 
 
 class VersionRange(NamedTuple):
-    """Versions from ``min`` to ``max``, both included; empty when ``max < min``."""
+    """Versions from ``min`` to ``max``, including ``max``; empty when ``max < min``."""
 
     min: int
     max: int
@@ -66,7 +66,7 @@ class Message:
     """Base of all messages.
 
     Messages are values, and the type checker refuses assignments to their fields. They are not frozen at run
-    time, because a frozen dataclass takes four times as long to build and the decoders build millions.
+    time, because building a frozen dataclass takes four times as long and the decoders build millions.
 
     Sequences are compared by content, and may be tuples (from decoders) or lists (from handlers).
     """
@@ -105,7 +105,7 @@ Kind: TypeAlias = str | type[Message]
 
 
 class Wire(NamedTuple):
-    """Wire format of a field, as ``wire`` declares it."""
+    """Wire format of a field, in the form that ``wire`` declares."""
 
     kind: Kind
     array: bool
@@ -138,8 +138,8 @@ def wire(
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(wire,))
 def message(cls: type[M]) -> type[M]:
     """Make a message class from a declaration. Equality, hash and repr are shared to keep imports fast."""
-    # Without this, dataclass would derive a docstring from the signature, which takes half of the time of an
-    # import.
+    # An explicit docstring is given, because dataclass would otherwise derive one from the signature, which
+    # takes half of the time of an import.
     cls.__doc__ = cls.__doc__ or cls.__name__
     declared = dataclasses.dataclass(
         init=False, eq=False, repr=False, slots=True, kw_only=True, match_args=False
@@ -179,7 +179,7 @@ def _set_constructor(made: type[Message], constructor: Callable[..., None]) -> N
 
 
 class FieldLayout(NamedTuple):
-    """A field in a version."""
+    """A field of one version."""
 
     name: str
     kind: Kind
@@ -190,7 +190,7 @@ class FieldLayout(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A message class in a version: fields in wire order, tagged fields by tag, and absent fields."""
+    """A message class in one version: fields in wire order, tagged fields by tag, and absent fields."""
 
     fields: tuple[FieldLayout, ...]
     tagged: tuple[FieldLayout, ...]

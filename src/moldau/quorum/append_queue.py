@@ -1,5 +1,5 @@
-"""Appends of the state machine that uses the log. They are collected into batches, and answered when
-committed."""
+"""Appends of the state machine that uses the log. They are collected into batches, and answered after their
+commit."""
 
 import asyncio
 from collections import deque
@@ -73,8 +73,8 @@ class AppendQueue:
                 append.committed.set_result(append.last_offset)
 
     def fail(self, error: KafkaError, *, epoch: int | None = None) -> None:
-        """Refuse all waiting appends (only those of ``epoch``, when it is given), and all written appends
-        that are not committed.
+        """Refuse all waiting appends (only those of ``epoch``, if it is given), and all written appends that
+        are not committed.
 
         The next leader may still commit written records, so their outcome is unknown.
         """
@@ -87,4 +87,4 @@ class AppendQueue:
         for append in failed:
             if not append.committed.done():
                 append.committed.set_exception(KafkaError(error.code, error.message))
-                append.committed.exception()  # The future may be cancelled.
+                append.committed.exception()  # The caller may have cancelled the future.

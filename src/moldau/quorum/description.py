@@ -14,7 +14,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescription:
-    """One replica as its leader knows it; -1 means unknown. Times are in milliseconds since the Unix
+    """One replica, as its leader knows it; -1 means unknown. Times are in milliseconds since the Unix
     epoch."""
 
     key: ReplicaKey

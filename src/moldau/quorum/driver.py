@@ -45,7 +45,7 @@ class PeerSender(Protocol):
     """Sends requests to the other replicas."""
 
     async def send(self, node_id: int, message: WireRequest) -> WireResponse:
-        """Return the answer. Raises ``KafkaError`` or ``OSError`` when there is none."""
+        """Return the answer. Raises ``KafkaError`` or ``OSError`` when there is no answer."""
         ...
 
 
@@ -77,7 +77,7 @@ class QuorumIdentity:
 
     local: ReplicaKey
     static_voters: VoterSet
-    """The configured voters, which are used until the log names others."""
+    """The configured voters, which are used until the log contains voters."""
     membership: Membership = field(default_factory=Membership)
 
 
@@ -167,7 +167,7 @@ class QuorumDriver:
         self._events.spawn(self._pruning.run())
 
     async def stop(self, grace_ms: int = 1000) -> None:
-        """Resign, notify the others (for at most ``grace_ms``), and end. The log stays open."""
+        """Resign, notify the other replicas (for at most ``grace_ms``), and end. The log stays open."""
         if self._is_stopped:
             return
         core = self._core
@@ -183,7 +183,7 @@ class QuorumDriver:
             tasks.append(self._pump)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # Calls of the state machine above
+    # Calls of the state machine that uses the log
 
     def add_listener(self, listener: QuorumListener) -> None:
         """Notify ``listener`` of all records from the latest snapshot on. It may be called at any time."""
@@ -194,7 +194,7 @@ class QuorumDriver:
         the listeners of this node have applied it.
 
         Appends are written in the order of the calls, many in one batch. ``epoch`` is the epoch in which they
-        were decided (by default the current one). The future fails with ``KafkaError(not_controller)`` when
+        were decided (by default the current epoch). The future fails with ``KafkaError(not_controller)`` when
         this node does not lead that epoch. If the leadership is lost during the wait, the outcome is unknown.
         """
         if self._is_stopped or self._core is None:
@@ -224,13 +224,13 @@ class QuorumDriver:
 
     @property
     def voters(self) -> VoterSet:
-        """The current voters: those of the log, or otherwise the static voters."""
+        """The current voters: those in the log. If the log contains none, they are the static voters."""
         return self._core.voters if self._core else self._static_voters
 
     @property
     def observer_ids(self) -> frozenset[int]:
-        """Nodes that fetch from this leader and do not vote; none while this node does not lead. Any
-        thread may call it."""
+        """Nodes that fetch from this leader and do not vote; empty while this node does not lead. Any thread
+        may call it."""
         role = self._core.role if self._core else None
         return frozenset(key.id for key in list(role.progress)) if isinstance(role, Leader) else frozenset()
 
@@ -251,10 +251,9 @@ class QuorumDriver:
     def create_snapshot(
         self, end_offset: int, epoch: int, last_log_timestamp_ms: int
     ) -> SnapshotWriter | None:
-        """Begin a snapshot of the state up to ``end_offset`` (exclusive), whose last record has ``epoch``.
-        After its ``freeze`` the caller calls :meth:`snapshot_created`. Returns ``None`` when the snapshot
-        already exists.
-        """
+        """Begin a snapshot of the state up to ``end_offset`` (exclusive). The last record of the snapshot has
+        ``epoch``. After its ``freeze`` the caller calls :meth:`snapshot_created`. Returns ``None`` when the
+        snapshot already exists."""
         writer = self._log.create_snapshot(LogPosition(end_offset, epoch), last_log_timestamp_ms)
         logged = self.history.at(end_offset)
         if writer is not None and logged is not None:
@@ -367,7 +366,7 @@ class QuorumDriver:
                 self.voice.leader_lost(epoch, self.now_ms)
                 self._subscriptions.leader_changed(None, epoch)
             case fx.LeadershipEnded(epoch):
-                # This happens on request, or because this node lost its majority.
+                # The cause is a request, or this node lost its majority.
                 if epoch != self._resigned_epoch:
                     self.voice.majority_lost(epoch)
                 self.voice.leader_lost(epoch, self.now_ms)

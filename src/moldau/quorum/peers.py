@@ -18,7 +18,7 @@ class Peers:
     """Requests in flight to each peer.
 
     When the role changes, all requests in flight are forgotten. A late answer to a former role is ignored,
-    and the new role may send immediately.
+    and the new role may send requests immediately.
     """
 
     def __init__(self, settings: RaftSettings) -> None:

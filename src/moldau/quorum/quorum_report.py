@@ -178,7 +178,7 @@ class QuorumVoice:
         """Note an answer of a voter.
 
         Any node may fetch, and the epoch is checked before the voters. Therefore only an accepted vote, or a
-        similar request, shows that both nodes have the same voters.
+        similar request, shows that the two nodes have the same voters.
         """
         peer = self._peers.get(node_id)
         if peer is None:
@@ -214,9 +214,8 @@ class QuorumVoice:
         self._leader_heard_ms = now_ms
 
     def failed(self, node_id: int, reason: str, asked_ms: int, now_ms: int) -> None:
-        """Note that a request sent at ``asked_ms`` has no answer. A voter without answers for some time is
-        unreachable.
-        """
+        """Note that a request that was sent at ``asked_ms`` has no answer. A voter without answers for some
+        time is unreachable."""
         peer = self._peers.get(node_id)
         if peer is None:
             return
@@ -231,7 +230,7 @@ class QuorumVoice:
             peer.state, peer.problem = state, problem
             logger.warning("%s", problem)
 
-    # Requests of others
+    # Requests of other nodes
 
     def asked(self, request: Request, now_ms: int) -> None:
         """Note a request from a node of this cluster."""
@@ -278,8 +277,8 @@ class QuorumVoice:
             logger.warning("%s", problem)
 
     def _heard_directory(self, key: ReplicaKey, now_ms: int) -> None:
-        """Note the directory of a node. If two directories alternate with one id, there are two nodes; a
-        single change means a new disk."""
+        """Note the directory of a node. If two directories alternate with one id, there are two nodes with
+        this id. A single change means a new disk."""
         is_new = key.id not in self._directories
         if key.directory_id == NO_DIRECTORY or (is_new and len(self._directories) >= NODES_MAX):
             return

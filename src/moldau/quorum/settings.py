@@ -39,7 +39,6 @@ class RaftSettings:
 
     @property
     def voter_update_interval_ms(self) -> int:
-        """The interval at which a controller requests an update of its entry among the voters while that
-        entry is wrong.
-        """
+        """The interval at which a controller requests an update of its entry among the voters, as long as the
+        entry is wrong."""
         return self.fetch_timeout_ms

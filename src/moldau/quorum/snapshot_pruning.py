@@ -5,8 +5,8 @@ The oldest snapshot is deleted, and the log then begins at the end of the next s
 * segments and snapshots together have more than ``metadata.max.retention.bytes``, or
 * the last record in the oldest snapshot is older than ``metadata.max.retention.ms``.
 
-The newest snapshot and the records after it always stay. Segments are deleted whole, so the active one stays,
-too. A negative limit switches its rule off.
+The newest snapshot and the records after it always stay. Only whole segments are deleted, so the active
+segment stays, too. A negative limit disables its rule.
 """
 
 import asyncio
@@ -28,7 +28,8 @@ INTERVAL_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRetention:
-    """``metadata.max.retention.bytes`` and ``.ms``, with Kafka's defaults; negative: without limit."""
+    """``metadata.max.retention.bytes`` and ``.ms``, with Kafka's defaults; a negative value means no
+    limit."""
 
     max_bytes: int = 100 * 1024 * 1024
     max_age_ms: int = 7 * 24 * 3_600_000
@@ -45,7 +46,7 @@ class SnapshotPruning:
     """Prunes one log once a minute, and after each new snapshot."""
 
     def __init__(self, log: ReplicatedLog, retention: SnapshotRetention, now_ms: Callable[[], int]) -> None:
-        """``now_ms``: the wall clock, which the timestamps of records are compared with."""
+        """``now_ms`` is the wall clock. The timestamps of records are compared with it."""
         self._log = log
         self._retention = retention
         self._now_ms = now_ms
@@ -59,7 +60,7 @@ class SnapshotPruning:
             await self.prune()
 
     async def prune(self) -> None:
-        """Delete as much as the rules require; does nothing while another call does."""
+        """Delete as much as the rules require. Does nothing while another call deletes."""
         if self._is_pruning:
             return
         self._is_pruning = True
@@ -71,7 +72,7 @@ class SnapshotPruning:
             self._is_pruning = False
 
     def _next_start(self) -> LogPosition | None:
-        """The second oldest snapshot, if the oldest is to be deleted."""
+        """The second oldest snapshot, if the oldest snapshot must be deleted."""
         snapshots = self._log.snapshot_ids()
         if len(snapshots) < 2:
             return None
@@ -89,8 +90,8 @@ class SnapshotPruning:
         return snapshots[1]
 
     def _facts_of(self, snapshot_id: LogPosition) -> _Kept:
-        """Read from the snapshot's header. A damaged snapshot is treated as old, because a newer snapshot
-        replaces it."""
+        """The values are read from the snapshot's header. A damaged snapshot is treated as old, because a
+        newer snapshot replaces it."""
         reader = self._log.open_snapshot(snapshot_id)
         assert reader is not None, snapshot_id
         try:

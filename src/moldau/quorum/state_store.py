@@ -40,9 +40,9 @@ def decode_quorum_state(content: bytes, *, voters: VoterSet | None) -> ElectionS
     """Decode either version. Raises :class:`QuorumStateError`, also when the voters differ from those of the
     file.
 
-    A changed static voter set is refused, as in Kafka: if two halves of the nodes had different voter sets,
-    they could elect two leaders. ``voters`` is ``None`` if the log names the voters (KIP-853); those of the
-    file are then out of date.
+    A changed static voter set is refused, as in Kafka. If two halves of the nodes had different voter sets,
+    they could elect two leaders. ``voters`` is ``None`` if the log names the voters (KIP-853). The voters in
+    the file are then out of date.
     """
     try:
         fields = json.loads(content)

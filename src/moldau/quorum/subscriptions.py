@@ -1,4 +1,5 @@
-"""Listeners to committed records. Each gets every record once, in order, from its own position on."""
+"""Listeners to committed records. Each listener gets every record once, in order, from its own position
+on."""
 
 import asyncio
 from collections.abc import Iterator
@@ -27,15 +28,15 @@ class QuorumListener(Protocol):
     def on_commit(self, committed: Committed) -> Iterator[None] | None:
         """Apply the batches. The views stay valid.
 
-        Long work returns an iterator of steps, of some milliseconds each. The event loop runs between two
-        steps, and no other method is called before the last step.
+        For long work, return an iterator of steps of some milliseconds each. Other tasks of the event loop
+        run between two steps, and no other method is called before the last step.
         """
         ...
 
     def on_snapshot(self, reader: SnapshotReader) -> Iterator[None] | None:
         """Replace the state by this snapshot. The reader is closed on return, or after the last step.
 
-        Long work returns its steps, as in ``on_commit``; the state is replaced in the last step.
+        For long work, return its steps, as in ``on_commit``. The state is replaced in the last step.
         """
         ...
 
@@ -99,9 +100,8 @@ class Subscriptions:
         self._tell_leader(subscription)
 
     def _load_snapshot(self, subscription: Subscription) -> Iterator[None]:
-        """Load the latest snapshot, if the log begins after the listener's position. If the log begins
-        after that snapshot when all steps are done, load the next one.
-        """
+        """Load the latest snapshot, if the log begins after the listener's position. When all steps are done,
+        the log may begin after that snapshot. Then load the next snapshot."""
         while True:
             has_begun, subscription.has_begun = subscription.has_begun, True
             snapshot_id = self._log.latest_snapshot_id()

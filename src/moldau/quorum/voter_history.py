@@ -1,7 +1,8 @@
-"""The voters in a log and its snapshot (KIP-853): each VotersRecord with its offset; the newest is the last.
+"""The voters in a log and its snapshot (KIP-853): each VotersRecord with its offset. The newest record is the
+last.
 
 Voters are used from the moment when they are appended. Therefore the history follows the log and not only the
-committed records: the driver reports each append, truncation and snapshot.
+committed records. The driver reports each append, truncation and snapshot.
 """
 
 from collections.abc import Iterable, Iterator

@@ -167,7 +167,7 @@ class ClassicPartition:
             move()
 
     def end(self) -> None:
-        """Resign permanently: pending changes of the role are dropped, and no later change is allowed."""
+        """Resign permanently. Pending changes of the role are dropped, and no later change is allowed."""
         self.following.end()
         self.resign(self.leader_epoch)
 
@@ -178,7 +178,8 @@ class ClassicPartition:
         in_sync: tuple[int, ...],
         partition_epoch: int = -1,
     ) -> None:
-        """Lead the partition from ``leader_epoch`` on. With the same epoch again, only the sets are updated.
+        """Lead the partition from ``leader_epoch`` on. If the epoch is the current one, only the sets are
+        updated.
 
         Older epochs are ignored. Like all changes of the role, this waits while the log is being truncated.
         """
@@ -205,7 +206,7 @@ class ClassicPartition:
             self._watermark_moved()
 
     def follow(self, leader_epoch: int, leader_id: int) -> None:
-        """Follow another broker from ``leader_epoch`` on; older epochs are ignored."""
+        """Follow another broker from ``leader_epoch`` on. Older epochs are ignored."""
         if self.following.defers(partial(self.follow, leader_epoch, leader_id)):
             return
         if self._replica.follow(leader_epoch, leader_id):
@@ -251,7 +252,7 @@ class ClassicPartition:
         client: FairClient | None = None,
         guard: TransactionGuard | None = None,
     ) -> AppendAnswer:
-        """Like ``Partition.append``. The first batch of a transaction needs a ``guard``."""
+        """Append like ``Partition.append``. The first batch of a transaction needs a ``guard``."""
         terms = AppendTerms(required_acks, timeout_ms, guard)
         try:
             if not self._clients_append:
@@ -354,10 +355,10 @@ class ClassicPartition:
     def stage(
         self, records: memoryview, required_acks: int, client: FairClient | None = None
     ) -> AppendOutcome | None:
-        """Like :meth:`append`, but :meth:`write_staged` writes the records. The contract is that of
-        ``StagedAppends``.
+        """Append like :meth:`append`, but the records are written by :meth:`write_staged`. The contract is
+        that of ``StagedAppends``.
 
-        Returns ``None`` when nothing was staged; the caller then calls :meth:`append`.
+        Returns ``None`` when nothing was staged. The caller then calls :meth:`append`.
         """
         leader = self._leader
         if leader is None or not self._may_stage or (required_acks == ACKS_ALL and not leader.alone):
@@ -376,7 +377,7 @@ class ClassicPartition:
             return None
         self._staged_messages += header[12]
         self._staged_bytes += len(records)
-        # Made as a tuple for every pipelined request, because calling the class takes twice the time.
+        # This is made as a tuple for every pipelined request, because calling the class takes twice the time.
         return _new(AppendOutcome, (_APPENDED, offset, -1, log.offsets.log_start_offset, None, ()))
 
     def write_staged(self) -> None:
@@ -409,14 +410,14 @@ class ClassicPartition:
             self._flushes.begin()
             return info
         if leader.local_append(self.log.segments.end_offset):
-            # The caller must get its offset first; waiting requests are woken after that.
+            # The caller must get its offset before waiting requests are woken.
             asyncio.get_running_loop().call_soon(self._watermark_moved)
         elif leader.followers:
             self._arrivals.notify(self._key)
         return info
 
     def check_in_sync(self) -> LeaderReplica:
-        """The present leadership, if it accepts a write with acks=all. Raises ``KafkaError`` otherwise."""
+        """The present leadership, if it accepts a write with acks=all. Otherwise raises ``KafkaError``."""
         return self._check_leads(ACKS_ALL)
 
     def committed(self, offset: int, timeout_ms: int) -> "asyncio.Future[AppendOutcome]":
@@ -473,7 +474,7 @@ class ClassicPartition:
             listener(watermark)
         self._arrivals.notify(self._key)
 
-    # -- the rest -------------------------------------------------------------------------------
+    # -- other methods --------------------------------------------------------------------------
 
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
         self.check_epoch(current_leader_epoch)

@@ -1,4 +1,4 @@
-"""Requests from the controller the in-sync sets that this broker's leaders propose (AlterPartition, KIP-497).
+"""Sends the in-sync sets that this broker's leaders propose to the controller (AlterPartition, KIP-497).
 
 It sends one request at a time, for all partitions that have a proposal. It drives :meth:`Leader.propose`.
 """
@@ -39,7 +39,8 @@ _SUPERSEDED: Final = frozenset(
         ErrorCode.unknown_topic_or_partition,
     }
 )
-"""Errors which show that the controller has newer metadata than the leader. The leader will receive them."""
+"""Errors which show that the controller has newer metadata than the leader. The leader will receive these
+metadata."""
 _NOT_ATTEMPTED: Final = frozenset({ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted})
 
 Proposals = dict[PartitionKey, tuple[ClassicPartition, InSyncProposal]]

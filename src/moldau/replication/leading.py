@@ -15,7 +15,7 @@ class ReplicaListener(Protocol[P]):
 
     @property
     def active_brokers(self) -> Mapping[int, int]:
-        """Epochs of the brokers that may be in sync: neither fenced nor shutting down."""
+        """Epochs of the brokers that may be in sync, which are not fenced and not shutting down."""
         ...
 
     @property
@@ -28,9 +28,8 @@ class ReplicaListener(Protocol[P]):
         ...
 
     def nearest_replica(self, client_rack: str, end_offsets: Mapping[int, int], /) -> int:
-        """A follower for the consumers of a rack. It is chosen from followers that are given by id with
-        their log ends; -1 means none.
-        """
+        """A follower for the consumers of a rack; -1 means that there is none. The argument contains the
+        possible followers by id, with their log ends."""
         ...
 
     def outsider_fetched(self, partition: P, /) -> None:
@@ -103,7 +102,7 @@ class Leading:
     def committed(self, leader_epoch: int, in_sync: tuple[int, ...], partition_epoch: int) -> int | None:
         """Note that the controller has answered a proposal of this leader epoch with this set.
 
-        Returns the former size of the set; None if this epoch has ended.
+        Returns the former size of the set; ``None`` if this epoch has ended.
         """
         leader: LeaderReplica | None = self._replica.leader
         if leader is None or leader.leader_epoch != leader_epoch:

@@ -65,7 +65,7 @@ class ReadRequest(NamedTuple):
     offset: int
     max_bytes: int
     min_one_batch: bool = True
-    """Whether the first batch is returned completely even when it is larger than ``max_bytes``."""
+    """Whether the first batch is returned completely even if it is larger than ``max_bytes``."""
     read_committed: bool = False
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
@@ -84,7 +84,7 @@ class ReadRequest(NamedTuple):
 
 
 class ReadOutcome(NamedTuple):
-    """The result of a read. For an error it has the known offsets and no bytes."""
+    """The result of a read. If there is an error, it has the known offsets and no bytes."""
 
     error: ErrorCode = ErrorCode.none
     views: Sequence[memoryview | bytes] = ()
@@ -106,7 +106,7 @@ class ReadOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """The answer to a lookup by timestamp. The offset is -1 when there is none."""
+    """The answer to a lookup by timestamp. The offset is -1 when no record was found."""
 
     offset: int = -1
     timestamp_ms: int = -1
@@ -168,7 +168,7 @@ class TransactionalBatch(NamedTuple):
 
 
 class ProducerTurn(Protocol):
-    """The place of a batch in the order in which its producer sent batches to the partition."""
+    """The place of a batch among the batches that its producer sent to the partition."""
 
     @property
     def is_free(self) -> bool:
@@ -182,7 +182,8 @@ class ProducerTurn(Protocol):
     def verify(self) -> Awaitable[None]:
         """Return when the coordinator has confirmed that the partition belongs to the producer's transaction.
 
-        Raises ``KafkaError`` if it does not belong to it, or if this could not be checked.
+        Raises ``KafkaError`` if the partition does not belong to the transaction, or if this could not be
+        checked.
         """
         ...
 
@@ -192,7 +193,7 @@ class TransactionParticipant(Protocol):
 
     @property
     def any_broker_marks(self) -> bool:
-        """Whether any broker may write a marker. If not, only the partition's leader can."""
+        """Whether any broker may write a marker. Otherwise only the partition's leader can."""
         ...
 
     def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
@@ -209,8 +210,8 @@ class TransactionParticipant(Protocol):
         ...
 
     async def producers(self) -> Sequence["ActiveProducer"] | None:
-        """The producers with their open transactions, if another node knows them better than this replica
-        (DescribeProducers). Raises ``KafkaError``."""
+        """The producers with their open transactions (DescribeProducers), if another node has newer
+        information than this replica. Raises ``KafkaError``."""
         return None
 
 
@@ -219,7 +220,7 @@ class NoTransactions:
     INVALID_REQUEST.
 
     A marker is accepted without a write, because there is no transaction to end. Producers before KIP-890 add
-    a partition to a transaction before they write to it. If the marker got no answer, such a transaction
+    a partition to a transaction before they write to it. Without an answer to the marker, such a transaction
     would never complete.
     """
 
@@ -276,8 +277,8 @@ class Partition(Protocol):
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether this broker leads the partition and some replicas are not in sync (never, if an object
-        store replicates the data)."""
+        """Whether this broker leads the partition and some replicas are not in sync. It is never true if an
+        object store replicates the data."""
         ...
 
     @property
@@ -294,9 +295,11 @@ class Partition(Protocol):
     def stage(
         self, records: memoryview, required_acks: int, client: FairClient | None = None
     ) -> AppendOutcome | None:
-        """Like :meth:`append`, but written by :meth:`write_staged`, before any other access to the partition.
+        """Append like :meth:`append`, but the records are written by :meth:`write_staged`, before any other
+        access to the partition.
 
-        ``None``: nothing was staged; call :meth:`append`. ``records`` must stay valid until the write.
+        ``None`` means that nothing was staged, so the caller calls :meth:`append`. ``records`` must stay
+        valid until the write.
         """
         return None
 
@@ -304,9 +307,9 @@ class Partition(Protocol):
         """Write the staged records. Raises ``KafkaError(kafka_storage_error)`` when the disk fails."""
 
     def open_snapshot(self, snapshot_id: LogPosition, current_leader_epoch: int) -> SnapshotReader | None:
-        """Open a snapshot for a follower (KIP-630); None when there is no such snapshot.
+        """Open a snapshot for a follower (KIP-630); ``None`` when there is no such snapshot.
 
-        Raises ``KafkaError``: an epoch that is fenced or unknown, or a kind without snapshots.
+        Raises ``KafkaError`` for an epoch that is fenced or unknown, or for a kind without snapshots.
         """
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
 
@@ -317,12 +320,12 @@ class Partition(Protocol):
 
         Batches of transactions go to ``transactions`` instead. ``records`` is only valid during the call. The
         outcome is returned immediately if no wait is needed, and otherwise as a future. A refusal is also an
-        outcome; nothing is raised.
+        outcome. Nothing is raised.
         """
         ...
 
     def read(self, request: ReadRequest) -> ReadAnswer:
-        """Read whole batches, beginning with the one that contains ``request.offset``. It never waits for
+        """Read whole batches, beginning with the batch that contains ``request.offset``. It never waits for
         new data."""
         ...
 
@@ -346,8 +349,8 @@ class Partition(Protocol):
         ...
 
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
-        """``(epoch, end offset)`` of the largest epoch not above ``leader_epoch``; ``(-1, -1)`` if there
-        is none."""
+        """``(epoch, end offset)`` of the largest epoch not above ``leader_epoch``; ``(-1, -1)`` if there is
+        no such epoch."""
         ...
 
     def state(self) -> PartitionStatus: ...

@@ -34,7 +34,7 @@ class PartitionReader:
         slot: RemoteSlot,
         snapshots: SnapshotLog | None = None,
     ) -> None:
-        """``follower_fetched`` is called for a fetch of a follower whose log agrees with this one.
+        """``follower_fetched`` is called for a fetch of a follower whose log agrees with this log.
 
         ``leading`` finds followers nearer to a consumer (KIP-392) and has the quota of leaders (KIP-73).
         ``snapshots`` is the same log, if snapshots shorten it.
@@ -72,8 +72,9 @@ class PartitionReader:
                 return known._replace(preferred_read_replica=nearer)
         bound = readable_end if not request.read_committed else stable
         if request.offset >= readable_end and not log.is_offline:
-            # This is the usual case of an idle consumer. If the offset is beyond the end, this leader is new:
-            # an earlier leader has served it up to there, and the watermark will reach that offset again.
+            # This is the usual case of an idle consumer. If the offset is beyond the end, this leader is new.
+            # An earlier leader has served records up to this offset, and the watermark will reach the offset
+            # again.
             return known._replace(aborted=[]) if request.read_committed else known
         is_throttled = from_follower and self._leading.is_throttled(*log.topic_partition)
         if is_throttled and self._leading.withholds(request.replica_id):
@@ -110,12 +111,12 @@ class PartitionReader:
         self._traffic.replicated(result.size_bytes)
         if result.next_offset <= watermark:
             return result.views
-        # The bytes are copied, because a truncation of the log, which may follow the loss of the leadership,
-        # removes the mapped bytes.
+        # The bytes are copied. A truncation of the log, which may follow the loss of the leadership, removes
+        # the mapped bytes.
         return [bytes(view) for view in result.views]
 
     def _refusal(self, request: ReadRequest) -> ReadOutcome | None:
-        """The error for a reader that is not a follower, is an earlier incarnation of one, or has a
+        """The error for a reader that is not a follower, is an earlier incarnation of a follower, or has a
         diverging log."""
         leader = self._replica.leader
         if (

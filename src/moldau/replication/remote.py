@@ -24,10 +24,10 @@ class RemotePart(Protocol):
     async def auxiliary_state(
         self, leader_epoch: int, end_offset: int, log_start_offset: int
     ) -> AuxiliaryState:
-        """The state at the end of the remote segment that contains the record before ``end_offset``, with
-        that leader epoch.
+        """The state at the end of the remote segment that contains the record before ``end_offset``. That
+        record must have the given leader epoch.
 
-        Raises ``KafkaError`` while it is not available.
+        Raises ``KafkaError`` while the state is not available.
         """
         ...
 

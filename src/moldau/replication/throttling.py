@@ -1,9 +1,9 @@
 """The rate limit that throttled replicas on one broker share, either as leaders or as followers (KIP-73).
 Pure.
 
-While the average over the last windows exceeds the rate, a leader sends no records to throttled followers
-that are not in sync, and a follower does not fetch throttled partitions in which it lags. All bytes of
-throttled partitions are counted, including those of replicas that are in sync.
+The limit applies while the average over the last windows exceeds the rate. Then a leader sends no records to
+throttled followers that are not in sync. A follower does not fetch throttled partitions in which it lags. All
+bytes of throttled partitions are counted, including those of replicas that are in sync.
 """
 
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ class ReplicationQuota:
         self._rate.settings = replace(self._rate.settings, bytes_per_second=rate)
 
     def throttle(self, topic: str, replicas: Sequence[str]) -> None:
-        """Throttle the replicas of a topic that a config value names: ``*``, ``partition:broker`` pairs or
-        none."""
+        """Throttle the replicas of a topic that a config value names: ``*``, a list of ``partition:broker``
+        pairs, or an empty value."""
         self._throttled.pop(topic, None)
         if tuple(replicas) == (ALL,):
             self._throttled[topic] = None
@@ -57,11 +57,11 @@ class ReplicationQuota:
         return partitions is None or partition in partitions
 
     def record(self, size_bytes: int, now_s: float) -> None:
-        """Count bytes of throttled partitions. The quota may be exceeded by them."""
+        """Count bytes of throttled partitions. These bytes may exceed the quota."""
         self._rate.record(size_bytes, now_s)
 
     def rate(self, now_s: float) -> float:
-        """Bytes per second of throttled partitions, as the quota sees them."""
+        """Bytes per second of throttled partitions, as the quota measures them."""
         return self._rate.bytes_per_second(now_s)
 
     def is_exceeded(self, now_s: float) -> bool:

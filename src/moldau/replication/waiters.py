@@ -17,7 +17,8 @@ K = TypeVar("K", bound=Hashable)
 LONG_WAIT_S: Final = 0.5
 LONG_TICK_S: Final = 1 / 32
 SHORT_TICK_S: Final = 1 / 1024
-"""Distance of the ticks of short waits. :data:`LONG_TICK_S` is a multiple of it. Both are exact as floats."""
+"""Distance of the ticks of short waits. :data:`LONG_TICK_S` is a multiple of it. The two values are exact as
+floats."""
 
 
 class Expiring(Protocol):
@@ -95,12 +96,12 @@ class Waiter(Generic[K]):
         """The result: ``True`` when one of the keys woke the waiter, ``False`` when the time was over."""
 
     def add(self, keys: Iterable[K]) -> None:
-        """Wait for these keys, too. Without effect if the wait has ended."""
+        """Wait for these keys, too. The call does nothing if the wait has ended."""
         if self._room is not None:
             self._room._enter(self, keys, self._places)
 
     def finish(self, woken: bool) -> None:
-        """End the wait. It is harmless if the wait has already ended."""
+        """End the wait, if it has not ended yet."""
         room = self._room
         if room is not None:
             room.deadlines.remove(self._due, self)
@@ -143,8 +144,8 @@ class WaitingRoom(Generic[K]):
         return self.wait_until(keys, self.due(timeout_s))
 
     def wait_until(self, keys: Iterable[K], due: float) -> Waiter[K]:
-        """Like :meth:`wait`, until a time that :meth:`due` returned. It ends immediately when that time
-        has passed."""
+        """Wait like :meth:`wait`, but until a time that :meth:`due` returned. The wait ends immediately when
+        that time has passed."""
         deadlines = self.deadlines
         places: list[dict[Waiter[K], None]] = []
         waiter = Waiter(self, places, due, deadlines.loop.create_future())
@@ -173,17 +174,17 @@ class WaitingRoom(Generic[K]):
                 waiter.finish(True)
 
     def notify_all(self) -> None:
-        """Wake all waiters, whatever they wait for."""
+        """Wake all waiters for all keys."""
         for key in tuple(self._by_key):
             self.notify(key)
 
     def release_all(self) -> None:
-        """End all waits as if their time were over, because the node stops."""
+        """End all waits as if their time was over, because the node stops."""
         self.deadlines.expire_all()
 
     def _forget(self, waiter: Waiter[K], places: list[dict[Waiter[K], None]]) -> None:
         for place in places:
-            place.pop(waiter, None)  # A key may be named twice.
+            place.pop(waiter, None)  # A key may appear twice in the arguments.
         self._count -= 1
         if not self._count:
             # Empty places are kept while there are waiters, because hashing a key is slow. They are removed

@@ -37,13 +37,12 @@ class ListedSegments(NamedTuple):
 class TieredCalls(Protocol):
     """A broker's remote tier, as tools use it. A call that fails as a whole raises ``KafkaError``.
 
-    UNSUPPORTED_VERSION: the broker has no remote tier.
+    UNSUPPORTED_VERSION means that the broker has no remote tier.
     """
 
     async def describe_topics(self, names: Collection[str] | None) -> list[TieredDescribedTopic]:
-        """Offsets and sizes of both tiers, for partitions that the broker leads. ``None`` means all of
-        these partitions.
-        """
+        """Offsets and sizes of the two tiers, for partitions that the broker leads. ``None`` means all of
+        these partitions."""
         ...
 
     async def list_segments(self, call: ListSegmentsCall) -> ListedSegments: ...

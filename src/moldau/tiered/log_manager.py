@@ -1,4 +1,4 @@
-"""The remote log manager: the tasks of each partition, their intervals, and their number at a time.
+"""The remote log manager: the tasks of each partition, their intervals, and the number of tasks at a time.
 
 A leader copies and cleans up, and a follower monitors. Each task runs in rounds, with
 ``remote.log.manager.task.interval.ms`` in between. After each failure the wait doubles, up to a limit, with
@@ -26,7 +26,7 @@ __all__ = ["RemoteLogManager", "RemoteLogManagerSettings"]
 logger = logging.getLogger(__name__)
 
 _GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
-"""The fractional parts of this number's multiples are spread evenly, whatever their count."""
+"""The fractional parts of this number's multiples are spread evenly for any number of multiples."""
 
 
 class FollowerTask:
@@ -43,7 +43,7 @@ class FollowerTask:
         partition.log.highest_copied_offset = max(partition.log.highest_copied_offset, found)
 
     def stop(self) -> None:
-        """Do nothing, because this task holds no resources."""
+        """Do nothing, because this task has no resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,15 @@ class RemoteLogManagerSettings:
     expiration_pool_size: int = 10
 
     def first_wait_ms(self, number: int) -> float:
-        """Wait between the first round of the ``number``-th task and its second round.
+        """Time between the first round and the second round of the task with this number.
 
-        It is between half an interval and a whole interval, and differs for each task, so that tasks that
+        It is between half an interval and a whole interval, and differs for each task. Therefore tasks that
         begin together do not stay synchronised.
         """
         return self.task_interval_ms * (1 - number * _GOLDEN_RATIO % 1 / 2)
 
     def backoff_ms(self, failures: int, entropy: Entropy) -> float:
-        """Wait after this many consecutive failures."""
+        """Time to wait after this number of consecutive failures."""
         wait_ms = min(self.retry_backoff_max_ms, self.retry_backoff_ms * 2.0 ** min(failures - 1, 30))
         return wait_ms * entropy.uniform(1 - self.retry_jitter, 1 + self.retry_jitter)
 
@@ -95,9 +95,8 @@ class _Running:
 
 
 class RemoteLogManager:
-    """Runs the tasks of partitions. The hosting of partitions notifies it of this broker's role for each
-    of them.
-    """
+    """Runs the tasks of partitions. The part that hosts the partitions passes on this broker's role for each
+    of them."""
 
     def __init__(self, context: RemoteTaskContext, settings: RemoteLogManagerSettings) -> None:
         self.context = context
@@ -106,7 +105,7 @@ class RemoteLogManager:
         self._expiration = WorkPool(settings.expiration_pool_size)
         self._following = WorkPool(settings.expiration_pool_size)
         self.removals = WorkPool(settings.expiration_pool_size)
-        """A pool for the jobs of the partition remover, which may wait long."""
+        """A pool for the jobs of the partition remover, which may wait for a long time."""
         self._running: dict[TopicIdPartition, dict[str, _Running]] = {}
         self._stopping: set[asyncio.Task[None]] = set()
         self._begun_count = 0
@@ -158,7 +157,8 @@ class RemoteLogManager:
         self.context.metadata.on_partition_leadership_changes([], [partition])
 
     def stop(self, partition: TopicIdPartition) -> "asyncio.Task[None] | None":
-        """Stop the partition's tasks. The returned task is done when the last of them has ended."""
+        """Stop the partition's tasks. The returned task is done when the last task of the partition has
+        ended."""
         self.context.meters.forget(partition.topic, partition.partition)
         return self._end(partition, list(self._running.pop(partition, {}).values()))
 
@@ -217,7 +217,7 @@ class RemoteLogManager:
             except (RemoteStorageError, KafkaError) as error:
                 failures += 1
                 if isinstance(error, RemoteStorageError) and not error.transient:
-                    failures += 30  # only an operator can help, so the longest wait begins at once
+                    failures += 30  # Only an operator can help, so the longest wait begins at once.
                 log(error)
             except Exception:
                 failures += 1
@@ -229,7 +229,7 @@ class RemoteLogManager:
             interval_ms = float(self._settings.task_interval_ms)
 
     async def close(self) -> None:
-        """End every task; no new one is started."""
+        """End every task, and start no new task."""
         self._is_closed = True
         for partition in list(self._running):
             self.stop(partition)

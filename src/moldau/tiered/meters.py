@@ -12,7 +12,7 @@ __all__ = ["PartitionGauges", "TieredMeters"]
 
 @dataclass(slots=True)
 class PartitionGauges:
-    """The last values of a partition's tasks. Scrapes return the sums over all partitions."""
+    """The last values of a partition's tasks. The metrics show the sums over all partitions."""
 
     copy_lag_bytes: int = 0
     copy_lag_segments: int = 0
@@ -47,7 +47,7 @@ _COUNTERS = (
 
 
 class TieredMeters:
-    """Counters by topic and of all topics; gauges by topic and of all, summed over partitions."""
+    """Counters by topic and of all topics. Gauges by topic and of all topics, summed over partitions."""
 
     def __init__(self, meters: Meters, has_topic: Callable[[str], bool] = lambda _: True) -> None:
         """``meters`` is any scope of the node's registry.
@@ -72,7 +72,8 @@ class TieredMeters:
         )
         for name, read in _GAUGES.items():
             self._topics.gauge(name, lambda read=read: self._sum(read))  # type: ignore[misc]
-        # registered from the start, because a monitor must see that there are no errors
+        # The errors are registered from the start, because a monitor must be able to read that there are
+        # none.
         for name in _COUNTERS:
             self._topics.counter(name)
         self._expired_fetches = meters.scoped("kafka.server", "DelayedRemoteFetchMetrics").counter(

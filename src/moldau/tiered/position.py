@@ -11,10 +11,11 @@ __all__ = ["find_highest_copied"]
 def find_highest_copied(
     metadata: RemoteLogMetadataManager, partition: TopicIdPartition, log: PartitionLog
 ) -> int:
-    """The last offset up to which all records are in the remote tier or no longer local; -1 for none.
+    """The last offset up to which all records are in the remote tier or no longer local; -1 if there is none.
 
-    Segments are ignored if they were deleted since, or if an old leader copied them beyond an epoch's end,
-    because local segments are deleted according to this value.
+    Two kinds of segments are ignored: segments that were deleted later, and segments that an old leader
+    copied beyond an epoch's end. Local segments are deleted according to this value, so it must not be too
+    high.
     """
     lineage = LogLineage(log.leader_epochs)
     first = max(log.highest_copied_offset + 1, log.local_log_start_offset)

@@ -27,8 +27,9 @@ async def restore_start(context: RemoteTaskContext, partition: TopicIdPartition,
     """Restore a new leader's log. Called when the partition's metadata are loaded. Raises
     ``RemoteStorageError``.
 
-    Lost epochs are restored from the newest remote segment, which has the epochs of all earlier offsets.
-    Segments that the previous leader deleted without this replica's knowledge are no part of the log.
+    Lost epochs are restored from the newest remote segment, which has the epochs of all earlier offsets. The
+    previous leader may have deleted segments without this replica's knowledge. Such segments are no part of
+    the log.
     """
     if log.log_start_offset >= log.local_log_start_offset:
         log.restore_epochs(())
@@ -56,8 +57,8 @@ async def _first_remote_offset(finished: Sequence[RemoteLogSegmentMetadata], log
     lineage, log_start = LogLineage(log.leader_epochs), log.log_start_offset
     first_offset: int | None = None
     async for segments in in_turns(finished):
-        # A segment may end with records of a leader that was replaced uncleanly. It is still read up to these
-        # records.
+        # A segment may end with records of a leader that was replaced uncleanly. The segment is valid up to
+        # these records.
         starts = [
             max(first, log_start)
             for segment in segments

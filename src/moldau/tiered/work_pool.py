@@ -15,7 +15,7 @@ class WorkPool:
         self._size = size
         self._running = 0
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
-        """In order of arrival; any of thousands is removed at once."""
+        """Waiting jobs in order of arrival. A job is removed at once, even if there are thousands."""
 
     @property
     def size(self) -> int:
@@ -60,7 +60,7 @@ class WorkPool:
                 self._running -= 1
                 self._wake()
             else:
-                # ``_wake`` may have removed it between its cancellation and now.
+                # ``_wake`` may have removed the job between its cancellation and now.
                 self._waiting.pop(future, None)
             raise
 
@@ -85,9 +85,8 @@ class TurnLane:
         """Number of jobs that continued in this turn."""
 
     async def turn(self) -> None:
-        """Continue at once as one of the first jobs of this turn of the event loop, otherwise in a later
-        turn.
-        """
+        """Continue at once if this is one of the first jobs in this turn of the event loop, otherwise in a
+        later turn."""
         loop = asyncio.get_running_loop()
         if not self._went_on:
             loop.call_soon(self._begin_turn, loop)

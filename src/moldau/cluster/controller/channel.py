@@ -7,7 +7,7 @@ from moldau.network.context import Principal, RequestContext
 from moldau.protocol.schema import Message
 
 DEADLINE_MAX_S: Final = 300.0
-"""Maximum duration of a request in seconds, whatever its caller allows."""
+"""Maximum duration of a request in seconds. A caller cannot raise it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class ControllerChannel(Protocol):
     ) -> Any:
         """Send ``request`` and return its response, which arrives when the decision is committed.
 
-        ``caller`` is the requesting client; it is None for a request of the node itself. A request is not
+        ``caller`` is the requesting client; it is ``None`` for a request of the node itself. A request is not
         started after its ``deadline`` (in seconds of the event loop).
 
         If the response has an error code, the refusal of a whole request is in the response and is not
-        raised. Raises ``KafkaError(not_controller)``, which is retriable, while no controller is known, and
-        also when the outcome is unknown because the controller lost its leadership. Raises
-        ``request_timed_out`` when the deadline passed first; the outcome is then unknown, too.
+        raised. Raises ``KafkaError(not_controller)``, which is retriable, while no controller is known. This
+        error is also raised when the controller lost its leadership, so that the outcome is unknown. Raises
+        ``request_timed_out`` when the deadline passed first. Then the outcome is unknown, too.
         """
         ...

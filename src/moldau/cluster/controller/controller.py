@@ -1,6 +1,6 @@
 """The controller. It accepts requests, returns records and responses, and changes state only by replay. Pure.
 
-The driver's contract (implemented by :mod:`.service`):
+The driver's contract, which :mod:`.service` implements:
 
 1. Before a leadership begins, call :meth:`Controller.activate` with the image of all committed records.
 2. :meth:`Controller.handle` decides. If it returns records, call :meth:`Controller.replay` with them *before*
@@ -82,11 +82,11 @@ class Controller:
         return decision.decide(self._view(), self._context(now_ms, next_offset), request)
 
     def bootstrap(self, records: Sequence[Message]) -> Sequence[Message]:
-        """The first records of a new cluster; none when the log already has a metadata version.
+        """The first records of a new cluster; no records when the log already has a metadata version.
 
         The formatted metadata are in a snapshot before the first offset. Other nodes cannot fetch this
         snapshot, and nodes of Apache Kafka stop if they get no metadata version. Therefore the first records
-        contain the metadata version again. The features of enabled kinds of topics, such as diskless ones,
+        contain the metadata version again. The features of enabled kinds of topics, such as diskless topics,
         are added.
         """
         if self._image.metadata_version and self._image.provenance.offset >= 0:
@@ -104,8 +104,8 @@ class Controller:
         return first
 
     def expire_sessions(self, now_ms: int, next_offset: int) -> Sequence[Message]:
-        """Records that fence one broker whose session has expired. Call it again until there are no
-        records."""
+        """Records that fence one broker whose session has expired. The caller repeats the call until it
+        returns no records."""
         return brokers.fence_expired(self._view(), self._context(now_ms, next_offset))
 
     @property
@@ -129,7 +129,7 @@ class Controller:
 
     @property
     def no_op_interval_ms(self) -> int:
-        """Interval of records without content, in milliseconds; 0: never."""
+        """Interval of records without content, in milliseconds; 0 means never."""
         return self._settings.no_op_interval_ms
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
@@ -145,7 +145,8 @@ class Controller:
         return image_of(records, self._image)
 
     def restore(self, image: MetadataImage) -> None:
-        """Use ``image``: the one before records that could not be appended, or that of :meth:`replayed`."""
+        """Use ``image``. It is the image before records that could not be appended, or the image of
+        :meth:`replayed`."""
         self._image = image
 
     def _view(self) -> View:

@@ -1,4 +1,4 @@
-"""The APIs that a controller decides, one row each. Pure."""
+"""The APIs that a controller decides, one row for each API. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,7 +50,8 @@ from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode
 
 FEW_ROWS_PARSED_BYTES: Final = 192 * 1024
-"""A few rows are all that there is, and one of a few bytes is answered by hundreds."""
+"""Memory limit of a parsed request whose rows are few by nature. The response may have hundreds of bytes for
+a row of a few bytes."""
 
 Decision = Callable[[View, BrokerInputs, Any], ControllerResult]
 
@@ -62,9 +63,9 @@ class DecidedApi:
     decide: Decision
     size: Callable[[Any, MetadataImage], int] | None = None
     """The number of rows that a request reads or changes. A worker decides a large request. ``None`` means
-    that it is always small."""
+    that the request is always small."""
     refuse_rows: Callable[[Any, ErrorCode, str | None], Message] | None = None
-    """The response with an error in every row, where the response has no error of its own."""
+    """The response with an error in every row, for a response that has no error field of its own."""
     parsed_bytes_max: int | None = None
     """Maximum memory of a parsed request, as of ``Served`` (``server/requests/served.py``)."""
 
@@ -164,9 +165,8 @@ DECISIONS: Final[dict[type[Message], DecidedApi]] = {
         size=chunks_of_partitions,
     ),
 }
-"""Every request that a controller decides. Controllers serve these APIs; brokers forward clients'
-requests.
-"""
+"""Every request that a controller decides. Controllers serve these APIs. Brokers forward clients' requests to
+a controller."""
 
 DECIDED_APIS: Final[dict[int, DecidedApi]] = {
     request.API_KEY: decided for request, decided in DECISIONS.items()

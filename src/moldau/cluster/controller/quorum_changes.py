@@ -1,5 +1,4 @@
-"""Requests on which the metadata quorum decides, and not the controller: voters and kraft.version
-(KIP-853)."""
+"""Requests that the metadata quorum decides, and not the controller: voters and kraft.version (KIP-853)."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -32,7 +31,7 @@ class VoterChanges(Protocol):
 
 
 class QuorumChanges:
-    """Handles these requests before the controller sees them."""
+    """Handles these requests before they reach the controller."""
 
     def __init__(
         self, quorum: VoterChanges, check_voter: Callable[[AddRaftVoterRequest], Awaitable[None]]
@@ -44,7 +43,7 @@ class QuorumChanges:
 
     @property
     def adding(self) -> frozenset[int]:
-        """The nodes that are about to become voters. Decisions about feature levels include them."""
+        """The nodes that will soon become voters. Decisions about feature levels include them."""
         return frozenset(self._adding)
 
     @staticmethod
@@ -54,7 +53,7 @@ class QuorumChanges:
         return isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest)
 
     async def handle(self, request: Any, decide: Callable[[Message], Awaitable[Message]]) -> Message:
-        """Answer a request when its change is committed. ``decide`` lets the controller decide on other
+        """Answer a request when its change is committed. ``decide`` makes the controller decide on other
         parts."""
         if isinstance(request, UpdateFeaturesRequest):
             return await self._update_features(request, decide)
@@ -77,8 +76,8 @@ class QuorumChanges:
     async def _update_features(
         self, request: UpdateFeaturesRequest, decide: Callable[[Message], Awaitable[Message]]
     ) -> Message:
-        """Change feature levels. The other features are checked before kraft.version is raised, because
-        that cannot be undone."""
+        """Change feature levels. The other features are checked before kraft.version is raised, because a
+        raised kraft.version cannot be lowered."""
         own = [update for update in request.feature_updates if update.feature == KRAFT_VERSION_FEATURE]
         others = [update for update in request.feature_updates if update.feature != KRAFT_VERSION_FEATURE]
         if len(own) > 1:

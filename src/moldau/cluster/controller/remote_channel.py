@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 RETRY_S: Final = 0.05
 LAST_WORD_S: Final = 1.0
-"""Time to wait for the answer of a replaced controller, which may have been sent already."""
+"""Time to wait for the answer of a former controller, which may have sent the answer already."""
 
 
 class RemoteControllerChannel:
@@ -53,8 +53,8 @@ class RemoteControllerChannel:
     ) -> Any:
         """See :meth:`moldau.cluster.controller.channel.ControllerChannel.send`.
 
-        The request of a client is sent in an Envelope (KIP-590), so that the controller sees the client, its
-        address and its time-out.
+        The request of a client is sent in an Envelope (KIP-590). Therefore the controller gets the client,
+        its address and its time-out.
         """
         loop = asyncio.get_running_loop()
         late = ErrorCode.request_timed_out
@@ -78,7 +78,7 @@ class RemoteControllerChannel:
                     try:
                         return await self._ask(leader, request, caller, deadline)
                     except EnvelopeRefusedError as error:
-                        # The node is not, or not yet, the leader, and has not started the request.
+                        # The node is not the leader, or not yet, and has not started the request.
                         reason = f"controller {leader_id} does not lead: {error}"
                     except (KafkaError, TimeoutError) as error:
                         code = late if loop.time() >= deadline else ErrorCode.not_controller
@@ -91,7 +91,7 @@ class RemoteControllerChannel:
             await asyncio.sleep(RETRY_S)
 
     async def _ask(self, leader: Voter, request: Message, caller: Caller | None, deadline: float) -> Any:
-        # The time is rounded up, so that the deadline on this side comes first.
+        # The time is rounded up, so that the deadline of the sender comes first.
         left_ms = max(1, math.ceil((deadline - asyncio.get_running_loop().time()) * 1000))
         if caller is None:
             asking = self._client.request(leader.host, leader.port, request.API_KEY, None, request, left_ms)
@@ -112,8 +112,8 @@ class RemoteControllerChannel:
     ) -> T:
         """Wait for ``work``, which is cancelled ``grace_s`` after another node became leader.
 
-        A node without network neither answers nor refuses. Without this function, requests would wait for
-        that node until their deadline, although a new leader exists. Raises ``TimeoutError``.
+        A node without network does not answer and does not refuse. Without this function, requests would wait
+        for that node until their deadline, although a new leader exists. Raises ``TimeoutError``.
         """
         loop = asyncio.get_running_loop()
         task = loop.create_task(work)

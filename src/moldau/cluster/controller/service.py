@@ -69,7 +69,8 @@ class ControllerService:
     ) -> None:
         """``workers`` decide, replay and encode large requests, which would block the event loop.
 
-        ``quorum_changes`` handles the requests on which the quorum decides; without it they are refused.
+        ``quorum_changes`` handles the requests that the quorum decides. Without it, these requests are
+        refused.
         """
         self._node_id = node_id
         self._controller = controller
@@ -100,10 +101,10 @@ class ControllerService:
     ) -> Message:
         """Answer a request when all records on which the answer depends are committed.
 
-        When a request is processed after ``deadline`` (in seconds of the event loop), it changes nothing and
-        the answer is REQUEST_TIMED_OUT, as in Kafka's controller. Changes by clients are logged with their
+        A request that is processed after ``deadline`` (in seconds of the event loop) changes nothing, and its
+        answer is REQUEST_TIMED_OUT, as in Kafka's controller. Changes by clients are logged with the clients'
         names. The answer is NOT_CONTROLLER while this node is not active, and also when it loses its
-        leadership before the commit is known. In that case the change may have been made; callers retry.
+        leadership before the commit is known. In that case the change may have been made, and callers retry.
         """
         if not self.is_active:
             return error_response(
@@ -159,20 +160,21 @@ class ControllerService:
                 logger.info("controller %d: %s of %s", self._node_id, type(request).__name__, caller)
         except KafkaError as error:
             is_refusal = isinstance(request, BrokerRegistrationRequest)
-            # The response has no text, so the error is logged. It is not logged while the session of a former
-            # process exists, because brokers then repeat this request.
+            # The response has no text, so the error is logged. While the session of a former process exists,
+            # brokers repeat this request, so the error is not logged then.
             if is_refusal and error.code is not ErrorCode.duplicate_broker_registration:
                 logger.warning("controller %d refuses a registration: %s", self._node_id, error.message)
             return error_response(request, error.code, error.message)
         except Exception:
-            # Decisions change nothing themselves, so the controller is valid after an exception in one of
-            # them.
+            # Decisions change nothing themselves, so the controller stays valid after an exception in a
+            # decision.
             logger.exception("the controller failed on %s", type(request).__name__)
             return error_response(request, ErrorCode.unknown_server_error)
         return result.response
 
     async def _append_aside(self, epoch: int, records: Sequence[Message]) -> bool:
-        """Like :meth:`_append`, for many records, which are one batch. A worker replays and encodes them.
+        """Replay and append many records like :meth:`_append`, as one batch. A worker replays and encodes
+        them.
 
         Returns False, and appends nothing, when the leadership ends in the meantime. No other decision is
         made before this returns.
@@ -211,7 +213,7 @@ class ControllerService:
     def _activate(self, epoch: int) -> None:
         self._deactivate()
         if self._publisher.check_levels() is not None or self._publisher.is_faulty:
-            # The node ends. Decisions on an image that lacks records would contradict the log.
+            # The node must end. Decisions on an image that lacks records would contradict the log.
             self._log.resign(epoch)
             return
         self._epoch = epoch
@@ -251,7 +253,7 @@ class ControllerService:
             task.cancel()
 
     def _append(self, records: Sequence[Message]) -> None:
-        """Replay and append the records. The next decision already sees them."""
+        """Replay and append the records. The next decision already uses them."""
         before = self._controller.image
         try:
             self._controller.replay(records)
@@ -262,7 +264,7 @@ class ControllerService:
         self._append_values(values, before)
 
     def _append_values(self, values: Sequence[bytes], before: MetadataImage) -> None:
-        """Append records that the controller has replayed. When that fails, the controller returns to the
+        """Append records that the controller has replayed. If the append fails, the controller returns to the
         image ``before``."""
         epoch = self._epoch
         try:
@@ -289,8 +291,8 @@ class ControllerService:
             return
         deadline_ms = self._controller.next_deadline_ms(self._now_ms())
         if deadline_ms is not None:
-            # There is one timer for all sessions. When it fires early because of a heartbeat, it is set
-            # again.
+            # There is one timer for all sessions. If a heartbeat has moved the end of a session, the timer
+            # fires early and is set again.
             self._expiry = asyncio.get_running_loop().call_at(deadline_ms / 1000, self._expire_sessions)
 
     def _expire_sessions(self) -> None:
@@ -309,7 +311,7 @@ class ControllerService:
         self._watch_sessions()
 
     async def _expire_sessions_aside(self) -> None:
-        """Like :meth:`_expire_sessions`, for a broker whose expiry changes many partitions."""
+        """Fence a broker like :meth:`_expire_sessions`, if its expiry changes many partitions."""
         controller, log = self._controller, self._log
         while records := await self._decide_aside(
             lambda: partial(controller.expire_sessions, self._now_ms(), log.next_offset())
@@ -328,7 +330,7 @@ class ControllerService:
 
     def _do_chore(self, decide: Callable[[], Sequence[Message]], what: str) -> None:
         if self._deciding.locked():
-            return  # The next round will do it.
+            return  # The next round will do this.
         if has_many_replicas(self._controller.image):
             self._spawn(self._do_chore_aside(decide, what))
             return
@@ -338,12 +340,11 @@ class ControllerService:
             self._append(records)
 
     def _append_no_op(self) -> None:
-        """Move the end of the log (KIP-835): nodes compare their position with it, and a leader without a
-        majority fails to commit it.
-        """
+        """Append a record without content, which moves the end of the log (KIP-835). Nodes compare their
+        position with this end, and a leader without a majority cannot commit it."""
         if self._deciding.locked():
-            return  # its records are the ones that move the end
-        with contextlib.suppress(KafkaError):  # the quorum has stopped on this node
+            return  # the decision in progress moves the end
+        with contextlib.suppress(KafkaError):  # The quorum has stopped on this node.
             self._append((NoOpRecord(),))
 
     async def _do_chore_aside(self, decide: Callable[[], Sequence[Message]], what: str) -> None:
@@ -358,10 +359,9 @@ class ControllerService:
     async def _decide_aside(
         self, decision: Callable[[], Callable[[], Sequence[Message]]]
     ) -> Sequence[Message]:
-        """Decide on a worker, append the records and return them; none if the leadership ends in the
-        meantime. ``decision`` is called when no other decision is in progress. It returns the function
-        that the worker calls.
-        """
+        """Decide on a worker, append the records and return them. Returns no records if the leadership ends
+        in the meantime. ``decision`` is called when no other decision is in progress. It returns the function
+        that the worker calls."""
         async with self._deciding:
             epoch = self._epoch
             if epoch < 0:
@@ -387,7 +387,7 @@ class ControllerService:
 
     @staticmethod
     def _now_ms() -> int:
-        """The time is rounded up: when the timer for a deadline fires, the deadline has passed."""
+        """The time is rounded up. Therefore the deadline has passed when its timer fires."""
         return math.ceil(asyncio.get_running_loop().time() * 1000)
 
 

@@ -42,7 +42,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 class BrokerState(Enum):
-    """States of a broker that the controller decides on."""
+    """States of a broker, as the controller decides them."""
 
     FENCED = auto()
     UNFENCED = auto()
@@ -52,9 +52,8 @@ class BrokerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerInputs:
-    """Further inputs of decisions about brokers, besides the view. ``next_offset`` is the offset of their
-    first record.
-    """
+    """Other inputs of decisions about brokers, in addition to the view. ``next_offset`` is the offset of
+    their first record."""
 
     heartbeats: Heartbeats
     now_ms: int
@@ -143,7 +142,7 @@ def _end_of_incarnation(
 
     def is_incomplete(topic: Topic) -> bool:
         # A record of a decisive topic is acknowledged when it is synced, so a crash does not lose it. If the
-        # folder was lost, or restored from an older copy, the record is missing although the broker had
+        # folder was lost, or restored from an older copy, the record is missing even if the broker had
         # stopped cleanly.
         return not is_clean and (is_other_folder or topic.name not in DECISIVE_TOPICS)
 
@@ -335,7 +334,7 @@ def _after(view: View, record: Message) -> View:
 
 
 def fence_expired(view: View, context: BrokerInputs) -> list[Message]:
-    """Fence the first broker whose session has expired; the next call fences the next one."""
+    """Fence the first broker whose session has expired. The next call fences the next such broker."""
     expired = context.heartbeats.expired(view.image, context.now_ms)
     if not expired:
         return []

@@ -23,7 +23,7 @@ _ENABLE, _DELETE = "remote.storage.enable", "remote.log.delete.on.disable"
 
 
 def _check_tiering(old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Raise ``KafkaError(invalid_config)`` when no topic would own the remote data after the change."""
+    """Raise ``KafkaError(invalid_config)`` if after the change no topic would own the remote data."""
     if _is_true(old, _ENABLE) and not _is_true(new, _ENABLE) and not _is_true(new, _DELETE):
         raise KafkaError(
             ErrorCode.invalid_config,
@@ -60,7 +60,7 @@ R = TypeVar("R", bound=_Resource)
 def incremental_alter_configs(
     view: View, request: incremental.IncrementalAlterConfigsRequest
 ) -> ControllerResult:
-    """Change single keys; each resource is changed completely or not at all."""
+    """Change single keys. Each resource is changed completely or not at all."""
     outcomes, records = _alter(view, request.resources, _operated, request.validate_only)
     responses = [
         incremental.AlterConfigsResourceResponse(
@@ -72,7 +72,7 @@ def incremental_alter_configs(
 
 
 def alter_configs(view: View, request: legacy.AlterConfigsRequest) -> ControllerResult:
-    """Replace all keys of a resource: keys that are not named are deleted."""
+    """Replace all keys of a resource. Keys that are not named are deleted."""
     outcomes, records = _alter(view, request.resources, _replaced, request.validate_only)
     responses = [
         legacy.AlterConfigsResourceResponse(
@@ -199,7 +199,7 @@ def _replaced(
             raise KafkaError(ErrorCode.invalid_config, f"Null value not supported for config {config.name}.")
         values[config.name] = config.value
     old = view.image.config(resource_type, resource.resource_name)
-    # Older tools that replace all configs do not know those that are fixed.
+    # Older tools that replace all configs do not know the fixed configs.
     return {**fixed_configs(old), **values} if resource_type is ResourceType.TOPIC else values
 
 
@@ -223,7 +223,7 @@ def _changes(view: View, resource_type: ResourceType, name: str, new: Mapping[st
 
 
 def _check_chunks(view: View, name: str, new: Mapping[str, str]) -> None:
-    """Refuse configs with which a topic could not have the chunks that it has."""
+    """Refuse configs that do not allow the existing chunks of a topic."""
     topic = view.image.topics.get(name)
     if topic is None or not any(partition.chunks for partition in topic.partitions):
         return

@@ -61,7 +61,7 @@ def assigned_replicas(request: AssignReplicasToDirsRequest, image: MetadataImage
 
 
 def chunks_of_partitions(request: DropChunksRequest, image: MetadataImage) -> int:
-    """Number of chunks among which those to remove are found."""
+    """Number of chunks that are searched for chunks to remove."""
     partitions = (image.topics.partition(row.topic_id, row.partition_index) for row in request.partitions)
     return sum(1 + (0 if partition is None else len(partition.chunks)) for partition in partitions)
 

@@ -29,13 +29,12 @@ METADATA_VERSION_LATEST = 29
 
 ELIGIBLE_LEADER_REPLICAS_LATEST = 1
 _ELIGIBLE_SINCE, _ELIGIBLE_BY_DEFAULT_SINCE = 23, 26
-"""4.0-IV1, in which partition records got fields for such replicas, and 4.1-IV0, in which new clusters
-enable the feature.
-"""
+"""4.0-IV1, in which partition records got fields for eligible leader replicas, and 4.1-IV0, in which new
+clusters enable the feature."""
 
 TRANSACTION_VERSION_LATEST = 2
 _TRANSACTIONS_SINCE = 24
-"""4.0-IV2, from which on new clusters bump the epoch of a producer at the end of each transaction
+"""4.0-IV2. From this version on, new clusters increase the epoch of a producer at the end of each transaction
 (KIP-890)."""
 
 SUPPORTED_FEATURES = (
@@ -70,7 +69,8 @@ class UpgradeType(IntEnum):
 
 
 def update_features(view: View, request: UpdateFeaturesRequest) -> ControllerResult:
-    """Change feature levels, all or none. The response names the first refused feature."""
+    """Change all feature levels of a request, or none of them. The response names the first refused
+    feature."""
     counts = Counter(update.feature for update in request.feature_updates)
     records: list[Message] = []
     for update in request.feature_updates:
@@ -91,8 +91,8 @@ def update_features(view: View, request: UpdateFeaturesRequest) -> ControllerRes
 def _response(request: UpdateFeaturesRequest, error: KafkaError | None) -> UpdateFeaturesResponse:
     code = ErrorCode.none if error is None else error.code
     message = None if error is None else error.message
-    # Versions below 2 have an error per feature. All features get the same error, because an update is all or
-    # none.
+    # Versions below 2 have an error per feature. All features get the same error, because all of them are
+    # changed or none.
     results = [
         UpdatableFeatureResult(feature=update.feature, error_code=code, error_message=message)
         for update in request.feature_updates
@@ -139,7 +139,7 @@ def _check_downgrade(name: str, current: int, level: int, kind: UpgradeType) -> 
 
 
 def _check_eligible(view: View, level: int) -> None:
-    """Check a change of the feature. Without the feature an in-sync set is never empty; with it the
+    """Check a change of the feature. Without the feature an in-sync set is never empty. With the feature the
     records need the new fields."""
     if level > 0 and view.image.metadata_version < _ELIGIBLE_SINCE:
         raise KafkaError(

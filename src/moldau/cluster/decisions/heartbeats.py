@@ -1,6 +1,5 @@
-"""Heartbeats that the active controller has received. They are in no record. A new controller starts
-without them, and gives every broker a full session before it fences any broker.
-"""
+"""Heartbeats that the active controller has received. They are not stored in records. A new controller starts
+without them, and gives every broker a full session before it fences any broker."""
 
 from dataclasses import dataclass
 
@@ -82,7 +81,7 @@ class Heartbeats:
             contact.shutdown_offset = offset
 
     def may_shut_down(self, image: MetadataImage, broker_id: int) -> bool:
-        """Whether every other active broker has seen the new leaders of this broker's partitions."""
+        """Whether every other active broker has replayed the new leaders of this broker's partitions."""
         contact = self._contacts.get(broker_id)
         needed = -1 if contact is None or contact.shutdown_offset is None else contact.shutdown_offset
         others = (broker.broker_id for broker in image.active_brokers() if broker.broker_id != broker_id)

@@ -1,8 +1,8 @@
 """Moldau's own feature levels, and checks for nodes that do not know them. Pure.
 
-Nodes of Apache Kafka fail on an unknown feature level, and their snapshots drop our tagged fields of metadata
-records. Therefore a level above 0 and such a node cannot be in one cluster. The level is refused while such a
-node is registered or part of the quorum, and the node is refused while a level is above 0.
+Nodes of Apache Kafka fail on an unknown feature level, and their snapshots drop Moldau's tagged fields of
+metadata records. Therefore a level above 0 and such a node cannot be in one cluster. The level is refused
+while such a node is registered or part of the quorum, and the node is refused while a level is above 0.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,11 +17,11 @@ DISKLESS_FEATURE: Final = "moldau.diskless.version"
 DISKLESS_LATEST: Final = 1
 """Level 1: topics may be diskless, and their partition records name a coordinator in Moldau's own field."""
 CHUNK_LATEST: Final = 1
-"""Level 1: partitions may have inactive chunks, which have records of Moldau, and their partition records
-have two fields of Moldau."""
+"""Level 1: partitions may have inactive chunks, which have records of Moldau. Their partition records have
+two fields of Moldau."""
 OWN_FEATURES: Final = (SupportedFeature(CHUNK_FEATURE, 0, CHUNK_LATEST),)
 """Moldau's features that belong to no kind of topics. New clusters have level 0, because no setting says that
-they will be used; an operator raises it."""
+they will be used. An operator raises the level."""
 
 
 def own_levels(image: MetadataImage) -> dict[str, int]:
@@ -96,10 +96,11 @@ def check_chunks_can_end(image: MetadataImage, feature: str) -> None:
 
 
 def reasons_against(view: View, name: str, level: int) -> Iterator[str]:
-    """Reasons why nodes of the cluster cannot work with a level. Each is a sentence without its dot.
+    """Reasons why nodes of the cluster cannot work with a level. Each reason is a sentence without a full
+    stop.
 
     All registered brokers are checked, and all controllers that vote or follow the quorum. Voters that have
-    not registered may be nodes of Apache Kafka, so they count against Moldau's own features.
+    not registered may be nodes of Apache Kafka. Therefore they do not support Moldau's own features.
     """
     for broker in view.image.brokers.values():
         if not _supports(broker.feature(name), level):

@@ -1,4 +1,4 @@
-"""Responses whose error is in their rows: a refused request is answered with the error in every row."""
+"""Responses with errors in their rows. If a whole request is refused, the error is in every row."""
 
 from typing import Any
 

@@ -147,7 +147,8 @@ def _assignments(view: View, topic: CreatableTopic) -> list[tuple[int, ...]]:
 
 
 def check_partition_limit(partitions_max: int, partitions_left: int, count: int) -> None:
-    """Limit the number of created partitions, because one request is one atomic batch of the metadata log."""
+    """Limit the number of created partitions, because one request becomes one atomic batch of the metadata
+    log."""
     if count > partitions_left:
         raise KafkaError(
             ErrorCode.policy_violation,
@@ -219,7 +220,8 @@ def new_partition(
     replicas: tuple[int, ...],
     diskless_coordinator: int = NO_COORDINATOR,
 ) -> PartitionRecord:
-    """A new partition. Its in-sync replicas are the active ones, and at least one replica must be active."""
+    """A new partition. Its in-sync replicas are the active replicas, and at least one replica must be
+    active."""
     isr = tuple(broker_id for broker_id in replicas if view.is_active(broker_id))
     return PartitionRecord(
         partition_id=index,

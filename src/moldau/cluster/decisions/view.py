@@ -66,14 +66,15 @@ class ControllerSettings:
     partitions_per_request_max: int = 10_000
     partitions_per_broker_max: int = from_key("max.broker.partitions", 100_000)
     only_broker_id: int | None = None
-    """The only broker that may register, if the node's settings allow no other broker."""
+    """The only broker that may register; ``None`` if the node's settings allow other brokers."""
     session_timeout_ms: int = from_key("broker.session.timeout.ms", 9_000)
     leader_balance_interval_ms: int = 0
     """Interval at which leaderships return to preferred replicas; 0 means never."""
     unclean_election_interval_ms: int = from_key("unclean.leader.election.interval.ms", 0)
-    """Interval of unclean elections for leaderless partitions whose topics allow them; 0: never."""
+    """Interval of unclean elections for leaderless partitions whose topics allow them; 0 means never."""
     no_op_interval_ms: int = from_key("metadata.max.idle.interval.ms", 0)
-    """Interval of records without content, by which a node sees how far it lags (KIP-835); 0: never."""
+    """Interval of records without content, by which a node learns how far it lags (KIP-835); 0 means never.
+    """
     delete_topic_enable: bool = from_key("delete.topic.enable", True)
     enabled_kinds: frozenset[str] = frozenset()
     """Names of the kinds of topics (``cluster/decisions/kinds``) that the node's configuration enables."""
@@ -84,7 +85,7 @@ class QuorumMembers:
     """The ids of the other nodes in the metadata quorum. Observers are all nodes that fetch now, including
     brokers.
 
-    A node that is about to become a voter is among the voters.
+    A node that will soon become a voter is among the voters.
     """
 
     voters: frozenset[int] = frozenset()
@@ -116,9 +117,8 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class ControllerResult:
-    """Records to commit, all or none, and the answer to send after that. Without records the answer is
-    sent immediately.
-    """
+    """Records to commit together, and the answer that is sent after the commit. Without records the answer is
+    sent immediately."""
 
     response: Message
     records: Sequence[Message] = field(default=())

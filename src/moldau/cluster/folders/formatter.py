@@ -61,8 +61,9 @@ class FormatRequest:
 def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms: int) -> list[str]:
     """Format the folders that are not formatted yet; returns their names.
 
-    Raises :class:`FormatError` before anything is written, if the cluster id is not valid, or if a folder is
-    already formatted (unless ``ignore_formatted``), belongs to another cluster or node, or contains data.
+    Raises :class:`FormatError` before anything is written. The reasons are: the cluster id is not valid, or a
+    folder is already formatted (unless ``ignore_formatted``), belongs to another cluster or node, or contains
+    data.
     """
     check_cluster_id(request.cluster_id)
     _check(request)
@@ -93,14 +94,14 @@ def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms:
         _make_durable_folder(disk, folder)
         if folder == request.metadata_dir:
             _write_bootstrap(disk, request, voters, now_ms)
-        # This file is written last, because a folder counts as formatted when it exists.
+        # This file is written last, because a folder counts as formatted when the file exists.
         properties = MetaProperties(request.cluster_id, request.node_id, directory_ids[folder])
         disk.write_atomically(f"{folder}/{FILE_NAME}", properties.encode())
     return unformatted
 
 
 def _check_new_metadata(disk: Disk, request: FormatRequest) -> None:
-    """Refuse to create new metadata beside old data. The new cluster would treat the old topics as
+    """Refuse to create new metadata where old data exist. The new cluster would treat the old topics as
     deleted."""
     for folder in request.log_dirs:
         found = data_in(disk, folder)

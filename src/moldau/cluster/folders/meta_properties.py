@@ -1,5 +1,5 @@
-"""``meta.properties``: the node and the cluster to which a log folder belongs (version 1, as Kafka writes
-it)."""
+"""``meta.properties``: the node and the cluster to which a log folder belongs (version 1, in Kafka's
+form)."""
 
 import base64
 import binascii
@@ -13,7 +13,7 @@ _ADVICE = "If it was damaged, see 'A folder without meta.properties' in docs/ope
 
 
 class FormatError(Exception):
-    """A folder cannot be used in its state. The message is one sentence for the operator."""
+    """A folder cannot be used in its present state. The message is one sentence for the operator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class ChunkRegistration:
     end_offset: int
     """The last offset, inclusive."""
     start_timestamp_ms: int
-    """A time that no record of the chunk was appended before; -1 if it is unknown."""
+    """No record of the chunk was appended before this time; -1 if it is unknown."""
     max_timestamp_ms: int
     """The largest timestamp; -1 if the records have none."""
     size_bytes: int
@@ -36,13 +36,13 @@ class ChunkRegistration:
     """The brokers that have the chunk or copy it, in the order of preference."""
     directories: tuple[uuid.UUID, ...] = ()
     isr: tuple[int, ...] = ()
-    """The replicas that have all of the chunk. A broker that is fenced stays in it: the chunk does not change
-    while the broker is away, so that its copy is still complete."""
+    """The replicas that have the whole chunk. A fenced broker stays in it. The chunk does not change while
+    the broker is away, so its copy is still complete."""
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
 
     def directory_of(self, broker_id: int) -> uuid.UUID:
-        """The log directory of a broker's copy; a reserved id where none is known."""
+        """The log directory of a broker's copy; a reserved id if no directory is known."""
         if broker_id in self.replicas:
             index = self.replicas.index(broker_id)
             if index < len(self.directories):
@@ -51,7 +51,7 @@ class ChunkRegistration:
 
     @property
     def is_moving(self) -> bool:
-        """Whether a change of its replicas is under way."""
+        """Whether a change of the chunk's replicas is in progress."""
         return bool(self.adding_replicas or self.removing_replicas)
 
 
@@ -110,7 +110,7 @@ def chunk_containing(chunks: Chunks, offset: int) -> ChunkRegistration | None:
 
 
 def with_chunk(chunks: Chunks, chunk: ChunkRegistration) -> Chunks:
-    """The chunks with a new one, or with a new state of an existing one."""
+    """The chunks with a new chunk, or with a new state of an existing chunk."""
     index = bisect_right(chunks, chunk.start_offset, key=_start)
     known = index > 0 and chunks[index - 1].start_offset == chunk.start_offset
     return (*chunks[: index - known], chunk, *chunks[index:])

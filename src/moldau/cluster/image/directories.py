@@ -3,10 +3,11 @@
 import uuid
 
 MIGRATING_DIRECTORY = uuid.UUID(int=0)
-"""The replica has a directory that the metadata do not name yet: records before KIP-858."""
+"""The replica has a directory that the metadata do not name yet, because its records are older than KIP-858.
+"""
 UNASSIGNED_DIRECTORY = uuid.UUID(int=1)
 """The broker has not chosen a directory for the replica yet."""
 LOST_DIRECTORY = uuid.UUID(int=2)
 """The replica is in a failed directory whose id is unknown."""
 RESERVED_DIRECTORY_COUNT = 100
-"""KIP-858 reserves the ids below this number; they never name a real directory."""
+"""KIP-858 reserves the ids below this number. A real directory never has such an id."""

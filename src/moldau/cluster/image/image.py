@@ -36,7 +36,7 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 FeatureLevel = NewType("FeatureLevel", int)
 
 OWN_PREFIX = "moldau."
-"""Begins the names of our own features."""
+"""The prefix of the names of Moldau's own features."""
 CHUNK_FEATURE = "moldau.chunk.version"
 """Partition chunks (KIP-1114)."""
 METADATA_VERSION_FEATURE = "metadata.version"
@@ -89,7 +89,7 @@ class MetadataImage:
         return self.configs.get((resource_type, name), _NO_CONFIG)
 
     def active_brokers(self) -> Iterator[BrokerRegistration]:
-        """Brokers that are neither fenced nor shutting down, by id."""
+        """Brokers that are not fenced and not shutting down, by id."""
         return (broker for broker in self.brokers.values() if broker.is_active)
 
     def topic_name(self, topic_id: uuid.UUID) -> str | None:

@@ -14,7 +14,7 @@ from moldau.protocol.records.schema import latest_version
 from moldau.protocol.schema import Message
 
 _VERSIONS: Mapping[type[Message], tuple[tuple[int, int], ...]] = {
-    # (first level of metadata.version, record version), newest first. The facts are from Kafka's
+    # (first level of metadata.version, record version), newest first. The values are those of Kafka's
     # MetadataVersion.
     r.RegisterBrokerRecord: ((30, 4), (17, 3), (8, 2), (0, 1)),
     r.BrokerRegistrationChangeRecord: ((30, 3), (17, 2), (0, 1)),
@@ -24,7 +24,8 @@ _VERSIONS: Mapping[type[Message], tuple[tuple[int, int], ...]] = {
 
 
 def record_version(record: Message, metadata_version: int) -> int:
-    """The version in which ``record`` is written: the newest that every reader of this level understands."""
+    """The version in which ``record`` is written. It is the newest version that every reader of this level
+    understands."""
     for level, version in _VERSIONS.get(type(record), ()):
         if metadata_version >= level:
             return version
@@ -139,9 +140,8 @@ def _controller(controller: ControllerRegistration) -> Message:
 
 
 def topic_records(topic: Topic, start: int = 0, count: int | None = None) -> Iterator[Message]:
-    """The records of a topic: its own record, unless ``start`` is greater than 0, and those of ``count``
-    partitions from ``start`` on.
-    """
+    """The records of a topic: its own record, unless ``start`` is greater than 0, and the records of
+    ``count`` partitions from ``start`` on."""
     if start == 0:
         yield r.TopicRecord(name=topic.name, topic_id=topic.topic_id)
     some = islice(enumerate(topic.partitions), start, None if count is None else start + count)

@@ -43,7 +43,7 @@ class PartitionRegistration:
     start_offset: int = -1
     """The first offset of the active chunk (KIP-1114); -1 for a partition that never had other chunks."""
     start_timestamp_ms: int = -1
-    """A time that no record of the active chunk was appended before; -1 with ``start_offset``."""
+    """No record of the active chunk was appended before this time; -1 with ``start_offset``."""
     chunks: Chunks = ()
     """The inactive chunks, by ascending offsets; empty for nearly all partitions."""
 
@@ -56,7 +56,7 @@ class PartitionRegistration:
         return self.replicas[0] if self.replicas else NO_LEADER
 
     def directory_of(self, broker_id: int) -> uuid.UUID:
-        """The log directory of a broker's replica; a reserved id where none is assigned."""
+        """The log directory of a broker's replica; a reserved id if no directory is assigned."""
         if broker_id in self.replicas:
             index = self.replicas.index(broker_id)
             if index < len(self.directories):

@@ -5,7 +5,7 @@ Therefore entries are in chunks of limited size, ordered by key. An update copie
 the short list of chunks.
 
 The sorted order is part of the contract. Snapshots, listings and elections must be the same on every node and
-with every hash seed, and cursors resume in the middle of the order.
+with every hash seed. Cursors continue in the middle of the order.
 """
 
 from bisect import bisect_right
@@ -139,7 +139,7 @@ def _changed(chunk: dict[K, V], changes: Mapping[K, V], removals: Collection[K])
 
 
 def _split(entries: dict[K, V]) -> Iterator[dict[K, V]]:
-    """Chunks of the sorted entries. They are half full, so that they can grow."""
+    """Chunks of the sorted entries. They are half full, so that later entries fit into them."""
     keys = sorted(entries)  # type: ignore[type-var]
     step = CHUNK_ENTRIES_MAX // 2 if len(keys) > CHUNK_ENTRIES_MAX else CHUNK_ENTRIES_MAX
     for start in range(0, len(keys), step):

@@ -20,7 +20,8 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SupportedFeature:
-    """The range of levels of one feature that a node can work with, both ends included."""
+    """The range of levels of one feature that a node can work with. The first and last levels are
+    included."""
 
     name: str
     min_level: int
@@ -56,12 +57,13 @@ class BrokerRegistration:
 
     @property
     def is_active(self) -> bool:
-        """Whether the broker may lead and join in-sync sets: it is neither fenced nor in a controlled
+        """Whether the broker may lead and join in-sync sets. It must not be fenced or in a controlled
         shutdown."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_online(self, directory: uuid.UUID) -> bool:
-        """Whether a replica in this log directory can be used (KIP-858); an unassigned one can."""
+        """Whether a replica in this log directory can be used (KIP-858). A replica without an assigned
+        directory can be used."""
         if directory.int < RESERVED_DIRECTORY_COUNT:
             return directory != LOST_DIRECTORY
         return not self.log_dirs or directory in self.log_dirs

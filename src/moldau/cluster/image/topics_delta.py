@@ -217,8 +217,8 @@ def partition_of(record: PartitionRecord) -> PartitionRegistration:
 def changed_partition(
     partition: PartitionRegistration, record: PartitionChangeRecord
 ) -> PartitionRegistration:
-    """The partition after a change. Every change raises the partition epoch; a change that names a leader
-    raises the leader epoch."""
+    """The partition after a change. Every change raises the partition epoch. A change that names a leader
+    also raises the leader epoch."""
     leader, leader_epoch = partition.leader, partition.leader_epoch
     if record.leader != NO_LEADER_CHANGE:
         leader, leader_epoch = record.leader, leader_epoch + 1

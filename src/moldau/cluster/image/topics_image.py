@@ -32,7 +32,7 @@ def collision_key(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicsImage:
-    """All topics. Two topics may not share a collision key."""
+    """All topics. No two topics have the same collision key."""
 
     by_name: PersistentMap[str, Topic] = field(default_factory=PersistentMap)
     # The keys are the integers of the ids, because a comparison of UUID objects runs Python code at every
@@ -76,13 +76,14 @@ class TopicsImage:
         return self._names_by_collision_key.get(collision_key(name))
 
     def updated(self, changed: Collection[Topic], removed: Collection[Topic]) -> "TopicsImage":
-        """These topics with some added (by name, replacing existing ones) and others removed."""
+        """These topics after some topics were added (by name, replacing existing topics) and others were
+        removed."""
         if not changed and not removed:
             return self
         names = {topic.name: topic for topic in changed}
         gone = [topic for topic in removed if topic.name not in names]
         kept = {topic.topic_id.int for topic in changed}
-        # Most changes are of existing topics, whose entries in the lookup maps stay the same.
+        # Most changes concern existing topics, whose entries in the lookup maps stay the same.
         new = [topic for topic in changed if self._names_by_id.get(topic.topic_id.int) != topic.name]
         keys = {collision_key(topic.name): topic.name for topic in new}
         return replace(

@@ -39,7 +39,7 @@ class RackBroker(NamedTuple):
     """The rack of the broker; ``None`` if the broker has no rack. Each such broker counts as a separate
     rack."""
     is_live: bool = True
-    """Whether the broker is neither fenced nor about to stop."""
+    """Whether the broker is not fenced and will not stop soon."""
 
 
 class _Unit(NamedTuple):
@@ -127,7 +127,7 @@ def _in_rack(
                 gateways[coordinator_id].append(place)
     orphans = {unit.name: unit for unit in units if unit.coordinators[0] not in gateways}
     loads = {broker_id: places.count(broker_id) for broker_id in live}
-    # One substitute is enough, even for a coordinator with several places.
+    # One substitute is enough, even for a coordinator with several gateways in the rack.
     wanted = {unit.coordinators: name for name, unit in reversed(orphans.items())}
     names = sorted(wanted.values())
     substitutes = spread(names, even_quotas(len(names), loads, "substitutes"))

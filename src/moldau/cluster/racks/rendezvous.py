@@ -1,7 +1,8 @@
 """Rendezvous hashing. Each item ranks all candidates, and the rank of two candidates does not depend on the
-others.
+other candidates.
 
-The scores are the same in every process, so that brokers make the same choice without messages to each other.
+The scores are the same in every process. Therefore brokers make the same choice without messages to each
+other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

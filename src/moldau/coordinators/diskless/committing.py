@@ -1,4 +1,5 @@
-"""Makes a coordinator's decisions about files, each after the earlier ones of the same broker."""
+"""Makes a coordinator's decisions about files. A file is decided after the earlier files of the same
+broker."""
 
 import asyncio
 from typing import Final, TypeAlias

@@ -389,7 +389,7 @@ class DisklessCoordinator:
         """Record in the log that these objects will never be committed. This happens before they are deleted
         as orphans.
 
-        A file that was committed here is refused, whatever its state is.
+        A file that was committed here is refused in any state.
         """
         reader = self._written(coordinator_id).reader
         live = {key for key in object_keys if reader.describe_file(key).is_known}

@@ -53,7 +53,7 @@ def _is_in(topics: set[str], topic: str, partition: int) -> bool:
 
 
 def _watch(meters: Meters, groups: GroupService) -> None:
-    """Kafka's meters of the group coordinator, for both of its generations."""
+    """Kafka's meters of its older and of its newer group coordinator."""
 
     def count_of(*states: GroupState) -> Callable[[], float]:
         return lambda: sum(

@@ -142,7 +142,7 @@ class GroupShard:
         return replace(turn.out.effects(), is_refusable=True)
 
     def expire(self, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """Remove offsets past their retention, then groups that have neither members nor offsets.
+        """Remove offsets past their retention, then groups without members and offsets.
 
         Each call examines some of the groups, and sets the timer for the next groups.
         """

@@ -5,7 +5,7 @@ from typing import Final
 
 
 class TransactionPhase(Enum):
-    """The states, with the names that clients see (DescribeTransactions, ListTransactions)."""
+    """The states, with the names that clients receive (DescribeTransactions, ListTransactions)."""
 
     EMPTY = "Empty"
     """The producer has an id, but no transaction yet."""

@@ -258,9 +258,8 @@ class FollowLane:
         return new[:_NEW_AT_A_TIME] or turned[:MEMBERS_A_CALL]
 
     async def _find(self, members: Sequence[LanePartition]) -> Sequence[FoundPartition] | None:
-        """Send a request to the coordinator. Returns ``None`` when the set of members has changed
-        meanwhile.
-        """
+        """Send a request to the coordinator. Returns ``None`` when the set of members has changed in the
+        meantime."""
         settings = self._settings
         loop = asyncio.get_running_loop()
         are_new = not members[0].cache.is_known

@@ -253,9 +253,8 @@ class PartitionCache:
         return write
 
     def end_own(self, write: AsideWrite) -> None:
-        """Add the written batches to the log, unless the log was dropped meanwhile. Raises the same errors
-        as :meth:`append`.
-        """
+        """Add the written batches to the log, unless the log was dropped in the meantime. Raises the same
+        errors as :meth:`append`."""
         if self.log.end_aside(write):
             self.log.offsets.high_watermark = self.log.segments.end_offset
             self.is_stuck = False
@@ -346,7 +345,7 @@ class PartitionCache:
         segments = log.segments.segments
         if len(segments) == 1:
             if self.is_promised:
-                return []  # the only segment is being written to
+                return []  # only the active segment is left
             log.roll()
         log.update_log_start_offset(log.segments.segments[1].base_offset)
         return await log.evict_segments_before_start()

@@ -105,7 +105,7 @@ class OwnCommits:
         for key, pairs in groupby(zip(share.batches, share.outcomes, strict=True), lambda pair: pair[0].key):
             for batches in _runs(share.file.key, pairs):
                 if any(batch.is_transactional for batch in batches):
-                    # The coordinator tells the cache about the open transaction before the cache has the
+                    # The coordinator reports the open transaction to the cache before the cache has the
                     # transaction's batch.
                     share.is_cached = False
                     break

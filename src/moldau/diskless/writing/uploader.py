@@ -27,8 +27,8 @@ class Uploader:
         self._meters = meters
 
     async def upload(self, file: WalFile, policy: ClosePolicy) -> bool:
-        """Store the object. Returns False when all its producers have timed out. ``policy`` is told how long
-        the upload took."""
+        """Store the object. Returns False when all its producers have timed out. The duration of the upload
+        is passed to ``policy``."""
         loop = asyncio.get_running_loop()
         begin = loop.time()
         size = file.object.size_bytes

@@ -24,9 +24,9 @@ DISKLESS_COORDINATOR_KEY_TYPE: Final = 116
 
 # API key: (module, which is relative to this package if it begins with a dot; versions; flexible versions)
 MODULES: dict[int, tuple[str, str, str]] = {
-    # The list of own APIs that a listener serves. Callers request it before any other own API.
+    # The list of Moldau's own APIs that a listener serves. Callers request it before any other of these APIs.
     11600: (".describe_own_apis", "0", "0+"),
-    # Partition chunks: the first two are KIP-1114's, the others are additional calls.
+    # Partition chunks. The first two APIs are KIP-1114's, and the others are additional calls.
     11140: (".chunks.create_chunks", "0", "0+"),
     11141: (".chunks.alter_chunk_assignments", "0", "0+"),
     11142: (".chunks.hand_over_chunk", "0", "0+"),
@@ -35,7 +35,8 @@ MODULES: dict[int, tuple[str, str, str]] = {
     11145: (".chunks.report_chunks", "0", "0+"),
     11146: (".chunks.drop_chunks", "0", "0+"),
     11147: (".chunks.fetch_chunk_file", "0", "0+"),
-    # The diskless coordinator: 11640 + n - 93 is KIP-1164's API n, and 11650 and above are additional calls.
+    # The diskless coordinator. 11640 + n - 93 is KIP-1164's API n, and the numbers from 11650 on are
+    # additional calls.
     11640: (".diskless.create_partitions", "0", "0+"),
     11641: (".diskless.delete_topics", "0", "0+"),
     11642: (".diskless.commit_file", "0-3", "0+"),
@@ -55,8 +56,7 @@ MODULES: dict[int, tuple[str, str, str]] = {
     11671: (".diskless.end_transactions", "0", "0+"),
     11672: (".diskless.describe_producers", "0", "0+"),
     11673: (".diskless.commit_parts", "0", "0+"),
-    # Consolidation: segments are built from the WAL of diskless partitions, by any engine that requests a
-    # plan.
+    # Consolidation. Any engine that requests a plan builds segments from the WAL of diskless partitions.
     11656: (".consolidation.plan", "0", "0+"),
     11657: (".consolidation.publish", "0", "0+"),
     11658: (".consolidation.lease", "0", "0+"),

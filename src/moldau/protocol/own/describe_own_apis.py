@@ -1,4 +1,4 @@
-"""DescribeOwnApis: the own APIs that a listener serves. ApiVersions never lists them."""
+"""DescribeOwnApis: Moldau's own APIs that a listener serves. ApiVersions never lists them."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
-"""Records of ``__diskless_metadata``: KIP-1164's 100 to 103 and, from 104 on, additional ones.
+"""Records of ``__diskless_metadata``: KIP-1164's records 100 to 103, and Moldau's own records from 104 on.
 
-Version 0 of 102 is the KIP's form. Moldau writes version 1: the batches of a file are columns in two byte
-strings. ``moldau.coordinators.diskless.codecs.columns`` and ``.file_codec`` define their layout.
+Version 0 of record 102 is the KIP's form. Moldau writes version 1, in which the batches of a file are columns
+in two byte strings. ``moldau.coordinators.diskless.codecs.columns`` and ``.file_codec`` define their layout.
 """
 
 from collections.abc import Sequence

@@ -109,7 +109,7 @@ def encode_subscription(subscription: ConsumerProtocolSubscription, version: int
 
 
 def decode_subscription(data: Buffer) -> ConsumerProtocolSubscription:
-    """Read a classic consumer's metadata. Of a later version, the known fields are read."""
+    """Read a classic consumer's metadata. In a later version, only the known fields are read."""
     decoded = decode_versioned(ConsumerProtocolSubscription, data)
     assert isinstance(decoded, ConsumerProtocolSubscription)
     return decoded
@@ -121,7 +121,7 @@ def encode_assignment(assignment: ConsumerProtocolAssignment, version: int | Non
 
 
 def decode_assignment(data: Buffer) -> ConsumerProtocolAssignment:
-    """Read a classic consumer's assignment. Of a later version, the known fields are read."""
+    """Read a classic consumer's assignment. In a later version, only the known fields are read."""
     decoded = decode_versioned(ConsumerProtocolAssignment, data)
     assert isinstance(decoded, ConsumerProtocolAssignment)
     return decoded

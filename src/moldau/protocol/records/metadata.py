@@ -91,7 +91,7 @@ class PartitionRecord(Message):
     # Moldau's own field: the partition of __diskless_metadata that owns this partition. Kafka's readers skip
     # the tag.
     diskless_coordinator: int = wire("int32", default=-1, tag=11640)
-    # Moldau's own field: the first offset of each generation of the log after the first one.
+    # Moldau's own field: the first offset of each generation of the log after the first generation.
     generation_starts: Sequence[int] = wire(["int64"], default=(), tag=11641)
     # Moldau's own fields (KIP-1114): the first offset of the active chunk and its timestamp, if the partition
     # has or had chunks.
@@ -130,7 +130,7 @@ class PartitionChangeRecord(Message):
     last_known_elr: Sequence[int] | None = wire(
         ["int32"], "2+", default=None, nullable="2+", tag=7, tagged="2+"
     )
-    # Moldau's own fields (KIP-1114), as of the partition record; -1 for no change.
+    # Moldau's own fields (KIP-1114), with the same meaning as in the partition record; -1 for no change.
     start_offset: int = wire("int64", default=-1, tag=11142)
     start_timestamp: int = wire("int64", default=-1, tag=11143)
 
@@ -379,7 +379,8 @@ class ChunkRecord(Message):
     isr: Sequence[int] = wire(["int32"], default=())
     removing_replicas: Sequence[int] = wire(["int32"], default=())
     adding_replicas: Sequence[int] = wire(["int32"], default=())
-    # Not in the KIP: lookups by time and retention by size need no calls to the chunk's brokers.
+    # The KIP does not have these fields. With them, lookups by time and retention by size need no calls to
+    # the chunk's brokers.
     max_timestamp: int = wire("int64", default=-1, tag=0)
     size_bytes: int = wire("int64", default=0, tag=1)
 
@@ -436,7 +437,7 @@ RECORDS = FramedRecords(
     ChunkRecord,
     ChunkChangeRecord,
 )
-"""All metadata records: Kafka's, and Moldau's own two of partition chunks."""
+"""All metadata records: Kafka's records, and Moldau's two records of partition chunks."""
 
 
 def encode_record(record: Message, version: int | None = None) -> bytes:

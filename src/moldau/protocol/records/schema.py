@@ -1,9 +1,9 @@
 """Records whose bodies are messages: KRaft's framed records, and the coordinators' keys and values.
 
-Both are declared as message classes (see ``schema``) with ``API_KEY`` as their type:
+Records of these two kinds are declared as message classes (see ``schema``) with ``API_KEY`` as their type:
 
 * ``FramedRecords``: a record value of unsigned varints (frame version 1, type, version) and the body. They
-  are Kafka's metadata records, and records of any log of our own that is read in the same way.
+  are Kafka's metadata records, and records of Moldau's own logs that are read in the same way.
 * ``KeyedRecords``: a key of int16 type and body, and a value of int16 version and body. They are records of
   the coordinators' logs (``__consumer_offsets``, ``__transaction_state``, ...), which are compacted by key.
 """
@@ -137,9 +137,7 @@ class KeyedRecords:
 
 
 def encode_versioned(data: Message, version: int | None = None) -> bytes:
-    """Encode int16 version and body, which is the form of the consumer protocol's subscriptions and
-    assignments.
-    """
+    """Encode int16 version and body. The consumer protocol's subscriptions and assignments have this form."""
     version = latest_version(type(data)) if version is None else version
     return version.to_bytes(2, "big") + _encode(data, version)
 
@@ -147,8 +145,8 @@ def encode_versioned(data: Message, version: int | None = None) -> bytes:
 def decode_versioned(cls: type[Message], buffer: Buffer, *, lenient: bool = True) -> Message:
     """Read int16 version and body.
 
-    With ``lenient``, a version above the newest is read as the newest and trailing bytes are ignored. The
-    consumer protocol requires this, because later versions only append fields.
+    With ``lenient``, a version above the newest is read as the newest version, and trailing bytes are
+    ignored. The consumer protocol requires this, because later versions only append fields.
     """
     if len(buffer) < 2:
         raise ProtocolError(f"{cls.__name__}: shorter than its version")

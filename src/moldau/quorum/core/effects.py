@@ -7,12 +7,12 @@ The driver's contract
 2. **Persist before send.** :class:`PersistElectionState` is durable before any later effect starts. A vote,
    or an announcement to lead, must not leave the node while a crash could undo it.
 3. **The log answers first.** :class:`AppendAsLeader`, :class:`AppendLeaderChange`,
-   :class:`AppendVoters`, :class:`AppendAsFollower` and :class:`TruncateLog` are carried out at once (the
-   bytes are written, not synced) and their :class:`~moldau.quorum.core.events.LogAppended` or
-   ``LogTruncated`` is stepped before any other event. The core reads the log through a view that
-   always shows what was carried out.
+   :class:`AppendVoters`, :class:`AppendAsFollower` and :class:`TruncateLog` are carried out at once. The
+   bytes are written, not synced. Then their :class:`~moldau.quorum.core.events.LogAppended` or
+   ``LogTruncated`` is passed to the core before any other event. The core reads the log through a view
+   that always contains the results of the effects.
 4. **Flushed means durable.** ``LogFlushed(offset)`` covers only bytes that were written before the sync began
-   and were not truncated since then. A flush may take long; other events continue.
+   and were not truncated after that. A flush may take a long time, and other events continue.
 5. **Apply after commit.** The state machine gets only records below the offset of the last
    :class:`CommitAdvanced`. It gets each record once, in log order.
 6. **Answer once.** For every request that is sent, the driver reports one ``ResponseReceived`` or one
@@ -87,9 +87,8 @@ class AppendLeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class AppendVoters:
-    """Append a VotersRecord (KIP-853). If a KRaftVersionRecord is given, it comes before it in the same
-    batch.
-    """
+    """Append a VotersRecord (KIP-853). If a KRaftVersionRecord is given, it is written before the
+    VotersRecord in the same batch."""
 
     epoch: int
     voters: VoterSet
@@ -135,7 +134,7 @@ class TruncateLog:
 
 @dataclass(frozen=True, slots=True)
 class FlushLog:
-    """Sync the written bytes, then submit ``LogFlushed``. A flush may be merged with the next one."""
+    """Sync the written bytes, then submit ``LogFlushed``. Two flushes may be merged into one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,7 @@ class BecameFollower:
 
 @dataclass(frozen=True, slots=True)
 class LeaderLost:
-    """No leader of this epoch is known, or not yet."""
+    """The leader of this epoch is not known, or not yet."""
 
     epoch: int
 
@@ -179,7 +178,7 @@ class LeadershipEnded:
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshotChunk:
-    """Write bytes of a downloaded snapshot. Position 0 starts the snapshot over."""
+    """Write bytes of a downloaded snapshot. At position 0 the download begins again."""
 
     snapshot_id: OffsetAndEpoch
     position: int
@@ -188,14 +187,15 @@ class WriteSnapshotChunk:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """The download is complete: make it durable, begin the log at its end, submit ``SnapshotInstalled``."""
+    """The download is complete. Make it durable, begin the log at its end, and submit
+    ``SnapshotInstalled``."""
 
     snapshot_id: OffsetAndEpoch
 
 
 @dataclass(frozen=True, slots=True)
 class AbandonSnapshot:
-    """The download was abandoned: delete the written bytes."""
+    """The download was abandoned. Delete the written bytes."""
 
     snapshot_id: OffsetAndEpoch
 

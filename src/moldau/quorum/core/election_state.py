@@ -21,7 +21,7 @@ class ElectionState:
 
 @dataclass(slots=True)
 class VoteTally:
-    """Votes of one election. Each voter counts once, with its last answer."""
+    """Votes of one election. For each voter, only its last answer counts."""
 
     voters: VoterSet
     granted: set[int] = field(default_factory=set)

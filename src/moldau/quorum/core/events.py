@@ -14,8 +14,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A peer has sent a request. A reply effect with the same ``request_id`` answers it once, possibly
-    later."""
+    """A peer has sent a request. One reply effect with the same ``request_id`` answers it, possibly later."""
 
     request_id: int
     request: Request
@@ -31,8 +30,8 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """A request that was sent got no answer: the connection was lost, the time was over, or the answer was
-    not understood."""
+    """A request got no answer. The connection was lost, the time was over, or the answer was not
+    understood."""
 
     correlation_id: int
 
@@ -48,12 +47,12 @@ class AppendRequested:
 
 @dataclass(frozen=True, slots=True)
 class LogAppended:
-    """An append effect was carried out, and the log view shows it."""
+    """An append effect was carried out, and the log view contains its records."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTruncated:
-    """A truncate effect was carried out, and the log view shows it."""
+    """A truncate effect was carried out, and the log view does not contain the removed records any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class SnapshotInstalled:
 
 @dataclass(frozen=True, slots=True)
 class ResignRequested:
-    """The leadership of ``epoch`` must end, because the state machine or a clean stop asks for it."""
+    """The leadership of ``epoch`` must end, because the state machine or a clean stop requests it."""
 
     epoch: int
 

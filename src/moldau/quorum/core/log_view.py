@@ -1,4 +1,4 @@
-"""The log as the core reads it: values in memory, without I/O."""
+"""The log in the form that the core reads: values in memory, without I/O."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from moldau.quorum.core.voters import LoggedVoters
 
 
 class LogView(Protocol):
-    """A read-only view of the replicated log. It always shows the completed effects."""
+    """A read-only view of the replicated log. It always contains the results of the completed effects."""
 
     @property
     def log_start_offset(self) -> int:
@@ -16,8 +16,8 @@ class LogView(Protocol):
 
     @property
     def log_end(self) -> OffsetAndEpoch:
-        """End offset and the epoch of the last record. When the log is empty, they are those of the
-        snapshot, or 0/0."""
+        """End offset and the epoch of the last record. For an empty log, they are the end offset and epoch of
+        the snapshot, or 0/0."""
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:

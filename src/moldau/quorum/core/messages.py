@@ -19,8 +19,8 @@ ANY_HIGH_WATERMARK = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest:
-    """Asks for a vote, or with ``pre_vote`` whether the vote would be given (KIP-996). ``log_end`` is the
-    candidate's."""
+    """Requests a vote. With ``pre_vote``, the sender only asks whether it would get the vote (KIP-996).
+    ``log_end`` is the end of the candidate's log."""
 
     candidate: ReplicaKey
     epoch: int
@@ -41,7 +41,7 @@ class BeginQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequest:
-    """The sender has resigned; the receivers start an election in this order."""
+    """The sender has resigned. The receivers start an election in this order."""
 
     leader_id: int
     epoch: int
@@ -74,17 +74,17 @@ class FetchSnapshotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddVoterRequest:
-    """Asks to make a caught-up observer a voter (KIP-853)."""
+    """Requests that a caught-up observer becomes a voter (KIP-853)."""
 
     voter: Voter
     timeout_ms: int = 0
     ack_when_committed: bool = True
-    """Whether the answer waits for the commit. If not, it is sent when the record is appended."""
+    """Whether the answer waits for the commit. Otherwise it is sent when the record is appended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveVoterRequest:
-    """Asks to remove a voter from the quorum. The voter may be the leader itself."""
+    """Requests the removal of a voter from the quorum. The voter may be the leader itself."""
 
     key: ReplicaKey
     timeout_ms: int = 0
@@ -100,7 +100,7 @@ class UpdateVoterRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeVersionRequest:
-    """Asks to raise kraft.version. This node's own controller sends it, never another node."""
+    """Requests a higher kraft.version. Only this node's own controller sends it."""
 
     kraft_version: int
     validate_only: bool = False
@@ -155,7 +155,7 @@ class FetchSnapshotResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterChangeResponse:
-    """The answer to a request that changes voters; ``epoch`` is -1 if the message has no field for it."""
+    """The answer to a request that changes voters. ``epoch`` is -1 if the message has no field for it."""
 
     error: ErrorCode
     leader_id: int | None

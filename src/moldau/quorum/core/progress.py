@@ -1,4 +1,4 @@
-"""The progress of a replica, as its leader knows it."""
+"""The progress of a replica, according to its leader."""
 
 from dataclasses import dataclass
 

@@ -59,7 +59,7 @@ from moldau.runtime import Entropy, ErrorCode
 
 
 class RaftInvariantError(AssertionError):
-    """The protocol excludes this state. To continue could lose data."""
+    """The protocol excludes this state. If the node continued, data could be lost."""
 
 
 class RaftCore:
@@ -80,8 +80,8 @@ class RaftCore:
         entropy: Entropy,
         membership: Membership | None = None,
     ) -> None:
-        """``voters`` are the static voters, which are valid until the log contains a set. The set is empty
-        when there are none."""
+        """``voters`` are the static voters, which are valid until the log contains a set of voters. Without
+        static voters, the set is empty."""
         self.local = local
         self.static_voters = voters
         self.voters = log.voters.voters if log.voters is not None else voters
@@ -100,7 +100,7 @@ class RaftCore:
         self._effects: list[Effect] = []
         self._desk = RequestDesk(self)
 
-    # State that others read
+    # State for other objects
 
     @property
     def is_voter(self) -> bool:
@@ -375,8 +375,8 @@ class RaftCore:
             raise RaftInvariantError(f"epoch {self.election.epoch} would go back to {election.epoch}")
         if election != self.election:
             self.election = election
-            # There is one write per step, at the position of the first one, because later effects may also
-            # rely on the newer state.
+            # There is one write per step. It has the position of the first write, because later effects may
+            # also need the newer state.
             for position, effect in enumerate(self._effects):
                 if isinstance(effect, PersistElectionState):
                     self._effects[position] = PersistElectionState(election)
@@ -397,7 +397,7 @@ class RaftCore:
             return
         self.observe(response.epoch, response.leader_id)
         if self.role is not role or response.epoch < epoch:
-            # The answer is to a request of a former role, or comes from a replica that lags behind.
+            # The answer belongs to a request of a former role, or comes from a replica that lags behind.
             self.peers.back_off(pending.node_id, self.now_ms)
         elif response.error is not ErrorCode.none and not isinstance(role, Follower):
             self.peers.back_off(pending.node_id, self.now_ms)
@@ -436,7 +436,7 @@ class RaftCore:
             raise RaftInvariantError("roles chase each other")
 
     def _ask_for_flush(self) -> None:
-        # The fetches of a broker acknowledge nothing, so its log need not be synced immediately.
+        # The leader does not count the fetches of a broker, so a broker's log need not be synced immediately.
         end_offset = self.log.log_end.offset
         if self.acknowledges and end_offset > self._flush_asked_offset:
             self._flush_asked_offset = end_offset

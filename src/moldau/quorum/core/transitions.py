@@ -50,6 +50,5 @@ LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
 """(from, to) → condition. A vote in a newer epoch first changes the role to unattached in that epoch."""
 
 OBSERVER_ROLES = frozenset({_U, _V, _F, _R})
-"""Roles of a replica that is not a voter: it waits for a leader or follows one. A voter with an older set
-may ask it for its vote (KIP-853). A leader that is removed from the voters resigns.
-"""
+"""Roles of a replica that is not a voter: it waits for a leader or follows a leader. A voter with an older
+set may request its vote (KIP-853). A leader that is removed from the voters resigns."""

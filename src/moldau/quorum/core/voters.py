@@ -153,7 +153,7 @@ class LoggedVoters:
     """Offset of the record. For the voters of a snapshot, it is the end of the snapshot minus one."""
     kraft_version: int = 1
     previous: VoterSet | None = None
-    """The set that it replaces, if the log still has it."""
+    """The set before this record, if the log still contains it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Membership:
     bootstrap_ids: tuple[int, ...] = ()
     """Ids of ``controller.quorum.bootstrap.servers``: negative numbers, which no node has."""
     auto_join: bool = False
-    """``controller.quorum.auto.join.enable``: a controller that is not a voter asks to become one."""
+    """``controller.quorum.auto.join.enable``: a controller that is not a voter requests to become a voter."""
 
 
 def _parse_voter(text: str) -> Voter:

@@ -96,8 +96,8 @@ class LogWriter:
         self._events.submit_first(ev.LogAppended())
 
     def reject_append(self) -> None:
-        """Refuse queued appends as the core has decided: this node does not lead the epoch in which they
-        were decided."""
+        """Refuse queued appends, as the core has decided, because this node does not lead the epoch of their
+        decision."""
         stale = self._appends.next_epoch
         if stale is not None:
             self._appends.fail(not_controller(), epoch=stale)
@@ -155,7 +155,7 @@ class LogWriter:
     # Flushes
 
     def start_flush(self) -> None:
-        """Flush the log. If a flush is in progress, another one follows it."""
+        """Flush the log. If a flush is in progress, another flush follows it."""
         if self._is_flushing:
             self._flush_again = True
         else:
@@ -168,7 +168,7 @@ class LogWriter:
             truncations = self._truncations
             offset = await self._log.flush()
             if truncations != self._truncations:
-                continue  # The synced bytes may be truncated and replaced by others.
+                continue  # The synced bytes may be truncated and replaced by other bytes.
             self._events.submit(ev.LogFlushed(offset))
             if not self._flush_again:
                 break

@@ -53,7 +53,7 @@ class SnapshotInstall:
             await download.freeze()
         self._writer.note_truncation()
         if log.end_offset >= snapshot_id.offset:
-            # Records here above the high watermark may differ from the leader's.
+            # Records of this log above the high watermark may differ from the leader's records.
             await log.truncate_to(max(log.high_watermark, log.start_offset))
         await log.truncate_to_latest_snapshot()
         log.update_high_watermark(snapshot_id.offset)

@@ -36,7 +36,7 @@ CHANGE_RESPONSES = (
 
 
 def change_request(request: core.VoterChangeRequest, cluster_id: str | None) -> ChangeRequest:
-    """The message with which another node is asked for the change."""
+    """The message that requests the change from another node."""
     match request:
         case core.AddVoterRequest(voter=voter):
             return add_wire.AddRaftVoterRequest(

@@ -1,6 +1,6 @@
-"""Appends with acks=all, which wait until the high watermark has passed them.
+"""Appends with acks=all, which wait until the high watermark is above them.
 
-Waiting appends are ordered by offset, so that a move of the watermark examines only the appends that it
+Waiting appends are ordered by offset. Therefore a move of the watermark examines only the appends that it
 completes and one more. Their deadlines are in the structure that all waiters of the node share, so thousands
 of waiting producers and fetches share one timer. The order by offset is kept here, because an append waits
 for an offset. A fetch waits for any change of its partitions and is found by key. If appends were also found
@@ -66,7 +66,7 @@ class Acknowledgements:
         append = _Append(self, last_offset, outcome, due, deadlines.loop.create_future())
         waiting = self._waiting
         position = len(waiting)
-        # Offsets ascend, except when a duplicate waits for the offset of the first append.
+        # Offsets are in ascending order, except when a duplicate waits for the offset of the first append.
         while position and waiting[position - 1].last_offset > last_offset:
             position -= 1
         if position == len(waiting):
@@ -77,8 +77,8 @@ class Acknowledgements:
         return append.future
 
     def advance(self, high_watermark: int, refusal: AppendOutcome | None = None) -> None:
-        """Complete the appends below the watermark. With ``refusal``, they are answered with that outcome
-        instead."""
+        """Complete the appends below the watermark. If ``refusal`` is given, they are answered with this
+        outcome."""
         waiting = self._waiting
         while waiting and waiting[0].last_offset < high_watermark:
             append = waiting.popleft()

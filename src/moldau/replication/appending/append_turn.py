@@ -1,8 +1,8 @@
 """Collects appends whose requests arrived together, so that they share one write per partition.
 
-The driver calls the methods in this order: ``append`` any number of times, ``settle`` before any other access
-to a partition, and ``end`` before an answer is sent. When ``end`` raises, no answer of the turn may be sent.
-The producers then get no answer, and retry.
+The driver calls ``append`` any number of times. It calls ``settle`` before any other access to a partition,
+and ``end`` before an answer is sent. When ``end`` raises, no answer of the turn may be sent. The producers
+then get no answer, and retry.
 """
 
 from moldau.replication.partition import AppendAnswer, Partition
@@ -24,9 +24,8 @@ class AppendTurn:
         timeout_ms: int,
         client: FairClient | None = None,
     ) -> AppendAnswer:
-        """Like the partition's own ``append``, without the write. ``records`` must stay valid until the
-        turn ends.
-        """
+        """Append like the partition's own ``append``, but without the write. ``records`` must stay valid
+        until the turn ends."""
         if partition.shares_writes:
             outcome = partition.stage(records, required_acks, client)
             if outcome is not None:

@@ -1,5 +1,5 @@
-"""Handles DeleteRecords for a classic partition: moves the log start, and waits until the followers have
-moved theirs."""
+"""Handles DeleteRecords for a classic partition. It moves the log start, and waits until the followers have
+moved their log starts."""
 
 import asyncio
 
@@ -61,8 +61,8 @@ class RecordDeletion:
         return target
 
     def replicas_moved(self) -> None:
-        """Check the waiting deletions, because followers' log starts, the active brokers or the role may
-        have changed."""
+        """Check the waiting deletions. The followers' log starts, the active brokers or the role may have
+        changed."""
         for target, future in self._waiting:
             if future.done():
                 continue

@@ -1,10 +1,10 @@
 """Appends that are acknowledged only after they are flushed (``flush.messages``).
 
-This is for logs with the policy WRITTEN, and its guarantees differ from those of ``GroupCommit``, which is
-for the policy FSYNCED. Here a flush is needed only for every n-th message, and appends in between are
-acknowledged when they are written. A failed flush refuses the appends that wait for it, and acks=1 also
-waits. With FSYNCED every append is synced, acks=1 is answered before the sync, and a failure ends the
-leadership. A partition has one of the two.
+A partition has this class or ``GroupCommit``. This class is for logs with the policy WRITTEN. A flush is
+needed only for every n-th message, and the appends between two flushes are acknowledged when they are
+written. A failed flush refuses the appends that wait for it, and acks=1 also waits. ``GroupCommit`` is for
+the policy FSYNCED. Every append is synced, acks=1 is answered before the sync, and a failure ends the
+leadership.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from moldau.storage.log.partition_log import PartitionLog
 class FlushQueue:
     """The appends of one partition that wait for a flush by ``flush.messages``.
 
-    All appends that arrive during a flush share the next one. The high watermark stays below an append until
-    it is flushed, so that consumers do not read records that a loss of power could remove.
+    All appends that arrive during a flush share the next flush. The high watermark stays below an append
+    until it is flushed, so that consumers do not read records that a loss of power could remove.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
-"""Holds back the appends of a partition while its active chunk ends (KIP-1114).
+"""Delays the appends of a partition while its active chunk ends (KIP-1114).
 
-A frozen partition has another queue of batches to open: it is busy for every client, so that all batches wait
-in it. Partitions that are not frozen therefore need no check. Batches go to the real queue when the freeze
-ends, in their order, and get its answers: they are appended, or refused because the leadership is over.
+A frozen partition has another queue for batches that must be opened. This queue is busy for every client, so
+all batches wait in it. Partitions that are not frozen therefore need no check. When the freeze ends, the
+batches go to the real queue in their order. They get its answers: they are appended, or refused because the
+leadership has ended.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ class _HeldAppends(OpeningQueue):
         return answer
 
     def refuse(self) -> None:
-        """Refuse all batches, also those that come later."""
+        """Refuse all batches, also those that arrive later."""
         self._is_refusing = True
         held, self._held = self._held, []
         for _, _, _, refuse, _, answer in held:
@@ -49,20 +50,20 @@ class _HeldAppends(OpeningQueue):
                 answer.set_result(refuse(KafkaError(ErrorCode.not_leader_or_follower, _ENDING)))
 
     def release(self) -> None:
-        """Give all batches to the real queue."""
+        """Pass all batches to the real queue."""
         held, self._held = self._held, []
         for client, steps, go_on, refuse, is_lasting, answer in held:
             pass_on(self._queue.put(client, steps, go_on, refuse, is_lasting=is_lasting), answer)
 
 
 async def _refuse_deletion(before_offset: int) -> int:
-    # The state that is handed over has the start of the log already.
+    # The state for the next chunk already contains the start of the log.
     raise KafkaError(ErrorCode.not_leader_or_follower, _ENDING)
 
 
 class AppendFreeze:
     """The freeze of one partition. Producers wait. Markers of transactions and deletions of records are
-    refused, and sent again."""
+    refused, and their senders send them again."""
 
     def __init__(self, partition: ClassicPartition, machine: Machine) -> None:
         self._partition = partition
@@ -82,12 +83,12 @@ class AppendFreeze:
         return self._queue.is_empty and partition.high_watermark == partition.log.log_end_offset
 
     def refuse(self) -> None:
-        """Answer NOT_LEADER_OR_FOLLOWER to all batches until the end, because it takes too long to keep
+        """Until the end, answer NOT_LEADER_OR_FOLLOWER to all batches, because it takes too long to keep
         them."""
         self._held.refuse()
 
     def end(self) -> None:
-        """Let the partition append again; what waited is appended or refused."""
+        """Let the partition append again. The waiting batches are appended or refused."""
         self._partition.guards.refuses_markers = False
         self._partition.delete_records = self._delete_records
         self._partition.opening = self._queue
@@ -95,5 +96,5 @@ class AppendFreeze:
 
 
 def is_frozen(partition: ClassicPartition) -> bool:
-    """Whether the appends of a partition are held back."""
+    """Whether the appends of a partition are delayed."""
     return isinstance(partition.opening, _HeldAppends)

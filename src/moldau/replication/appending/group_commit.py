@@ -65,11 +65,12 @@ class GroupCommit:
             self._running = loop.create_task(self._run(), name=f"sync {self._name}")
 
     def truncated(self, log_end_offset: int) -> None:
-        """Note a truncation of the log. Records appended after it are not durable yet."""
+        """Note a truncation of the log. Records that are appended after it are not durable yet."""
         self._synced_offset = min(self._synced_offset, log_end_offset)
 
     async def settled(self) -> None:
-        """Return when all appended records are durable, or when it is certain that they will not be."""
+        """Return when all appended records are durable, or when it is certain that they will never be
+        durable."""
         while self._running is not None and not self._running.done():
             await asyncio.wait([self._running])
 

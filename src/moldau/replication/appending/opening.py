@@ -1,7 +1,8 @@
-"""Batches whose check before the append takes long. A worker opens them, and they are appended in order.
+"""Batches whose check before the append takes a long time. A worker opens them, and they are appended in
+order.
 
 The node has one thread for opening batches, which its clients share fairly (``Machine.opening``). An append
-of a client to the partition waits for earlier batches of this client, but not for those of other clients.
+of a client to the partition waits for earlier batches of this client, but not for batches of other clients.
 """
 
 import asyncio
@@ -41,8 +42,8 @@ class OpeningQueue:
     def put(
         self, client: FairClient | None, steps: Steps[Any], go_on: GoOn, refuse: Refuse, *, is_lasting: bool
     ) -> "asyncio.Future[AppendOutcome]":
-        """Open a batch in ``steps``, then call ``go_on`` with the result. ``refuse`` gets an exception of
-        either.
+        """Open a batch in ``steps``, then call ``go_on`` with the result. If ``steps`` or ``go_on`` raises an
+        exception, ``refuse`` gets it.
 
         ``is_lasting`` means that the batch is appended even if its client closes the connection first.
         """

@@ -63,7 +63,7 @@ class ClassicTransactions:
     def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
         replica = self._replica
         if not replica.is_leader:
-            # The append refuses the batch itself, with the right error.
+            # This append refuses the batch with the right error.
             return self._append(batch)
         if replica.guards.is_open(batch.producer_id, batch.producer_epoch) and turn.is_free:
             return self._append(batch)
@@ -92,7 +92,7 @@ class ClassicTransactions:
         )
 
     async def producers(self) -> Sequence[ActiveProducer] | None:
-        """This replica's log has all producers."""
+        """This replica's log contains all producers."""
         return None
 
     async def write_marker(self, marker: TransactionMarker) -> None:

@@ -87,8 +87,8 @@ class TransactionChecks:
     def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
         """Check a marker of a transaction version before it is appended, in the same turn of the event loop.
 
-        From version 2 on, the end of a transaction bumps the epoch. A marker with the epoch of an open
-        transaction is therefore a late copy of the previous transaction's marker. It is refused with
+        From version 2 on, the end of a transaction increases the epoch. If a marker has the epoch of an open
+        transaction, it is therefore a late copy of the previous transaction's marker. It is refused with
         INVALID_PRODUCER_EPOCH. Without an open transaction a late copy changes nothing, and is accepted.
         """
         if self.refuses_markers:
@@ -111,12 +111,12 @@ class TransactionChecks:
             del self._issued[producer_id]
 
     def appended(self, header: BatchHeader) -> None:
-        """Remove guards after an append: a marker makes them invalid, and an open transaction needs no
+        """Remove guards after an append. A marker makes them invalid, and an open transaction needs no
         guard."""
         self._issued.pop(header.producer_id, None)
 
     def clear(self) -> None:
-        """Remove all guards, because the leadership is over."""
+        """Remove all guards, because the leadership has ended."""
         self._issued.clear()
 
     def _is_open(self, producer_id: int, producer_epoch: int) -> bool:

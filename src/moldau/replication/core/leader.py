@@ -4,12 +4,12 @@ Pure.
 **The watermark** is the minimum of the acknowledged offsets of the leader and of these replicas:
 
 * the *maximal* in-sync set (KIP-497). It contains the members of the committed set and of the proposal in
-  progress. The controller has committed one of the two sets, and in both cases its members have all records
-  below the watermark;
+  progress. The controller has committed one of these two sets. In each case the members of the committed set
+  have all records below the watermark;
 * replicas that have caught up and may join. If the watermark did not wait for them, it would move away from a
-  replica that is about to join, as long as producers continue.
+  replica that will soon join, as long as producers continue.
 
-It never moves back, and it does not advance while fewer than ``min.insync.replicas`` are in sync.
+The watermark never moves back, and it does not advance while fewer than ``min.insync.replicas`` are in sync.
 
 **The in-sync set** is changed only by the controller. :meth:`LeaderReplica.propose` returns a proposal, which
 the driver sends (AlterPartition). The driver then reports one result: the committed set from the answer or
@@ -45,7 +45,7 @@ class FollowerProgress:
 
 
 class InSyncMember(NamedTuple):
-    """A replica of a proposed set, and the incarnation whose fetches the leader has seen."""
+    """A replica of a proposed set, and the incarnation whose fetches the leader has received."""
 
     broker_id: int
     broker_epoch: int
@@ -261,9 +261,8 @@ class LeaderReplica:
     # -- the in-sync set ------------------------------------------------------------------------
 
     def brokers_changed(self, active: Mapping[int, int]) -> bool:
-        """Note the epochs of the brokers that are neither fenced nor shutting down; return whether the
-        watermark moved.
-        """
+        """Note the epochs of the brokers that are not fenced and not shutting down; return whether the
+        watermark moved."""
         self._active = active
         self._joining = {replica for replica in self._joining if self._may_join(replica)}
         self._bounds_changed()
@@ -274,7 +273,7 @@ class LeaderReplica:
     ) -> bool:
         """Note a set that the controller has committed. Older partition epochs are ignored.
 
-        Return whether the watermark moved.
+        Returns whether the watermark moved.
         """
         if partition_epoch < self.partition_epoch:
             return False
@@ -319,9 +318,8 @@ class LeaderReplica:
         return InSyncMember(replica, UNKNOWN_EPOCH if progress is None else progress.broker_epoch)
 
     def proposal_failed(self, proposal: InSyncProposal, failure: ProposalFailure) -> bool:
-        """Note the failure of the pending proposal; other failures are ignored. Return whether the
-        watermark moved.
-        """
+        """Note the failure of the pending proposal. Failures of other proposals are ignored. Returns whether
+        the watermark moved."""
         if proposal is not self.pending:
             return False
         if failure is ProposalFailure.NOT_ATTEMPTED:

@@ -24,15 +24,15 @@ class ReplicaPolicy:
     needs_min_in_sync_always: bool = False
     """Whether ``min.insync.replicas`` is used unchanged even if the partition has fewer replicas."""
     clients_append: bool = True
-    """Whether clients may append. If not, only the coordinators of this broker may append."""
+    """Whether clients may append. Otherwise only the coordinators of this broker may append."""
     clients_shorten: bool = True
-    """Whether DeleteRecords may move the log's start. If not, only snapshots may move it."""
+    """Whether DeleteRecords may move the log's start. Otherwise only snapshots may move it."""
 
 
 WRITTEN: Final = ReplicaPolicy()
 """Apache Kafka's rules for the partitions of users."""
 FSYNCED: Final = ReplicaPolicy(Durability.FSYNCED, needs_min_in_sync_always=True)
-"""The policy for records that free bytes or decide outcomes: a committed record survives a loss of power."""
+"""The policy for records that free bytes or decide outcomes. A committed record survives a loss of power."""
 SNAPSHOTTED: Final = ReplicaPolicy(
     Durability.FSYNCED, needs_min_in_sync_always=True, clients_append=False, clients_shorten=False
 )
@@ -41,7 +41,8 @@ they are synced."""
 
 
 def policy_of(topic: str) -> ReplicaPolicy:
-    """The policy of a topic, by name. It is the policy for users' topics, except for some internal topics."""
+    """The policy of a topic, by name. All topics except some internal topics have the policy for users'
+    topics."""
     state = STATE_TOPICS.get(topic)
     if state is None:
         return WRITTEN

@@ -71,7 +71,8 @@ class FetchPosition(NamedTuple):
 
 
 class ResignedReplica:
-    """A replica that neither leads nor follows: before its first metadata, without a leader, or stopped."""
+    """A replica that does not lead and does not follow: before its first metadata, without a leader, or
+    stopped."""
 
     name: ClassVar = ReplicaRole.RESIGNED
 
@@ -124,7 +125,7 @@ class FollowerReplica:
         self, history: EpochHistory, log_end_offset: int, diverging_epoch: int, end_offset: int
     ) -> int:
         if end_offset == UNDEFINED:
-            # The leader's epochs begin above this log's end, so only committed records are certain to agree.
+            # The leader's epochs begin above this log's end. Only committed records are certain to agree.
             return min(self.high_watermark, log_end_offset)
         if diverging_epoch == UNDEFINED:
             return min(end_offset, log_end_offset)
@@ -253,7 +254,8 @@ class Replica:
         return True
 
     def resign(self, leader_epoch: int) -> bool:
-        """Resign, because no broker leads or this one stops; return whether the role or its epoch changed."""
+        """Resign, because no broker leads or this broker stops; return whether the role or its epoch
+        changed."""
         role = self.role
         if isinstance(role, ResignedReplica) and role.leader_epoch == leader_epoch:
             return False
@@ -284,9 +286,9 @@ class Replica:
     # -- requests -------------------------------------------------------------------------------
 
     def check_epoch(self, current_leader_epoch: int, *, may_follow: bool = False) -> ErrorCode:
-        """Check the leader epoch in a request (KIP-320); -1 means that it has none.
+        """Check the leader epoch in a request (KIP-320); -1 means that the request has no epoch.
 
-        ``may_follow`` says whether a follower may also answer the request (KIP-392).
+        ``may_follow`` means that a follower may also answer the request (KIP-392).
         """
         role = self.role
         if not isinstance(role, LeaderReplica) and not (may_follow and isinstance(role, FollowerReplica)):

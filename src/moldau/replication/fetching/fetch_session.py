@@ -122,9 +122,8 @@ class FollowerSession:
         )
 
     def accept(self, response: FetchResponse) -> bool:
-        """Note an answer of the leader. Returns False when the leader does not know the session; then
-        everything is requested again.
-        """
+        """Note an answer of the leader. Returns False when the leader does not know the session. Then
+        everything is requested again."""
         if response.error_code is not ErrorCode.none:
             self.reset()
             return False
@@ -136,6 +135,6 @@ class FollowerSession:
         return True
 
     def reset(self) -> None:
-        """Begin a new session, because the leader may have lost its state of the session or have a
-        different one."""
+        """Begin a new session. The leader may have lost its state of the session or have a different
+        state."""
         self._session_id, self._epoch = NO_SESSION, INITIAL_EPOCH

@@ -52,7 +52,7 @@ class Following:
         log = self._log
         found = self._follower().position(log.leader_epochs, log.log_end_offset)
         if self._snapshots is not None and found.offset:
-            # Directly after a snapshot, the log has no record whose epoch could be sent.
+            # Directly after a snapshot, the log has no record with an epoch for the request.
             found = found._replace(last_fetched_epoch=self._snapshots.last_epoch)
         return found._replace(log_start_offset=log.offsets.log_start_offset)
 
@@ -126,8 +126,8 @@ class Following:
         """Whether the log is being truncated. The last requested change of the role is then made after the
         truncation.
 
-        No append is allowed before the truncation is complete, neither by a leader nor by a follower of
-        another epoch.
+        Before the truncation is complete, a leader may not append, and a follower of another epoch may not
+        append.
         """
         if self._has_ended:
             return False

@@ -1,5 +1,5 @@
-"""Starts the log of a follower that ends before its leader's first local offset. The records between are in
-the remote tier.
+"""Starts the log of a follower that ends before its leader's first local offset. The records between these
+offsets are in the remote tier.
 
 The log begins after a remote segment, with the leader epochs and the producers of that segment (KIP-405,
 "Follower replication"). The follower fetches from there.
@@ -39,8 +39,8 @@ async def begin_behind_remote(
 ) -> None:
     """Start the log over at the leader's local log start, or after the segment that contains that offset.
 
-    ``log_start_offset`` is the leader's. Raises ``KafkaError`` while this is not possible, for example
-    because the remote metadata are late or the store fails.
+    ``log_start_offset`` is the leader's log start. Raises ``KafkaError`` while this is not possible, for
+    example because the remote metadata are late or the store fails.
     """
     remote = partition.remote.part
     if remote is None:

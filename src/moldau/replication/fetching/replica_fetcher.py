@@ -1,4 +1,4 @@
-"""Copies the logs of leaders: one task for each followed broker, each with a fetch session.
+"""Copies the logs of leaders. There is one task for each followed broker, each with a fetch session.
 
 It drives :class:`FollowerSession` and each partition's :class:`Following`. A partition is *held* while its
 log is truncated or synced, or for a pause after an error. A held partition is left out of requests, and the
@@ -35,19 +35,19 @@ from moldau.storage.snapshots.snapshot_log import SnapshotLog
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_MS: Final = 20
-"""Pause after a partition's first error. The usual reason is that one of the two brokers has not seen an
+"""Pause after a partition's first error. Usually one of the two brokers has not received the result of an
 election yet."""
 _UNKNOWN_SESSION: Final = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
 HURRY_S: Final = 0.05
-"""A request that is older than this is cancelled to make a request with a new partition."""
+"""A request that is older than this is cancelled, so that a new request can include a new partition."""
 HURRIES_MAX: Final = 5
-"""Number of consecutive errors of a partition after which no more requests are cancelled for it."""
+"""Number of consecutive errors of a partition. After that, no more requests are cancelled for this partition.
+"""
 THROTTLED_S: Final = 0.1
 """The pause after which a follower checks its quota again."""
 SYNC_POLL_MS: Final = 5
-"""Longest wait of a fetch for other partitions while a partition is synced. The next fetch acknowledges
-the synced records, and a connection has one fetch at a time.
-"""
+"""Longest wait of a fetch for other partitions while a partition is synced. A connection has one fetch at a
+time, and only the next fetch acknowledges the synced records."""
 BYTES_A_TURN: Final = 1 << 20
 """Number of bytes that are appended in one turn of the event loop."""
 
@@ -144,13 +144,13 @@ class ReplicaFetcher:
         self._ask_soon()
 
     def remove(self, key: PartitionKey) -> None:
-        """Stop following a partition. An answer in progress is then ignored."""
+        """Stop following a partition. An answer that arrives later is ignored."""
         self._release(key)
         if self._followed.pop(key, None) is not None:
             self._session.remove(key)
 
     def brokers_changed(self) -> None:
-        """Use the leader's address and this broker's registration, one of which may have changed."""
+        """Use the leader's address and this broker's registration. One of them may have changed."""
         self._wake.set()
 
     def _ask_soon(self) -> None:
@@ -385,7 +385,7 @@ class ReplicaFetcher:
         return (await list_offset(self._ask, partition, sent, timestamp)).offset
 
     async def _ask(self, request: Message, version: int | None = None) -> Any:
-        """Send the leader a request that is not a fetch. ``version`` is that of :meth:`RemoteNode.ask`."""
+        """Send a request to the leader that is not a fetch. ``version`` is that of :meth:`RemoteNode.ask`."""
         leader = self._leader()
         if leader is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {self._leader_id} is not known")

@@ -80,7 +80,7 @@ class ReplicaFetchers:
         return sorted({fetcher.problem for fetcher in self._fetchers.values() if fetcher.problem})
 
     async def stop(self) -> None:
-        """Stop all fetchers; no new fetcher is started after this."""
+        """Stop all fetchers. No new fetcher is started after this."""
         self._is_stopped = True
         for key in list(self._homes):
             self.leave(key)

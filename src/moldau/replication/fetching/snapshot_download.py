@@ -45,7 +45,8 @@ class SnapshotDownload:
         self._ask = ask
 
     async def run(self, log: SnapshotLog) -> None:
-        """Download the snapshot, and return when the log has it complete and durable. It is not used yet.
+        """Download the snapshot, and return when the log has the complete, durable snapshot. It is not used
+        yet.
 
         Raises ``KafkaError`` when the leader now has another snapshot, or is not the leader any more.
         """

@@ -68,9 +68,8 @@ class OffsetLookup:
         return await find_timestamp(log, lambda: self._slot.part, lookup, timestamp_ms, end)
 
     def _check_watermark(self, watermark: int) -> None:
-        """Check the watermark of a new leader, which may be below one that clients have seen from the
-        previous leader (KIP-207).
-        """
+        """Check the watermark of a new leader. It may be below a watermark that clients got from the previous
+        leader (KIP-207)."""
         leader = self._replica.leader
         if leader is not None and watermark < leader.start_offset:
             raise KafkaError(

@@ -5,8 +5,8 @@ opened, and there may be many such batches. Therefore a long batch is opened by 
 (``Machine.opening``), and the event loop runs between two batches.
 
 A batch with unreadable records does not stop a search, because its header is used. A search by time returns
-its first offset, because a consumer that starts there misses no record. A search for the largest timestamp
-returns its last offset.
+the batch's first offset, because a consumer that starts there misses no record. A search for the largest
+timestamp returns the batch's last offset.
 """
 
 from moldau.records.batch import parse_header

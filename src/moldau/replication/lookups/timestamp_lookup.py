@@ -22,7 +22,7 @@ async def find_timestamp(
 ) -> FoundOffset:
     """The first record at or after a time, below ``end_offset``."""
     searched_to = -1
-    # The search is repeated when the local part became shorter in the meantime, because the removed part was
+    # The search is repeated if the local part became shorter in the meantime, because the removed part was
     # not searched yet.
     while (part := remote()) is not None and (
         max(searched_to, log.log_start_offset) < log.local_log_start_offset

@@ -2,7 +2,8 @@
 (KIP-1163, KIP-405).
 
 A partition's leader plans the next segments and records them as COPY_SEGMENT_STARTED. The builder (this
-broker, or a task of an outside engine) copies them. The leader records them as COPY_SEGMENT_FINISHED and then
-requests that the coordinator moves ``wal_start`` behind them. This prune is the only compare-and-set. A
-failure before it leaves unneeded segments, and never a gap between the segments and the WAL.
+broker, or a task of an outside engine) copies them. The leader records them as COPY_SEGMENT_FINISHED. Then it
+requests a prune, with which the coordinator moves ``wal_start`` to the end of these segments. This prune is
+the only compare-and-set. A failure before the prune leaves unneeded segments, but never a gap between the
+segments and the WAL.
 """

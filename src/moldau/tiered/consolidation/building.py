@@ -1,5 +1,5 @@
-"""Builds the segments of a unit: reads ranges of WAL objects in parallel, copies their bytes to the segments,
-finishes the segments.
+"""Builds the segments of a unit. It reads ranges of WAL objects in parallel, copies their bytes to the
+segments, and finishes the segments.
 
 It depends on an object store, a storage manager and workers, and not on leaders, coordinators or engines. A
 broker and the tasks of an outside engine run the same code.
@@ -40,13 +40,13 @@ class ScattersRanges(Protocol):
     """A store that can read a range directly into its destination, without a buffer in between."""
 
     async def scatter(self, key: str, offset: int, targets: Sequence[tuple[int, memoryview]]) -> None:
-        """Fill each view with the bytes at its distance from ``offset``. Raises ``StorageError``."""
+        """Fill each view with the bytes at the view's distance from ``offset``. Raises ``StorageError``."""
         ...
 
 
 @runtime_checkable
 class CopiesAttempts(Protocol):
-    """A storage manager that keeps the objects of several attempts to build the same segment apart."""
+    """A storage manager that stores several attempts to build the same segment in separate objects."""
 
     async def copy_attempt(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, attempt: str
@@ -110,16 +110,16 @@ async def each_segment(
     reads_in_flight: int = READS_IN_FLIGHT,
     reading: AbstractAsyncContextManager[object] | None = None,
 ) -> AsyncGenerator[BuiltSegment, None]:
-    """Yield the segments in order, from the objects in ``storage``; each segment as soon as it is built.
+    """Yield the segments in order, each as soon as it is built, from the objects in ``storage``.
 
     ``into`` is memory for building, if it has the :func:`memory_bytes` of these segments, because recycled
     memory is much faster than new memory. The segments are in this memory, so it must not be reused before
-    they are copied. ``reading`` is held while objects are read, so units that are built in parallel read in
-    turn.
+    they are copied. ``reading`` is a lock that is held while objects are read. With it, units that are built
+    in parallel read one after another.
 
     Raises ``StorageError`` and :class:`CorruptRecordError`. ``ObjectNotFoundError`` means that batches have
-    left the WAL meanwhile: the segments must be planned again. :class:`CorruptRecordError` means that the
-    objects do not contain the committed batches.
+    left the WAL since the plan was made, so the segments must be planned again. :class:`CorruptRecordError`
+    means that the objects do not contain the committed batches.
     """
     size_bytes = memory_bytes(segments)
     memory = memoryview(into if into is not None and len(into) >= size_bytes else mmap.mmap(-1, size_bytes))
@@ -151,9 +151,8 @@ def _put_markers(segment: PlannedSegment, buffer: memoryview) -> None:
 
 
 def memory_bytes(segments: Iterable[PlannedSegment]) -> int:
-    """Memory in bytes for building. Each segment begins on a page, because files are written faster from
-    there.
-    """
+    """Memory in bytes for building. Each segment begins on a page, because files are written faster from the
+    start of a page."""
     return sum(_whole_pages(segment.size_bytes) for segment in segments)
 
 
@@ -179,8 +178,8 @@ async def _read(
             await scatter(wanted.object_key, wanted.start, targets)
             return
         view = await fetch_once(storage, wanted.object_key, wanted.start, wanted.size_bytes)
-        # The segment's memory pages may be new, and copying then takes many times as long. So a worker does
-        # it, not the event loop.
+        # A worker makes this copy, and not the event loop. The segment's memory pages may be new, and copying
+        # to new pages takes many times as long.
         await workers.run(_lay_out, view, targets)
 
     await side_by_side(read, ranges, in_flight)
@@ -188,7 +187,7 @@ async def _read(
 
 def _lay_out(view: memoryview, targets: Sequence[tuple[int, memoryview]]) -> None:
     for start, target in targets:
-        # The copy is made in pieces, so that other threads get the interpreter in between.
+        # The copy is made in pieces, so that other threads can use the interpreter between two pieces.
         for at in range(0, len(target), _PIECE_BYTES):
             piece = target[at : at + _PIECE_BYTES]
             piece[:] = view[start + at : start + at + len(piece)]
@@ -199,9 +198,9 @@ async def copy_segment(
 ) -> bytes | None:
     """Store a built segment; returns the storage manager's custom metadata.
 
-    ``attempt`` (letters, digits, ``-`` and ``_``, at most 40) distinguishes this copy from those of other
-    tasks with the same plan; the result contains it. A storage manager that does not separate attempts gets
-    the segment under its own name. This is safe because its bytes do not depend on the builder.
+    ``attempt`` (letters, digits, ``-`` and ``_``, at most 40) distinguishes this copy from the copies of
+    other tasks with the same plan. The custom metadata contain it. A storage manager that does not separate
+    attempts gets the segment under its own name. This is safe because its bytes do not depend on the builder.
 
     Raises ``RemoteStorageError``.
     """

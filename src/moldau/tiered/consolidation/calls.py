@@ -42,11 +42,11 @@ class PlanCall(NamedTuple):
     """Plan the next segments."""
 
     engine: str
-    """Name of the caller, which the log and other callers see."""
+    """Name of the caller. It is shown in the log and to other callers."""
     max_bytes: int
     lease_ms: int = 600_000
     topics: Collection[str] | None = None
-    """The topics to plan for; ``None`` for all."""
+    """The topics of the plan; ``None`` for all topics."""
 
 
 class PlacedPlan(NamedTuple):
@@ -68,14 +68,14 @@ class LeaseCall(NamedTuple):
 
     lease_id: UUID
     lease_ms: int = 600_000
-    """The duration of the lease from now on; 0 releases the lease."""
+    """The duration of the lease from now on, in ms; 0 releases the lease."""
     partitions: Collection[TopicIdPartition] | None = None
-    """With a duration of 0 ms, only these partitions are released; ``None`` for all."""
+    """If the duration is 0 ms, only these partitions are released; ``None`` releases all partitions."""
 
 
 class ConsolidationCalls(Protocol):
-    """A leader, as engines see it. A call that fails as a whole raises ``KafkaError``. Every call may be
-    repeated.
+    """A leader, in the form that engines use. A call that fails as a whole raises ``KafkaError``. Every call
+    may be repeated.
 
     UNSUPPORTED_VERSION means that diskless topics have no remote tier on that broker.
     """

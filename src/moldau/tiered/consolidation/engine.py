@@ -1,7 +1,7 @@
 """Consolidation by the broker itself, when no outside engine does it.
 
-Each round makes a plan, builds unit after unit in memory, copies the segments and publishes them. A failed
-unit is abandoned, and planned again in a later round.
+Each round makes a plan, builds one unit after another in memory, copies the segments and publishes them. A
+failed unit is abandoned, and planned again in a later round.
 """
 
 import asyncio
@@ -37,10 +37,11 @@ ENGINE_NAME: Final = "broker"
 DEFAULT_UNIT_BYTES: Final = 64 * 1024**2
 _PUBLISH_TRIES: Final = 3
 _UNITS_AT_A_TIME: Final = 3
-"""Number of units in progress: one is read and built, one is copied, one is published."""
+"""Number of units in progress. One unit is read and built, one unit is copied, and one unit is published."""
 _UNITS_IN_MEMORY: Final = 2
 _PLANS_A_ROUND: Final = 64
-"""Number of plans after which all partitions get their upkeep first, even if there is more to build."""
+"""After this number of plans, all partitions get their upkeep before the next plan, even if there is more to
+build."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteCopies:
-    """The destination of all copies to remote storage, with the rate limit and the meters that they share."""
+    """The destination of all copies to remote storage, with the rate limit and the meters that all copies
+    share."""
 
     storage: RemoteStorageManager
     quota: ByteRateQuota
@@ -78,7 +80,7 @@ class BrokerEngine:
         settings: EngineSettings | None = None,
         is_enabled: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``is_enabled`` is false when an outside engine builds; the upkeep is done nevertheless."""
+        """``is_enabled`` is false when an outside engine builds. The upkeep is done in any case."""
         self._leader = leader
         self._wal_storage = wal_storage
         self._storage = copies.storage
@@ -103,7 +105,7 @@ class BrokerEngine:
     async def run_once(self) -> int:
         """Reconcile the recorded segments, then consolidate. Returns the number of copied bytes.
 
-        Raises only defects.
+        Raises only bugs.
         """
         await self._leader.reconcile_all()
         total = 0
@@ -113,7 +115,7 @@ class BrokerEngine:
                     break
                 done = await self._carry_out_a_plan()
                 if not done:
-                    break  # nothing to do, or an error: do not try again immediately
+                    break  # Nothing to do, or an error. Do not try again immediately.
                 total += done
         finally:
             self._memory.clear()
@@ -130,7 +132,7 @@ class BrokerEngine:
         try:
             await asyncio.gather(*(self._build_units(task) for _ in range(_UNITS_AT_A_TIME)))
         except asyncio.CancelledError:
-            raise  # the node stops; the next leader continues
+            raise  # The node stops. The next leader continues.
         except Exception:
             await self._leader.give_up(plan.lease_id)
             raise
@@ -149,9 +151,9 @@ class BrokerEngine:
     async def _build(self, task: "_Task", segments: Sequence[PlannedSegment]) -> list[BuiltCopy]:
         """Build and copy everything that can be built.
 
-        An error that is caused neither by the store nor by the data is a defect that concerns a single batch.
-        The unit's partitions are then built one by one, so that only the partition with this batch is left
-        out.
+        An error that is not caused by the store or by the data is a bug, which usually concerns a single
+        batch. The unit's partitions are then built one by one, so that only the partition with this batch is
+        left out.
         """
         await self._keep_quota(task, sum(one.size_bytes for one in segments))
         async with self._places.place():
@@ -205,7 +207,7 @@ class BrokerEngine:
         ]
 
     async def _keep_quota(self, task: "_Task", size_bytes: int) -> None:
-        """Wait until this amount may be copied. The lease is renewed meanwhile."""
+        """Wait until this amount may be copied. During the wait the lease is renewed."""
         loop = asyncio.get_running_loop()
         while (wait_s := self._quota.throttle_s(loop.time())) > 0:
             self._leader.renew(task.lease_id, self.settings.lease_ms)
@@ -216,10 +218,12 @@ class BrokerEngine:
         """Use memory of earlier units, or new memory. Fresh pages cost more time than the copy."""
         if self._memory and len(self._memory[-1]) >= size_bytes:
             return self._memory.pop()
-        # Units that are nearly full have similar sizes, so this memory shall have room for the next one, too.
+        # Units that are nearly full have similar sizes. The memory is made large enough for the next such
+        # unit, too.
         is_nearly_full = self.settings.unit_bytes < 2 * size_bytes
         wanted_bytes = max(size_bytes, self.settings.unit_bytes if is_nearly_full else 0)
-        # The memory is not a bytearray, which would be filled with zeros here while the event loop waits.
+        # The memory is not a bytearray. A bytearray would be filled with zeros here while the event loop
+        # waits.
         return memoryview(mmap.mmap(-1, wanted_bytes))
 
     async def _publish(
@@ -244,7 +248,7 @@ class BrokerEngine:
             if not left:
                 break
         for copy in left:
-            # The next round finds a recorded segment that was not pruned, and completes it.
+            # The next round finds the recorded segment that was not pruned, and completes it.
             self._failures.value += 1
             task.given_up.add(copy.partition)
             logger.warning("%s is not published now", copy.partition)

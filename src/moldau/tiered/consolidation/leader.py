@@ -1,8 +1,8 @@
-"""The leader's side of consolidation: plans segments, assigns them to engines, publishes the built ones.
+"""The leader's side of consolidation: plans segments, assigns them to engines, publishes the built segments.
 
-An engine builds segments: it is this broker itself (:mod:`moldau.tiered.consolidation.engine`) or an outside
-engine that calls by RPC. The engine gets a plan with a lease, reports each finished copy, and renews the
-lease while it works. At the end it releases the partitions that are left. Segments of a partition are
+An engine builds segments. The engine is this broker itself (:mod:`moldau.tiered.consolidation.engine`) or an
+outside engine that calls by RPC. The engine gets a plan with a lease, reports each finished copy, and renews
+the lease while it works. At the end it releases the remaining partitions. Segments of a partition are
 published in the order of their offsets. A segment that is copied early waits for the segments before it.
 """
 
@@ -39,9 +39,7 @@ logger = logging.getLogger(__name__)
 _State: Final = RemoteLogSegmentState
 _BATCHES_A_PAGE: Final = 1_000
 _SEGMENTS_A_PLAN: Final = 8
-"""Maximum number of a partition's segments in a plan. This is the work that is lost when an engine
-crashes.
-"""
+"""Maximum number of a partition's segments in a plan. When an engine crashes, this work is lost."""
 _WRITES_MAX: Final = 3
 _FRESH_MS: Final = 1_000
 _AT_A_TIME: Final = 16
@@ -52,7 +50,7 @@ REFUSALS: Final = frozenset({ErrorCode.fenced_leader_epoch, ErrorCode.invalid_up
 
 
 class PlannedWork(NamedTuple):
-    """A segment to be built, and the epoch of the leader that planned it."""
+    """A planned segment, and the epoch of the leader that planned it."""
 
     segment: PlannedSegment
     epoch: int
@@ -85,16 +83,16 @@ class BuiltCopy(NamedTuple):
     epoch: int
     """Epoch of the leader that planned the segment."""
     custom_metadata: bytes | None
-    """Custom metadata of the storage manager. They name the attempt whose objects form the segment."""
+    """Custom metadata of the storage manager. They contain the attempt whose objects form the segment."""
 
 
 class PublishedSegment(NamedTuple):
     """The outcome of publishing a copy.
 
-    NONE: it is published, now or before, or will be published after the copies before it (``is_waiting``).
-    FENCED_LEADER_EPOCH: a former leader planned it. INVALID_UPDATE_VERSION: the plan has expired, or the
-    custom metadata are too large. After the last two errors the copy's objects are not needed. After any
-    other error the report may be repeated.
+    NONE means that the copy is published, now or before, or will be published after the copies before it
+    (``is_waiting``). FENCED_LEADER_EPOCH means that a former leader planned it. INVALID_UPDATE_VERSION means
+    that the plan has expired, or that the custom metadata are too large. After the last two errors the copy's
+    objects are not needed. After any other error the report may be repeated.
     """
 
     segment_id: UUID
@@ -105,9 +103,8 @@ class PublishedSegment(NamedTuple):
 
 @dataclass(slots=True)
 class _Budget:
-    """The remaining size of a plan. Partitions add their segments one after another, so each sees the
-    remaining size.
-    """
+    """The remaining size of a plan. Partitions add their segments one after another, and each partition uses
+    the size that is left."""
 
     left_bytes: int
     gathering: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -148,7 +145,7 @@ class ConsolidationLeader:
     # -- upkeep -------------------------------------------------------------------------------
 
     async def reconcile_all(self) -> None:
-        """For each partition: complete interrupted work, apply retention, delete unneeded segments."""
+        """For each partition, complete interrupted work, apply retention, and delete unneeded segments."""
         self._forget_others()
         for number, one in enumerate(list(self._led().values()), 1):
             if not number % CALLS_A_TURN:
@@ -160,7 +157,7 @@ class ConsolidationLeader:
                 await self._reconciler.delete_unneeded(status.needless)
 
     async def _reconcile(self, led: LedPartition) -> ConsolidationStatus | None:
-        """Reconcile a partition; returns None when that is not possible now."""
+        """Reconcile a partition; returns ``None`` when that is not possible now."""
         partition = led.partition
         for late in self._plans.expire(self._clock.now_ms()):
             logger.warning("%s gave no sign: its plan of %s lapses", late.lease.engine, late.partition)
@@ -224,8 +221,8 @@ class ConsolidationLeader:
     async def plan(
         self, engine: str, *, max_bytes: int, lease_ms: int, topics: Collection[str] | None = None
     ) -> Plan:
-        """Plan the next segments of partitions without a plan in progress, about ``max_bytes``; possibly
-        none.
+        """Plan the next segments of partitions without a plan in progress, about ``max_bytes``; possibly no
+        segment.
 
         The segments are recorded as COPY_SEGMENT_STARTED. Segments that an engine does not report or renew
         within ``lease_ms`` are planned again. ``topics`` limits the plan to these topics. Partitions are left
@@ -275,8 +272,8 @@ class ConsolidationLeader:
             if not await self._is_due(led, status):
                 return ()
             if not status.is_fenced:
-                # After the fence, no older leader can have seen a segment that begins now, so none can treat
-                # it as abandoned.
+                # After the fence, no older leader can know a segment that begins now. Therefore no older
+                # leader can treat it as abandoned.
                 status = self._note(led, ConsolidationStatus.of(await self._reconciler.fence(led)))
             async with budget.gathering:
                 if budget.left_bytes <= 0:
@@ -285,7 +282,7 @@ class ConsolidationLeader:
                 budget.left_bytes -= sum(one.size_bytes for one in gathered)
             return await self._begin(led, lease, status, gathered)
         except (KafkaError, RemoteStorageError, ValueError, OSError) as error:
-            # The recorded segments have no engine now, so the next round deletes them.
+            # No engine builds the recorded segments now, so the next round deletes them.
             logger.info("%s is not planned now: %s", led.partition, error)
             return ()
         except Exception as error:
@@ -356,12 +353,12 @@ class ConsolidationLeader:
     # -- engines ------------------------------------------------------------------------------
 
     def renew(self, lease_id: UUID, lease_ms: int) -> int | None:
-        """The new end of the lease, in ms since the epoch; None when it is over."""
+        """The new end of the lease, in ms since the epoch; ``None`` when the lease has ended."""
         until_ms = self._clock.now_ms() + lease_ms
         return until_ms if self._plans.renew(lease_id, until_ms) else None
 
     async def give_up(self, lease_id: UUID, partitions: Collection[TopicIdPartition] | None = None) -> None:
-        """Abandon an engine's plan, or its part for some partitions, so that other engines can build them."""
+        """Abandon an engine's plan, or some partitions of the plan, so that other engines can build them."""
         ended = self._plans.give_up(lease_id, partitions)
         for plan in ended:
             one = self._led().get(plan.partition)
@@ -457,7 +454,7 @@ class ConsolidationLeader:
     async def _publish_one(self, led: LedPartition, plan: OpenPlan, copied: OpenSegment) -> None:
         metadata = copied.planned.metadata
         if plan.wal_start > metadata.end_offset:
-            return  # all of the segment was deleted meanwhile; the next round deletes its objects
+            return  # all records of the segment were deleted, so the next round deletes its objects
         event = self._reconciler.events.of(metadata, _State.COPY_SEGMENT_FINISHED, copied.custom_metadata)
         for attempt in range(_WRITES_MAX):
             try:

@@ -12,7 +12,7 @@ _PREFIX: Final = "~marker:"
 
 
 def key_of_marker(end: TransactionEnd, timestamp_ms: int) -> str:
-    """The text that a plan contains for a marker, in the place of the key of an object."""
+    """The text that a plan contains for a marker, instead of an object's key."""
     producer_id, producer_epoch, coordinator_epoch, committed = end
     return f"{_PREFIX}{producer_id}:{producer_epoch}:{coordinator_epoch}:{int(committed)}:{timestamp_ms}"
 

@@ -33,9 +33,8 @@ class OpenSegment:
 
 @dataclass(slots=True)
 class OpenPlan:
-    """The next segments of a partition, in the order of their offsets. Each is removed when it is
-    published.
-    """
+    """The next segments of a partition, in the order of their offsets. A segment is removed when it is
+    published."""
 
     partition: TopicIdPartition
     lease: Lease
@@ -60,7 +59,7 @@ class OpenPlans:
         return iter(list(self._plans.values()))
 
     def of(self, partition: TopicIdPartition) -> OpenPlan | None:
-        """The partition's plan, whichever engine has it."""
+        """The partition's plan, of any engine."""
         return self._plans.get(partition)
 
     def own(self, partition: TopicIdPartition) -> set[UUID]:
@@ -86,7 +85,7 @@ class OpenPlans:
         return True
 
     def add(self, plan: OpenPlan) -> None:
-        """Begin a plan of a partition that has none."""
+        """Begin a plan of a partition that has no plan."""
         assert plan.partition not in self._plans
         self._plans[plan.partition] = plan
 

@@ -1,11 +1,11 @@
 """Finds unreferenced objects of remote segments, and deletes them.
 
-Failed and late attempts to build a segment leave such objects: the metadata do not contain the segment, or
+Failed and late attempts to build a segment leave such objects. The metadata do not contain the segment, or
 name the objects of another attempt. An object is checked only when it is older than the grace period, which
 is longer than any job. The leader of the object's partition checks it, after two steps:
 
-1. The leader has written and applied an event of its own, so that it has seen all earlier events.
-2. The coordinator has recorded the leader's epoch, so that no segment of an older leader counts any more.
+1. The leader has written and applied its own event, so it has also applied all earlier events.
+2. The coordinator has recorded the leader's epoch, so no segment of an older leader is valid any more.
 
 The scan works with storage managers that can be listed, such as the built-in one.
 """
@@ -39,7 +39,7 @@ _DELETED_AT_A_TIME: Final = 500
 
 
 class SegmentOrphanScan:
-    """A limited pass over the objects at a time. The next pass continues after it."""
+    """A limited pass over the objects at a time. The next pass continues after the last checked object."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SegmentOrphanScan:
         )
 
     async def run(self) -> int:
-        """Scan once. Returns the number of deleted objects. Raises only defects."""
+        """Scan once. Returns the number of deleted objects. Raises only bugs."""
         try:
             found = await self._list_old()
         except StorageError as error:
@@ -141,5 +141,5 @@ class SegmentOrphanScan:
         if segment is None:
             return True
         if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-            return False  # the segment is being built, or being deleted
+            return False  # The segment is being built, or being deleted.
         return self._storage.attempt_of(segment) != key.attempt

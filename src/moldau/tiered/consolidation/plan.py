@@ -1,7 +1,7 @@
 """Selects the batches of a partition's next segments, and the segments that are built together. Pure.
 
-The plan of a segment contains the positions of its bytes and not the bytes, so that it can be sent to the
-builder.
+The plan of a segment contains the positions of its bytes and not the bytes, so that the plan can be sent to
+the builder.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ __all__ = [
 
 DEFAULT_UNIT_BYTES: Final = 256 * 1024**2
 DEFAULT_GAP_BYTES: Final = 8 * 1024**2
-"""The usual size of an object. A further request costs more than reading unneeded bytes up to this size."""
+"""The usual size of an object. Another request costs more than unneeded bytes up to this size."""
 
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
@@ -64,7 +64,7 @@ class SegmentRules:
     segment_bytes: int = 64 * 1024**2
     """The size at which a segment is complete. A segment is larger only if a single batch is larger."""
     max_age_ms: int = 3_600_000
-    """The age of the oldest batch at which a segment is complete, whatever its size."""
+    """The age of the oldest batch at which a segment of any size is complete."""
 
 
 class GatheredSegment(NamedTuple):
@@ -117,8 +117,8 @@ class SegmentGathering:
         """Returns the segments that are complete now. Raises ``ValueError`` for a batch that does not follow
         the last batch.
 
-        ``aborted`` are the aborted transactions with an offset in the batches. A segment contains all of an
-        aborted transaction or nothing of it, because only the segment's own index contains the abort. Such a
+        ``aborted`` are the aborted transactions with an offset in the batches. A segment contains a whole
+        aborted transaction or no part of it, because only the segment's own index contains the abort. Such a
         segment may be larger than the rules say.
         """
         self._aborted = [(each.first_offset, each.last_offset) for each in aborted]
@@ -156,13 +156,12 @@ class SegmentGathering:
         return complete
 
     def _is_within_aborted(self, offset: int) -> bool:
-        """Whether an aborted transaction has offsets both before ``offset`` and at or after it."""
+        """Whether an aborted transaction has offsets before ``offset`` and also at or after it."""
         return any(first < offset <= last for first, last in self._aborted)
 
     def rest(self, now_ms: int) -> GatheredSegment | None:
-        """The remaining batches as a segment, if they are old enough and the segment's end does not split
-        an aborted transaction.
-        """
+        """The remaining batches as a segment, if they are old enough and if the segment's end does not split
+        an aborted transaction."""
         if self._open is None or now_ms - self._oldest_commit_ms < self._rules.max_age_ms:
             return None
         if self._is_within_aborted(self._open.last_offset + 1):
@@ -226,7 +225,7 @@ class PlannedSegment:
     """A segment to be built and copied: the builder's input, and the identity of its plan."""
 
     metadata: RemoteLogSegmentMetadata
-    """The metadata as recorded in COPY_SEGMENT_STARTED; the storage manager gets it with the copy."""
+    """The metadata in COPY_SEGMENT_STARTED. The storage manager gets them with the copy."""
     runs: tuple[PlannedRun, ...]
     index_interval_bytes: int = 4096
     """The topic's ``index.interval.bytes``."""
@@ -244,7 +243,7 @@ class PlannedSegment:
         index_interval_bytes: int = 4096,
         generations: LogGenerations = FIRST_GENERATION,
     ) -> "PlannedSegment":
-        """``segment_id`` is new: no other plan has used it."""
+        """``segment_id`` must be new. No other plan may have used it."""
         metadata = RemoteLogSegmentMetadata(
             RemoteLogSegmentId.of(partition, segment_id),
             start_offset=gathered.base_offset,
@@ -299,8 +298,9 @@ def lay_out_units(segments: Iterable[PlannedSegment], max_bytes: int = DEFAULT_U
 
     WAL objects contain partitions in the order of (topic id, index). A unit therefore consists of neighbours
     in that order whose segments begin at about the same time: the first segment of each partition, then the
-    second of each, and so on. The leaders and coordinators of the partitions do not matter. The segments of a
-    partition keep the order of their offsets, and earlier units contain the earlier segments.
+    second segment of each partition, and so on. The leaders and coordinators of the partitions do not matter.
+    The segments of a partition keep the order of their offsets, and earlier units contain the earlier
+    segments.
     """
     by_partition: dict[tuple[int, int], list[PlannedSegment]] = {}
     for segment in segments:
@@ -340,7 +340,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """A request for a range, and the runs in it."""
+    """A request for a range of an object, and the runs in this range."""
 
     object_key: str
     start: int

@@ -42,4 +42,4 @@ class LedPartition:
     index_interval_bytes: int = 4096
     generations: LogGenerations = FIRST_GENERATION
     may_copy: bool = True
-    """False means that records stay in the WAL (``remote.log.copy.disable``)."""
+    """If this is False, records stay in the WAL (``remote.log.copy.disable``)."""

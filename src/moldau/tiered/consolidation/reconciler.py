@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 _State: Final = RemoteLogSegmentState
 _STEPS_MAX: Final = 1_000
 NO_EPOCH: Final = -1
-"""An epoch that is older than every leader's, so it fences no leader."""
+"""An epoch that is older than every leader's epoch, so it fences no leader."""
 
 _APPLIED_TIMEOUT_S: Final = 30.0
 
@@ -53,7 +53,7 @@ class ConsolidationStatus:
     wal_size_bytes: int
     wal_batches: int
     is_fenced: bool = True
-    """False means that there was nothing to reconcile and that the coordinator was only read."""
+    """False if there was nothing to reconcile, so that only the coordinator's state was read."""
     needless: Sequence[RemoteLogSegmentMetadata] = ()
     """Segments to be deleted. The next round may find more."""
 
@@ -124,7 +124,7 @@ class SegmentReconciler:
         """Fence older leaders, complete their interrupted work, and move the log start past expired segments.
 
         Raises FENCED_LEADER_EPOCH when there is a newer leader, and ``KafkaError`` or ``RemoteStorageError``
-        when a call fails. Completed steps remain; the next round does the other steps.
+        when a call fails. Completed steps remain completed. The next round does the other steps.
         """
         partition = led.partition
         if not self.metadata.is_ready(partition):
@@ -168,9 +168,8 @@ class SegmentReconciler:
         gauges.delete_lag_bytes = sum(one.segment_size_bytes for one in needless)
 
     def measure_backlog(self, led: LedPartition, wal_size_bytes: int) -> None:
-        """Set the copy lag to the whole segments in the WAL. The remaining bytes count like Kafka's active
-        segment.
-        """
+        """Set the copy lag to the number of whole segments in the WAL. The remaining bytes count like Kafka's
+        active segment."""
         gauges = self._meters.gauges(led.partition.topic, led.partition.partition)
         gauges.copy_lag_segments = max(0, wal_size_bytes) // led.rules.segment_bytes
         gauges.copy_lag_bytes = gauges.copy_lag_segments * led.rules.segment_bytes
@@ -184,8 +183,8 @@ class SegmentReconciler:
         return here
 
     async def fence(self, led: LedPartition) -> PrunedPartition:
-        """Fence, so that no older leader can move the partition's state. Returns the state, with the metadata
-        up to that point.
+        """Fence, so that no older leader can move the partition's state. Returns the state, after the
+        metadata up to that point have arrived.
 
         Raises ``TimeoutError`` when the metadata do not arrive.
         """
@@ -200,9 +199,10 @@ class SegmentReconciler:
     async def _adopt(
         self, led: LedPartition, segment: RemoteLogSegmentMetadata, wal_start: int
     ) -> PrunedPartition:
-        """Prune the WAL up to the end of a segment that another leader finished but perhaps did not prune.
+        """Prune the WAL up to the end of a segment that another leader has finished. That leader may not have
+        pruned.
 
-        The segment's event is written again, so that the prune can name a position that includes it.
+        The segment's event is written again, so that the prune can name a position that includes the event.
         """
         position = await self.metadata.update_remote_log_segment_metadata(
             self.events.of(segment, _State.COPY_SEGMENT_FINISHED)
@@ -221,8 +221,8 @@ class SegmentReconciler:
             moved = here.error is ErrorCode.invalid_update_version and here.wal_start_offset > wal_start
             if not moved:
                 break
-            # Records were deleted meanwhile, or this step was done before. The start must still be moved to
-            # the segment's end.
+            # Records were deleted in the meantime, or this step was done before. The start must still be
+            # moved to the segment's end.
             wal_start = here.wal_start_offset
             if wal_start > segment.end_offset:
                 return here._replace(error=ErrorCode.none, message=None)
@@ -250,9 +250,9 @@ class SegmentReconciler:
     async def discard(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Delete a segment in any state. Raises ``RemoteStorageError``.
 
-        Returns False while the record that freed it is not saved; the next round continues.
+        Returns False while the record that freed the segment is not saved. The next round continues.
         """
-        # No saved state has readers of a copy that was never finished.
+        # A copy that was never finished has no readers in any saved state.
         is_unread = segment.state is _State.COPY_SEGMENT_STARTED
         try:
             if segment.state is not _State.DELETE_SEGMENT_STARTED:
@@ -267,7 +267,7 @@ class SegmentReconciler:
                 self.events.of(segment, _State.DELETE_SEGMENT_FINISHED)
             )
         except (IllegalTransitionError, RemoteResourceNotFoundError) as error:
-            # Another broker has changed its state meanwhile.
+            # Another broker has changed the segment's state in the meantime.
             logger.info("%s is not to be deleted here: %s", segment.id, error)
         return True
 

@@ -1,7 +1,7 @@
 """The offset below which retention deletes the remote part of a diskless partition. Pure.
 
-The coordinator applies retention to the part in the WAL when the remote part no longer exists, because
-records are deleted from the oldest on, whatever their timestamps.
+Records are always deleted in the order of their offsets, and not by their timestamps. Therefore the
+coordinator applies retention to the part in the WAL only when the remote part no longer exists.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ def readable_chain(
     segments: Iterable[RemoteLogSegmentMetadata], from_offset: int, to_offset: int
 ) -> list[RemoteLogSegmentMetadata]:
     """Finished segments with the offsets in ``[from, to)``. Each segment continues at the end of the previous
-    one.
+    segment.
 
     The list ends early at a gap.
     """
@@ -49,7 +49,7 @@ def expired_before(
     wal_size_bytes: int,
     now_ms: int,
 ) -> int | None:
-    """The log start according to retention, within the remote part; None when no segment has expired.
+    """The log start according to retention, within the remote part; ``None`` when no segment has expired.
 
     ``chain`` is the result of :func:`readable_chain` from the log start on.
     """
@@ -62,7 +62,7 @@ def expired_before(
 def _newest_ms(segment: RemoteLogSegmentMetadata) -> int:
     """Records without a timestamp have the age of their segment, which consolidation has just created.
 
-    Classic topics follow Kafka, where such a segment is older than any limit.
+    For classic topics Moldau does the same as Kafka, where such a segment is older than any limit.
     """
     newest_ms = segment.max_timestamp_ms
     return newest_ms if newest_ms > NO_TIMESTAMP else segment.event_timestamp_ms

@@ -1,20 +1,20 @@
 """Rules for recorded segments of a diskless partition: adopt, discard, delete. Pure.
 
-The rules keep every record readable at any moment, even when several brokers take themselves for the leader:
+The rules keep every record readable at any moment, even when several brokers act as the leader:
 
 1. A leader *fences* at the coordinator before it acts. The coordinator then has the leader's epoch, so it
-accepts no prune of an older leader any more. The metadata that the leader reads afterwards, up to the
-position that the coordinator names, contain every segment on which a prune was ever based.
+   accepts no prune of an older leader any more. After that, the leader reads the metadata up to the position
+   that the coordinator names. They contain every segment on which a prune was ever based.
 2. ``wal_start`` moves only to the end of a finished segment that contains it.
-3. A segment whose copy has not finished is discarded only if two conditions hold. It was seen before the
-fence, so no newer leader can have begun it. And it is unfinished after the fence, so no prune was, or will
-be, based on it.
-4. A finished segment is deleted only when it lies wholly below ``log_start``, or when another finished
-segment contains all of its records. Both conditions stay true permanently, for every broker.
+3. A segment whose copy has not finished is discarded only if two conditions hold. It existed before the
+   fence, so no newer leader can have begun it. And it is unfinished after the fence, so no prune was, or will
+   be, based on it.
+4. A finished segment is deleted only when it is entirely below ``log_start``, or when another finished
+   segment contains all of its records. These two conditions stay true permanently, for every broker.
 5. A segment with records of a lost end of the log is never adopted, and covers no other segment. After a
-restore the metadata of segments may be newer than the saved end of the partition: such a segment has records
-of an earlier generation at offsets that belong to a later one. It is deleted. Its other records are still in
-the WAL, because no saved prune was based on it.
+   restore the metadata of segments may be newer than the saved end of the partition. Such a segment has
+   records of an earlier generation at offsets that belong to a later generation. It is deleted. Its other
+   records are still in the WAL, because no saved prune was based on it.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -36,7 +36,8 @@ class Steps(NamedTuple):
     """Actions on recorded segments. They are carried out in this order."""
 
     adopt: RemoteLogSegmentMetadata | None
-    """For a finished segment that contains ``wal_start``: prune up to its end, and decide again."""
+    """For a finished segment that contains ``wal_start``: prune up to the segment's end, then decide again.
+    """
     discard: tuple[RemoteLogSegmentMetadata, ...]
     """Record that the deletion began, delete the objects, record that the deletion is finished."""
 
@@ -52,8 +53,8 @@ def decide(
 ) -> Steps:
     """Decide on the actions for ``segments``, which are the segments after the fence.
 
-    ``lineage`` are the generations of the partition. ``own`` are the segments that this leader is building
-    under its plans.
+    ``lineage`` contains the generations of the partition. ``own`` contains the segments that this leader is
+    building under its plans.
     """
     finished = of_lineage(segments, lineage)
     adopt = max(
@@ -77,7 +78,8 @@ def decide(
 def of_lineage(
     segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage
 ) -> list[RemoteLogSegmentMetadata]:
-    """The finished segments with records of the log, without those of a lost end of it."""
+    """The finished segments with records of the log. Segments with records of a lost end of the log are left
+    out."""
     finished = (one for one in segments if one.state is _State.COPY_SEGMENT_FINISHED)
     return [one for one in finished if is_of_lineage(one, lineage, 0)]
 
@@ -85,7 +87,7 @@ def of_lineage(
 def _is_rest(
     segment: RemoteLogSegmentMetadata, seen_before_fence: Collection[UUID], own: Collection[UUID]
 ) -> bool:
-    """Whether the segment is left over from an interrupted copy or deletion."""
+    """Whether the segment remains from an interrupted copy or deletion."""
     if segment.state is _State.DELETE_SEGMENT_STARTED:
         return True
     unfinished = segment.state is _State.COPY_SEGMENT_STARTED
@@ -93,9 +95,10 @@ def _is_rest(
 
 
 def _covered(finished: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-    """Segments whose records are all in another segment. Of equal segments, all but one are returned."""
-    # In this order only an earlier segment can cover a segment, and it is enough to check the one with the
-    # highest end.
+    """Segments whose records are all in another segment. If several segments are equal, one of them is not
+    returned."""
+    # In this order only an earlier segment can cover a segment. Only the segment with the highest end must be
+    # checked.
     ordered = sorted(finished, key=lambda one: (one.start_offset, -one.end_offset, one.id.id))
     covered: list[RemoteLogSegmentMetadata] = []
     farthest = -1

@@ -1,1 +1,2 @@
-"""The metadata of remote segments: their events, the topic that stores them, and the caches built from it."""
+"""The metadata of remote segments: their events, the topic that stores the events, and the caches built from
+them."""

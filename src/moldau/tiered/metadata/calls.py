@@ -1,7 +1,7 @@
 """The calls of brokers to the leader of a partition of ``__remote_log_metadata`` (APIs 11662 and 11663).
 
-Brokers read events from the leader by Fetch. REQUEST_TIMED_OUT as the answer to an append means that the
-append's outcome is unknown. Every other error means that nothing was appended.
+Brokers read events from the leader by Fetch. If an append is answered with REQUEST_TIMED_OUT, its outcome is
+unknown. Every other error means that nothing was appended.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class AppendEventCall(NamedTuple):
 
 
 class EventOffsetsCall(NamedTuple):
-    """Request the offsets of a metadata partition, and the end of ``epoch`` in it."""
+    """Request the offsets of a metadata partition, and the end of ``epoch`` in that partition."""
 
     metadata_partition: int
     metadata_leader_epoch: int
@@ -45,7 +45,7 @@ class EventOffsetsCall(NamedTuple):
 
 
 class MetadataPartitionCalls(Protocol):
-    """The metadata partitions that a broker leads, as other brokers call them.
+    """The interface that other brokers use for the metadata partitions that a broker leads.
 
     A call raises ``KafkaError``: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
     """

@@ -1,5 +1,5 @@
-"""Follows a partition of ``__remote_log_metadata``: writes its events to the store first, then applies them
-in memory.
+"""Follows a partition of ``__remote_log_metadata``. It writes each event to the store, and then applies it in
+memory.
 
 Memory contains only the partitions that this broker uses. They are loaded from the store between two batches
 of events, so that there is no gap between the loaded state and the next events. A follower that fails (no
@@ -44,15 +44,14 @@ T = TypeVar("T")
 
 READ_BYTES: Final = 1 << 18
 WORK_A_TURN: Final = 500
-"""Number of events, and leader epochs in them, that are applied in a turn of the event loop: a few
-milliseconds.
-"""
+"""Number of events, and leader epochs in them, that are applied in a turn of the event loop. It takes a few
+milliseconds."""
 LOGGED_MAX: Final = 10
 """Maximum number of unreadable records of a read that are logged one by one."""
 BACKOFF_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 LATE_AFTER_FAILURES: Final = 5
-"""Number of failures after which a delay is logged: a second and a half."""
+"""Number of failures after which a delay is logged. This is after a second and a half."""
 
 
 class StoreCalls(Protocol):
@@ -62,9 +61,8 @@ class StoreCalls(Protocol):
     """Incremented when the store was dropped and created again."""
 
     async def call(self, generation: int, function: Callable[..., T], *arguments: Any) -> T:
-        """Run ``function(store, *arguments)``. Raises :class:`StoreRenewedError` when the generation is
-        another one.
-        """
+        """Run ``function(store, *arguments)``. Raises :class:`StoreRenewedError` when the store has another
+        generation."""
         ...
 
 
@@ -79,9 +77,8 @@ RETRIED: Final = (RemoteStorageError, KafkaError, apsw.Error, OSError, StoreRene
 
 
 class FollowedPartition:
-    """A partition's segments in memory. ``ready_at`` is the offset of the metadata partition that must be
-    reached first.
-    """
+    """A partition's segments in memory. The partition is ready when the metadata partition's events up to
+    ``ready_at`` are applied."""
 
     __slots__ = ("cache", "ready", "ready_at")
 
@@ -142,7 +139,7 @@ class MetadataFollower:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def close(self) -> None:
-        """Stop following. Waiting writers get the result that their outcome is unknown."""
+        """Stop following. For waiting writers, the outcome becomes unknown."""
         self._closed = True
         self._moved.set()
         if self._task is not None:
@@ -159,7 +156,7 @@ class MetadataFollower:
     # Calls of the manager
 
     def want(self, partition: TopicIdPartition, *, afresh: bool = False) -> None:
-        """Load a partition, and keep it in memory from then on.
+        """From now on, keep a partition in memory, which is loaded from the store.
 
         With ``afresh`` it is not ready before all events that are acknowledged by now are applied.
         """
@@ -172,12 +169,12 @@ class MetadataFollower:
             self._wake.set()
 
     def catch_up(self) -> None:
-        """Call ``on_caught_up`` once more when all events are applied, for a new user."""
+        """For a new user, call ``on_caught_up`` once more when all events are applied."""
         self._is_behind = True
         self._wake.set()
 
     def drop(self, partition: TopicIdPartition) -> None:
-        """Drop a partition. While the partition is being deleted it is kept."""
+        """Drop a partition. A partition that is being deleted stays until its deletion has finished."""
         self._held.discard(partition)
         if partition not in self.deletions:
             self._wanted.pop(partition, None)
@@ -186,7 +183,7 @@ class MetadataFollower:
     def _forget(self, partition: TopicIdPartition) -> None:
         followed = self.followed.pop(partition, None)
         if followed is not None:
-            followed.ready.set()  # waiting callers see that the partition was dropped
+            followed.ready.set()  # Waiting callers learn that the partition was dropped.
         self._moved.set()
 
     @property
@@ -199,7 +196,7 @@ class MetadataFollower:
         return found is not None and found.ready.is_set()
 
     async def until_loaded(self, partition: TopicIdPartition) -> FollowedPartition | None:
-        """The partition once it is ready; None when it was not requested or is no longer requested."""
+        """The partition once it is ready; ``None`` when the partition is not, or no longer, requested."""
         while not self._closed:
             found = self.followed.get(partition)
             if found is not None:
@@ -230,7 +227,7 @@ class MetadataFollower:
         """Encloses a write and the wait for it, because the event may be applied here before its writer knows
         its offset.
 
-        Within it, the follower remembers dropped events for callers that begin to wait later.
+        Inside it, the follower remembers dropped events for callers that begin to wait later.
         """
         self._writers += 1
         try:
@@ -259,7 +256,8 @@ class MetadataFollower:
 
     def _failed(self, error: Exception, *, exc_info: bool = False) -> None:
         self._failures += 1
-        # Shortly after a broker's start it may not lead the partition yet, which is no news for operators.
+        # Shortly after its start, a broker may not lead the partition yet. Operators need no message about
+        # that.
         is_news = self.problem != str(error) and not isinstance(error, RemoteMetadataNotReadyError)
         if is_news or self._failures == LATE_AFTER_FAILURES:
             logger.warning(
@@ -271,7 +269,7 @@ class MetadataFollower:
         self.problem, self._failures = None, 0
 
     async def _prepare(self) -> None:
-        """Find the next offset to read, and load the requested partitions as they are at this offset."""
+        """Find the next offset to read, and load the requested partitions in their state at this offset."""
         wanted = dict(self._wanted)
         applied = await self._ask(MetadataStore.applied, self.partition)
         offsets = await self._topic.offsets(self.partition, applied.epoch)
@@ -292,8 +290,8 @@ class MetadataFollower:
         self._is_behind |= behind
         self.position = position
         for followed in self._unready:
-            # The end for which these partitions wait may come from an earlier leader, and other replicas may
-            # not have it.
+            # These partitions wait for an end offset that may come from an earlier leader. Other replicas may
+            # not have this offset.
             followed.ready_at = offsets.log_end_offset
         for partition, wish in again.items():
             keep_ready = not behind and wish is None
@@ -311,8 +309,8 @@ class MetadataFollower:
 
     async def _step(self) -> None:
         while wanted := dict(self._wanted):
-            # The end offset is requested after the partitions were, so all events of earlier leaders are
-            # before it.
+            # The end offset is requested after the partitions are requested, so all events of earlier leaders
+            # are before it.
             end_offset = (await self._topic.offsets(self.partition)).log_end_offset
             for partition, wish in wanted.items():
                 await self._load(partition, end_offset, wish, keep_ready=False)
@@ -453,7 +451,8 @@ def _decoded(partition: int, records: Sequence[tuple[int, bytes]]) -> Iterator[t
         try:
             yield offset, decode_event(value)
         except ProtocolError as error:
-            # The record comes from a later version or another implementation. The events around it are valid.
+            # The record comes from a later version or another implementation. The events before and after it
+            # are valid.
             skipped_count += 1
             if skipped_count <= LOGGED_MAX:
                 logger.error("record %d of __remote_log_metadata-%d is skipped: %s", offset, partition, error)

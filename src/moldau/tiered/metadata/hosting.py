@@ -10,7 +10,7 @@ __all__ = ["HostedMetadata", "MetadataHosting", "NoMetadataHosting"]
 
 
 class MetadataHosting(Protocol):
-    """Metadata that are stored in partitions of a topic; this broker may lead such partitions.
+    """Metadata that are stored in partitions of a topic. This broker may lead such partitions.
 
     The topic-based manager implements it itself.
     """
@@ -33,14 +33,13 @@ class MetadataHosting(Protocol):
         ...
 
     def notice(self) -> str | None:
-        """A fault in spite of which the manager continues, in a sentence; ``None`` without a fault."""
+        """A fault that does not stop the manager, in a sentence; ``None`` without a fault."""
         ...
 
 
 class NoMetadataHosting:
-    """The hosting for a manager that is a plug-in. Its metadata are elsewhere, and any broker deletes
-    remote data.
-    """
+    """The hosting for a manager that is a plug-in. Its metadata are in another place, and any broker deletes
+    remote data."""
 
     tells_of_removals = False
 

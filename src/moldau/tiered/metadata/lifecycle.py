@@ -1,8 +1,8 @@
 """The states of a remote segment and of a deleted partition's remote data, as tables. Pure.
 
-Names and numbers are Kafka's (``RemoteLogSegmentState``, ``RemotePartitionDeleteState``). To write a state
-again is allowed and changes nothing. A writer that got no answer to its event, or the writer's successor,
-repeats the event.
+Names and numbers are Kafka's (``RemoteLogSegmentState``, ``RemotePartitionDeleteState``). A repeated write of
+the same state is allowed and changes nothing. A writer that got no answer to its event, or the writer's
+successor, repeats the event.
 """
 
 import enum
@@ -52,7 +52,7 @@ SEGMENT_TRANSITIONS: Final[Mapping[RemoteLogSegmentState | None, frozenset[Remot
     _Segment.DELETE_SEGMENT_STARTED: frozenset({_Segment.DELETE_SEGMENT_FINISHED}),
     _Segment.DELETE_SEGMENT_FINISHED: frozenset(),
 }
-"""For each state, its possible successors. None stands for a segment that does not exist yet."""
+"""For each state, its possible successors. ``None`` means that the segment does not exist yet."""
 
 PARTITION_DELETE_TRANSITIONS: Final[
     Mapping[RemotePartitionDeleteState | None, frozenset[RemotePartitionDeleteState]]
@@ -62,7 +62,7 @@ PARTITION_DELETE_TRANSITIONS: Final[
     _Partition.DELETE_PARTITION_STARTED: frozenset({_Partition.DELETE_PARTITION_FINISHED}),
     _Partition.DELETE_PARTITION_FINISHED: frozenset(),
 }
-"""For each state, its possible successors. None stands for a partition that is not deleted."""
+"""For each state, its possible successors. ``None`` means that the partition is not deleted."""
 
 
 class IllegalTransitionError(ValueError):

@@ -1,4 +1,4 @@
-"""The leader epoch of an offset, as readers of a partition's remote segments see it. Pure.
+"""The leader epoch of an offset, for readers of a partition's remote segments. Pure.
 
 For diskless partitions, :class:`moldau.cluster.image.log_generations.LogGenerations` is the lineage.
 """
@@ -14,18 +14,17 @@ class Lineage(Protocol):
     """The epochs of a partition's records."""
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch in which ``offset`` was written; None below all known epochs."""
+        """The epoch in which ``offset`` was written; ``None`` below all known epochs."""
         ...
 
     def end_of_epoch(self, epoch: int) -> int | None:
-        """The offset after the epoch's last record; None for the latest epoch, which has no end."""
+        """The offset after the epoch's last record; ``None`` for the latest epoch, which has no end."""
         ...
 
 
 class LogLineage:
-    """Lineage of a classic partition: its leader epoch checkpoint, which covers all offsets from the log's
-    start on.
-    """
+    """Lineage of a classic partition: the partition's leader epoch checkpoint, which covers all offsets from
+    the log's start on."""
 
     def __init__(self, epochs: LeaderEpochs) -> None:
         self._epochs = epochs

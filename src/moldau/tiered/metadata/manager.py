@@ -1,9 +1,9 @@
 """The remote log metadata manager (KIP-405's ``RemoteLogMetadataManager``): the set of remote segments.
 
-Writes are asynchronous and strongly consistent. When a write has returned, it is durable and reads through
-the same manager see it (read-your-writes). Reads are answered at once, from the manager's state of the
-partitions that this broker leads or follows. The default of ``remote.log.metadata.manager.class.name`` is the
-topic-based manager.
+Writes are asynchronous and strongly consistent. When a write has returned, it is durable and later reads
+through the same manager include it (read-your-writes). Reads are answered at once, from the manager's state
+of the partitions that this broker leads or follows. The default of ``remote.log.metadata.manager.class.name``
+is the topic-based manager.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,28 +40,29 @@ class RemoteMetadataNotReadyError(RemoteStorageError):
 class RemoteMetadataUnknownOutcomeError(RemoteStorageError):
     """It is unknown whether an event was written.
 
-    To write the same event again is harmless, because a state may follow itself, and shows the outcome.
+    The writer may write the same event again. A state may follow itself, so the repetition is harmless, and
+    it shows the outcome.
     """
 
 
 class MetadataPosition(NamedTuple):
     """The position of an event in ``__remote_log_metadata``. A reader that has applied this position has
-    seen the event.
-    """
+    applied the event."""
 
     partition: int
     offset: int
 
 
 NO_POSITION: Final = MetadataPosition(-1, -1)
-"""Position of a manager that has no positions. Its writes are visible to every reader at once."""
+"""Position for a manager that has no positions. The writes of such a manager are visible to every reader at
+once."""
 
 
 class RemoteLogMetadataManager(Protocol):
     """KIP-405's metadata manager.
 
-    Reads raise :class:`RemoteMetadataNotReadyError` for a partition that is not loaded. Only segments in
-    COPY_SEGMENT_FINISHED answer reads by offset. Illegal changes of state raise ``IllegalTransitionError``.
+    Reads raise :class:`RemoteMetadataNotReadyError` for a partition that is not loaded. Reads by offset
+    return only segments in COPY_SEGMENT_FINISHED. Illegal changes of state raise ``IllegalTransitionError``.
     """
 
     async def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> MetadataPosition:
@@ -82,8 +83,8 @@ class RemoteLogMetadataManager(Protocol):
     ) -> MetadataPosition:
         """Record the progress of removing a partition's remote data.
 
-        DELETE_PARTITION_FINISHED removes the partition. From DELETE_PARTITION_MARKED until then its segments
-        stay listed, on this broker and after a restart.
+        DELETE_PARTITION_FINISHED removes the partition. Between DELETE_PARTITION_MARKED and
+        DELETE_PARTITION_FINISHED its segments stay listed, on this broker and after a restart.
         """
         ...
 
@@ -102,16 +103,18 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
-        """The highest offset of a leader epoch that has been copied, COPY_SEGMENT_FINISHED or later."""
+        """The highest offset of a leader epoch that has been copied. Segments count from
+        COPY_SEGMENT_FINISHED on."""
         ...
 
     def list_remote_log_segments(
         self, partition: TopicIdPartition, epoch: int | None = None
     ) -> Sequence[RemoteLogSegmentMetadata]:
-        """All segments that are not DELETE_SEGMENT_FINISHED, or those of one epoch, by start offset.
+        """All segments that are not DELETE_SEGMENT_FINISHED, or only the segments of one epoch, by start
+        offset.
 
         Without an epoch the result includes segments that no epoch refers to any more, because a later copy
-        covers them. The sequence is a snapshot: later events do not change it.
+        covers them. The sequence is a snapshot, so later events do not change it.
         """
         ...
 
@@ -122,7 +125,8 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Whether the partition's metadata are loaded up to the end that they had at the assignment."""
+        """Whether the partition's metadata are loaded, up to the end that the metadata had at the
+        assignment."""
         ...
 
     async def wait_ready(self, partition: TopicIdPartition) -> None:
@@ -132,17 +136,19 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     async def wait_applied(self, position: MetadataPosition) -> None:
-        """Return when reads on this broker see the event at ``position`` (at once for :data:`NO_POSITION`).
+        """Return when reads on this broker include the event at ``position`` (at once for
+        :data:`NO_POSITION`).
 
-        With it, a replica that did not write an event avoids answering from an older state.
+        A replica that did not write the event calls it, so that the replica does not answer from an older
+        state.
         """
         ...
 
     def remote_partition_deletions(self) -> Sequence[RemotePartitionDeleteMetadata]:
-        """Unfinished removals, of the metadata partitions that this broker follows.
+        """Unfinished removals in the metadata partitions that this broker follows.
 
         A partition remover resumes these deletions after a restart. The partitions stay listed until
-        FINISHED.
+        DELETE_PARTITION_FINISHED.
         """
         ...
 
@@ -160,11 +166,11 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def on_stop_partitions(self, partitions: Collection[TopicIdPartition]) -> None:
-        """Release the metadata of partitions that this broker no longer has."""
+        """Release the metadata of partitions that have left this broker."""
         ...
 
     async def close(self) -> None:
-        """Stop following; waiting writers get :class:`RemoteMetadataUnknownOutcomeError`."""
+        """Stop following. Waiting writers get :class:`RemoteMetadataUnknownOutcomeError`."""
         ...
 
 
@@ -172,6 +178,6 @@ MetadataManagerMaker: TypeAlias = Callable[[Mapping[str, str], Machine, Meters],
 """The function that ``remote.log.metadata.manager.class.name`` names as a dotted path.
 
 It is called with the broker's keys under ``remote.log.metadata.manager.impl.prefix`` (without that prefix)
-and ``broker.id``, ``cluster.id`` and ``log.dir``, as Kafka passes them to ``configure``; and with the
-machine's ports and meters. It raises :class:`RemoteStorageError` that names an invalid key.
+and ``broker.id``, ``cluster.id`` and ``log.dir``, as Kafka passes them to ``configure``. It also gets the
+machine's ports and meters. For an invalid key it raises :class:`RemoteStorageError`, which names the key.
 """

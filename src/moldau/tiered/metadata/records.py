@@ -1,8 +1,8 @@
 """Records of ``__remote_log_metadata`` in Kafka's released format, and the events in them. Pure.
 
-A record has no key; its value is a frame (version 1, type, version: unsigned varints) and the body. Type 3
-does not occur in a log. It is a segment within its partition's stored state, which the rows of the local
-cache use.
+A record has no key. Its value is a frame (version 1, type, version: unsigned varints) and the body. Type 3
+does not occur in a log. It is a segment within its partition's stored state, and the rows of the local cache
+contain it.
 """
 
 from collections.abc import Sequence
@@ -188,7 +188,7 @@ def decode_event(value: Buffer) -> RemoteLogMetadata:
 
 
 def encode_snapshot(metadata: RemoteLogSegmentMetadata) -> bytes:
-    """A segment in its partition's stored state; the surrounding state identifies the partition."""
+    """A segment in its partition's stored state. The stored state around it identifies the partition."""
     return RECORDS.encode(
         RemoteLogSegmentMetadataSnapshotRecord(
             segment_id=metadata.id.id,
@@ -227,7 +227,7 @@ def _segment(id: RemoteLogSegmentId, record: _SegmentRecord) -> RemoteLogSegment
         record.broker_id,
         record.event_timestamp_ms,
         record.segment_size_in_bytes,
-        tuple(epochs),  # Kafka writes these fields in the order of a hash map
+        tuple(epochs),  # Kafka writes these fields in the order of a hash map.
         record.custom_metadata,
         RemoteLogSegmentState(record.remote_log_segment_state),
         record.txn_index_empty,

@@ -1,15 +1,15 @@
 """The remote segments of a partition, found by leader epoch and offset. Pure.
 
-Copies of the same records may overlap. A leader that did not know its predecessor's copies makes its own, and
-a retried consolidation leaves a duplicate. Within an epoch, only finished segments that no other finished
-segment covers are searched. Their starts and their ends both ascend. An offset is therefore either in the
-segment with the greatest start at or before it, or in none. The other segments (Kafka's *unreferenced*
-segments) stay listed for deletion. They are searched again when the segment that covers them is deleted, so a
-record is found as long as any finished segment contains it.
+Copies of the same records may overlap. A leader that did not know its predecessor's copies makes its own
+copies, and a retried consolidation leaves a duplicate. Within an epoch, only finished segments that no other
+finished segment covers are searched. Their starts and their ends are in ascending order. Therefore only the
+segment with the greatest start at or before an offset can contain this offset. The other segments (Kafka's
+*unreferenced* segments) stay listed for deletion. They are searched again when the segment that covers them
+is deleted, so a record is found as long as any finished segment contains it.
 
 The cache's answers depend only on the segments and their states, and not on the order of their events. Of two
-copies of the same range, the copy that finished last is read; if both finished at the same time, the copy
-with the greater id.
+copies of the same range, the copy that finished last is read. If both copies finished at the same time, the
+copy with the greater id is read.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -23,13 +23,12 @@ from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 __all__ = ["SegmentCache", "epoch_ranges"]
 
 EPOCHS_A_STEP: Final = 250
-"""Number of a segment's leader epochs that are changed without a break: some milliseconds."""
+"""Number of a segment's leader epochs that are changed without a break. It takes some milliseconds."""
 
 
 class _Range(NamedTuple):
-    """A finished segment within an epoch: its offsets, both inclusive, and its precedence over a segment
-    with the same range.
-    """
+    """A finished segment within an epoch: its first and last offset, and its precedence over a segment with
+    the same range."""
 
     start: int
     end: int
@@ -79,9 +78,8 @@ class _EpochState:
         self.referenced[first:last] = [new]
 
     def remove(self, id: UUID, start: int) -> None:
-        """Remove a finished segment from ``start`` on. Segments that only this segment covered are read
-        again.
-        """
+        """Remove a finished segment from ``start`` on. Segments that were covered by this segment alone are
+        read again."""
         if self.covered.pop(id, None) is not None:
             return
         index = bisect_left(self.starts, start)
@@ -129,11 +127,11 @@ class SegmentCache:
             pass
 
     def put_in_steps(self, metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
-        """Like :meth:`put`, in steps of ``EPOCHS_A_STEP`` leader epochs, because a segment may have very
-        many.
+        """Set a segment's state like :meth:`put`, in steps of ``EPOCHS_A_STEP`` leader epochs, because a
+        segment may have very many.
 
-        Between two steps, an epoch that was not reached yet does not have the segment, or has its previous
-        state. Only one change is made at a time.
+        Between two steps, the later epochs do not have the segment, or have its previous state. Only one
+        change is made at a time.
         """
         id = metadata.id.id
         known = self._segments.get(id)
@@ -156,9 +154,8 @@ class SegmentCache:
                 self.raise_highest(epoch, end)
 
     def raise_highest(self, epoch: int, offset: int) -> None:
-        """Record that an epoch was copied up to ``offset``. This stays even when its segments no longer
-        exist.
-        """
+        """Record that an epoch was copied up to ``offset``. The offset is kept even when the epoch's segments
+        no longer exist."""
         if offset > self._highest.get(epoch, -1):
             self._highest[epoch] = offset
 
@@ -202,11 +199,11 @@ class SegmentCache:
         return None
 
     def highest_offset(self, epoch: int) -> int | None:
-        """The highest offset of an epoch that was ever copied; None when there is none."""
+        """The highest offset of an epoch that was ever copied; ``None`` when no offset was copied."""
         return self._highest.get(epoch)
 
     def list(self, epoch: int | None = None) -> tuple[RemoteLogSegmentMetadata, ...]:
-        """All segments, or those with records of an epoch, by start offset."""
+        """All segments, or only the segments with records of an epoch, by start offset."""
         if epoch is None:
             return tuple([self._segments[id] for _, _, id in self._order])
         state = self._epochs.get(epoch)

@@ -1,7 +1,7 @@
 """Metadata of remote segments: the values that the metadata manager stores. Pure.
 
-The names are Kafka's (``RemoteLogSegmentId``, ``RemoteLogSegmentMetadata``, ...). Offsets are inclusive on
-both ends; times are milliseconds since the epoch.
+The names are Kafka's (``RemoteLogSegmentId``, ``RemoteLogSegmentMetadata``, ...). First and last offsets are
+inclusive. Times are milliseconds since the epoch.
 """
 
 from collections.abc import Sequence
@@ -76,8 +76,8 @@ class RemoteLogSegmentMetadata:
     ``leader_epochs`` contains, in order, each leader epoch with records in the segment and the epoch's first
     offset within it. There is at least one entry, and the first entry starts at ``start_offset``.
     ``segment_size_bytes`` is the size of the log file without its indexes (an int32 on the wire).
-    ``custom_metadata`` belong to the storage manager; they are None until the copy has finished, or when
-    there are none.
+    ``custom_metadata`` belong to the storage manager. They are ``None`` until the copy has finished, or when
+    the storage manager has none.
     """
 
     id: RemoteLogSegmentId
@@ -108,8 +108,8 @@ class RemoteLogSegmentMetadata:
     def with_update(self, update: "RemoteLogSegmentMetadataUpdate") -> "RemoteLogSegmentMetadata":
         """This segment after an event. Raises IllegalTransitionError for an undefined change of state.
 
-        Existing custom metadata are kept when the event has none, because they are needed to find the objects
-        while the segment is deleted.
+        If the event has no custom metadata, the existing custom metadata are kept. They are needed to find
+        the objects while the segment is deleted.
         """
         if update.id != self.id:
             raise ValueError(f"an event of {update.id} is none of {self.id}")
@@ -127,7 +127,8 @@ class RemoteLogSegmentMetadata:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadataUpdate:
-    """An event of a segment after its first event: its copy finished, or its deletion started or finished."""
+    """An event of a segment after its first event. The copy has finished, or the deletion has started or
+    finished."""
 
     id: RemoteLogSegmentId
     event_timestamp_ms: int

@@ -2,10 +2,10 @@
 database.
 
 It contains every partition whose events this broker has followed. For each metadata partition it contains the
-offset up to which events are applied, written in the same transaction. A restart therefore continues from
-that offset, and a newly assigned partition is read from the database rather than from the whole topic. The
-database is only a cache. When it is unreadable or does not match the topic (another topic id, an offset or a
-leader epoch that the log does not have), it is dropped and rebuilt from the topic.
+offset up to which events are applied. This offset is written in the same transaction as the events. Therefore
+a restart continues from that offset, and a newly assigned partition is read from the database instead of the
+whole topic. The database is only a cache. When it is unreadable or does not match the topic (another topic
+id, an offset or a leader epoch that the log does not have), it is dropped and rebuilt from the topic.
 
 All calls block. They are made one at a time, on worker threads.
 """
@@ -72,9 +72,8 @@ _COLUMNS: Final = {
     "segments": "number, id, content",
     "epochs": "number, epoch, highest_offset",
 }
-"""Columns of each table that the rows' checksums cover. SQLite itself detects damage in the structure of its
-pages.
-"""
+"""Columns of each table that are covered by the rows' checksums. SQLite itself detects damage in the
+structure of its pages."""
 
 
 class AppliedEvents(NamedTuple):
@@ -90,9 +89,8 @@ NOTHING_APPLIED: Final = AppliedEvents(0, -1)
 
 
 class EventOutcome(NamedTuple):
-    """The result of an event: the segment or deletion in its new state, or the reason why the event was
-    dropped.
-    """
+    """The result of an event. It is the new state of the segment or deletion, or the reason why the event was
+    dropped."""
 
     offset: int
     changed: RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata | None
@@ -146,7 +144,7 @@ class MetadataStore:
         return cls(connection, disk, path)
 
     def close(self) -> None:
-        """Close the file, and mark it as closed cleanly; a full disk does not prevent that."""
+        """Close the file, and mark it as closed cleanly. A full disk raises no error."""
         with contextlib.suppress(apsw.Error, OSError):
             self._connection.close(True)
             seal_database(self._disk, self._path)
@@ -218,7 +216,7 @@ class MetadataStore:
         events: Sequence[tuple[int, RemoteLogMetadata]],
         applied: AppliedEvents,
     ) -> list[EventOutcome]:
-        """Apply events in order, either all or none. Illegal changes of state are dropped and reported."""
+        """Apply all events in order, or none of them. Illegal changes of state are dropped and reported."""
         outcomes = []
         with self._transaction():
             for offset, event in events:
@@ -354,7 +352,7 @@ class MetadataStore:
 
 
 def _damage(connection: apsw.Connection) -> str | None:
-    """The damage of a database that was not closed cleanly; None when the database is intact."""
+    """The damage of a database that was not closed cleanly; ``None`` when the database is intact."""
     verdict = str(connection.pragma("integrity_check"))
     if verdict != "ok":
         return verdict
@@ -373,7 +371,8 @@ def _row_sum(*values: Any) -> int:
 
 
 def _unlike(connection: apsw.Connection, topic_id: UUID) -> str | None:
-    """The reason why a database is not the cache of this topic; empty when nothing was ever written to it."""
+    """The reason why a database is not the cache of this topic; empty when it is, or when nothing was ever
+    written to it."""
     if next(iter(connection.execute("select 1 from sqlite_master")), None) is None:
         return ""
     row = next(iter(connection.execute("select version, topic_id from meta")), None)
@@ -383,9 +382,8 @@ def _unlike(connection: apsw.Connection, topic_id: UUID) -> str | None:
 
 
 def _connect(machine: Machine, path: str) -> apsw.Connection:
-    """A cache with a single owner. It is consistent after a crash of the machine; at worst it is slightly
-    behind the topic.
-    """
+    """A cache with a single owner. It is consistent after a crash of the machine, and then at most slightly
+    behind the topic."""
     connection = machine.open_sqlite(path)
     try:
         connection.create_scalar_function("row_sum", _row_sum, deterministic=True)

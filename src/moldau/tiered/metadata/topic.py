@@ -39,7 +39,8 @@ class TopicOffsets(NamedTuple):
 
 
 class TopicRecords(NamedTuple):
-    """Committed records in order, and the offset at which to continue, after offsets that hold no record."""
+    """Committed records in order. Reading continues at the next offset, which is after offsets without a
+    record."""
 
     records: Sequence[tuple[int, bytes]]
     next_offset: int
@@ -61,7 +62,7 @@ class EventWriter(NamedTuple):
 
 
 class MetadataTopic(Protocol):
-    """The topic, wherever its partitions are led.
+    """The topic. Any brokers may lead its partitions.
 
     Every call may raise ``moldau.tiered.storage.storage_manager.RemoteStorageError``. The caller retries
     after a transient error (no leader, not loaded).
@@ -86,9 +87,8 @@ class MetadataTopic(Protocol):
         ...
 
     async def read(self, partition: int, offset: int, max_bytes: int) -> TopicRecords:
-        """Committed records from ``offset`` on. At the end there are none, and the next offset is
-        ``offset``.
-        """
+        """Committed records from ``offset`` on. At the end of the committed part there are no records, and
+        the next offset is ``offset``."""
         ...
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
@@ -104,7 +104,7 @@ class MetadataTopic(Protocol):
 
 @lru_cache(maxsize=REMEMBERED_PARTITIONS_MAX)
 def metadata_partition_of(partition: TopicIdPartition, partition_count: int) -> int:
-    """The metadata partition for a partition's events: the mapping of Kafka's
+    """The metadata partition for a partition's events. The mapping is that of Kafka's
     ``RemoteLogMetadataTopicPartitioner``.
 
     The result is cached, because every read and every round of a task needs it.

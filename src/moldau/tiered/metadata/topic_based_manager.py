@@ -1,9 +1,9 @@
 """The metadata manager on ``__remote_log_metadata`` (Kafka's ``TopicBasedRemoteLogMetadataManager``).
 
 A write appends its event, which makes the event durable and committed. The write then waits until the
-follower of that metadata partition has applied the event. A writer therefore reads its own writes, and
-detects when another writer's event came first and its own event was dropped. The topic is created when the
-first partition needs it.
+follower of that metadata partition has applied the event. Therefore a writer reads its own writes. The writer
+also detects that another writer's event came first and that its own event was dropped. The topic is created
+when the first partition needs it.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ WANTED_A_TURN: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class MetadataManagerSettings:
-    """Kafka's keys of the topic-based manager, except those of the topic; in milliseconds."""
+    """Kafka's keys of the topic-based manager, without the keys of the topic; in milliseconds."""
 
     consume_wait_ms: int = 120_000
     """``remote.log.metadata.consume.wait.ms``"""
@@ -76,9 +76,9 @@ class TopicBasedRemoteLogMetadataManager:
         on_caught_up: Callable[[], None] = lambda: None,
         leader_epoch_of: Callable[[TopicIdPartition], int | None] = lambda _: 0,
     ) -> None:
-        """``folder`` (absolute, created when absent) is for the local cache.
+        """``folder`` (absolute, created if it does not exist) is for the local cache.
 
-        ``leader_epoch_of`` returns the epoch in which this broker leads a partition, or None; the leader
+        ``leader_epoch_of`` returns the epoch in which this broker leads a partition, or ``None``. The leader
         writes events about the partition's segments. ``on_caught_up`` is called when all events of a metadata
         partition are applied, after each start and after each loss of the local cache. Until then, answers
         about all partitions are incomplete.
@@ -102,9 +102,7 @@ class TopicBasedRemoteLogMetadataManager:
 
     @property
     def problems(self) -> dict[int, str]:
-        """Metadata partitions that cannot be followed now, with the reason; -1 stands for the topic
-        itself.
-        """
+        """Metadata partitions that cannot be followed now, with the reason. -1 is the topic itself."""
         found = {index: each.problem for index, each in self._followers.items() if each.problem is not None}
         return found if self._failure is None else {**found, -1: str(self._failure)}
 
@@ -152,15 +150,14 @@ class TopicBasedRemoteLogMetadataManager:
 
     def owns(self, partition: TopicIdPartition) -> bool:
         """Whether this broker leads the metadata partition of ``partition``, and therefore completes
-        deletions there.
-        """
+        deletions in it."""
         return self._described is not None and self._metadata_partition(partition) in self._led
 
     def on_metadata_partition_leadership(self, metadata_partition: int, *, leads: bool) -> None:
         """Begin or end this broker's leadership of a partition of the topic.
 
-        The leader follows the partition whichever user partitions are in it, so that it knows unfinished
-        deletions (the KIP's remote partition remover).
+        The leader follows this partition even if it uses none of the user partitions in it, because it must
+        know unfinished deletions (the KIP's remote partition remover).
         """
         if leads:
             self._led.add(metadata_partition)
@@ -181,7 +178,7 @@ class TopicBasedRemoteLogMetadataManager:
         return found
 
     def _settle(self, index: int) -> None:
-        """Stop an unused follower. The next follower uses its stored state."""
+        """Stop an unused follower. The next follower uses the stored state."""
         follower = self._followers.get(index)
         if follower is None or index in self._led or follower.is_needed:
             return

@@ -9,13 +9,14 @@ from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 __all__ = ["in_turns"]
 
 WORK_A_TURN: Final = 400
-"""Number of segments, and leader epochs in them, that are handled without a break: about a millisecond."""
+"""Number of segments, and leader epochs in them, that are handled without a break. It takes about a
+millisecond."""
 
 
 async def in_turns(
     segments: Sequence[RemoteLogSegmentMetadata],
 ) -> AsyncIterator[Sequence[RemoteLogSegmentMetadata]]:
-    """The segments in groups. Other work gets a turn of the event loop between two groups.
+    """The segments in groups. Other work of the event loop runs between two groups.
 
     A partition may have very many segments, and a segment may have very many epochs.
     """

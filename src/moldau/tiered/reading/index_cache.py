@@ -1,10 +1,10 @@
-"""Indexes of remote segments on the local disk, within a size limit; least recently used ones are removed
-first.
+"""Indexes of remote segments on the local disk, within a size limit. The least recently used indexes are
+removed first.
 
 Each segment has a file ``<base offset>_<segment id>.indexes`` in the folder that Kafka uses for it. The file
 has the container form of ``object_layout``, with the indexes that a reader needs: offset, time and
-transaction index. Nothing is synced, because each index has a checksum, and a damaged or torn file is removed
-and fetched again. At a start the existing files are used, in the order of their age.
+transaction index. Nothing is synced, because each index has a checksum. A damaged or incomplete file is
+removed and fetched again. At a start the existing files are used, in the order of their age.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class SegmentIndexes:
         return 0 if found is None else found[1]
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """An offset before which all records are earlier than ``timestamp_ms``."""
+        """An offset below which all records are earlier than ``timestamp_ms``."""
         found = _floor(TimeIndex.entry, self.times, timestamp_ms - 1)
         return self.base_offset if found is None else self.base_offset + found[1] + 1
 
@@ -86,9 +86,8 @@ class RemoteIndexCache:
     def __init__(
         self, machine: Machine, storage: RemoteStorageManager, folder: str, max_size_bytes: int
     ) -> None:
-        """``folder`` (absolute) is created when absent. ``max_size_bytes`` limits the size of the files in
-        it.
-        """
+        """``folder`` (absolute) is created if it does not exist. ``max_size_bytes`` limits the size of the
+        files in it."""
         self._disk = machine.disk
         self._workers = machine.workers
         self._storage = storage
@@ -123,7 +122,7 @@ class RemoteIndexCache:
         self._shrink()
 
     async def close(self) -> None:
-        """Wait for the work in progress; the files are kept."""
+        """Wait for the work in progress. The files are kept."""
         for task in self._loading.values():
             task.cancel()
         await asyncio.gather(*self._loading.values(), *self._removing.values(), return_exceptions=True)
@@ -149,9 +148,8 @@ class RemoteIndexCache:
     async def lookup_timestamp(
         self, metadata: RemoteLogSegmentMetadata, timestamp_ms: int, starting_offset: int
     ) -> int:
-        """A position before which, from ``starting_offset`` on, all records are earlier than
-        ``timestamp_ms``.
-        """
+        """A position before which all records from ``starting_offset`` on are earlier than
+        ``timestamp_ms``."""
         indexes = await self.indexes_of(metadata)
         return indexes.position_of(max(starting_offset, indexes.offset_at(timestamp_ms)))
 
@@ -162,7 +160,8 @@ class RemoteIndexCache:
         return (await self.indexes_of(metadata)).aborted
 
     async def indexes_of(self, metadata: RemoteLogSegmentMetadata) -> SegmentIndexes:
-        """A segment's indexes, from memory, from the disk, or fetched. Concurrent requests share a fetch."""
+        """A segment's indexes, from memory, from the disk, or fetched. Concurrent requests share one
+        fetch."""
         id, name = metadata.id.id, _file_name(metadata)
         found = self._open.get(name)
         if found is not None:
@@ -229,7 +228,7 @@ class RemoteIndexCache:
         try:
             found = await self._workers.run(self._write_and_read, name, packed, metadata)
         except (OSError, ProtocolError, CorruptIndexError) as error:
-            # A full disk only makes reads slower, so the indexes are treated as stored.
+            # A full disk only makes reads slower, so the indexes are treated as if they were stored.
             logger.warning("the indexes of %s cannot be kept on the disk: %s", metadata.id, error)
             found = indexes
         self._drop_size(name)

@@ -21,7 +21,7 @@ SEGMENTS_A_TURN: Final = 200
 
 
 class _Part(NamedTuple):
-    """A segment and the offsets ``[start, end)`` for which it is valid."""
+    """A segment and its valid offsets ``[start, end)``."""
 
     segment: RemoteLogSegmentMetadata
     start: int
@@ -47,7 +47,7 @@ class RemoteOffsetSearch:
     ) -> FoundOffset | None:
         """The first record with the largest timestamp of that range, if that timestamp is above ``above_ms``.
 
-        The timestamp in a segment's metadata counts for all records of the segment.
+        All records of a segment count with the timestamp in the segment's metadata.
         """
         return await self._limited(wanted, self._find_max_timestamp(wanted, start_offset, above_ms, lookup))
 
@@ -93,8 +93,8 @@ class RemoteOffsetSearch:
         ]
         best: FoundOffset | None = None
         for part in sorted(later, key=lambda part: part.segment.max_timestamp_ms, reverse=True):
-            # A segment of records without timestamps has the time of its file in its metadata, so it counts
-            # as a segment without a timestamp.
+            # For a segment of records without timestamps, the metadata contain the time of the file.
+            # Therefore it counts as a segment without a timestamp.
             found = await self._in_segment(part, part.segment.max_timestamp_ms, lookup)
             if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
                 best = found

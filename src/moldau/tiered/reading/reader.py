@@ -1,4 +1,4 @@
-"""Reads from the remote tier, for any partition: the partition provides its lineage and the offset after its
+"""Reads from the remote tier, for any partition. The partition provides its lineage and the offset after its
 remote part.
 
 A read is a job of a pool of limited size. A request waits for it at most ``remote.fetch.max.wait.ms`` and is
@@ -31,18 +31,19 @@ __all__ = ["ReaderSettings", "RemoteBatches", "RemoteReader"]
 logger = logging.getLogger(__name__)
 
 READ_MAX_BYTES: Final = 8 * 1024 * 1024
-"""Maximum of a client's limit; a larger limit is reduced to it. A first batch may be larger. It limits the
-memory of an answer.
-"""
+"""A client's limit above this maximum is reduced to it, because the limit determines the memory of an answer.
+A first batch may be larger."""
 INDEX_SLACK_BYTES: Final = 16 * 1024
-"""Additional bytes to read, because the index leads to a batch slightly before the wanted batch."""
+"""Number of additional bytes to read, because the index leads to a batch slightly before the wanted batch."""
 KEPT_S: Final = 5.0
 """Time for which the result of a late read is kept for the next request."""
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Maximum size of all such results. The oldest results are dropped first, and read again."""
+"""Maximum total size of all such results. The oldest results are dropped first. If they are requested later,
+they are read again."""
 REMEMBERED_POSITIONS_MAX: Final = 4_096
 READS_A_TURN: Final = 3
-"""Number of reads that begin in a turn of the event loop: from memory, a few tenths of a millisecond."""
+"""Number of reads that begin in a turn of the event loop. If they read from memory, they take a few tenths of
+a millisecond."""
 WARNING_INTERVAL_S: Final = 10.0
 
 
@@ -62,8 +63,8 @@ class ReaderSettings:
 class RemoteBatches(NamedTuple):
     """Whole batches, from the batch with the wanted offset on. ``next_offset`` is the offset after them.
 
-    ``is_exhausted``: there are no batches and will be none, because the remote tier has no batch at or after
-    the offset.
+    ``is_exhausted`` means that there are no batches and will be none, because the remote tier has no batch at
+    or after the offset.
     """
 
     records: memoryview | bytes
@@ -119,9 +120,9 @@ class RemoteReader:
     def read(self, wanted: RemoteRead, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
         """Complete ``known``, the partition's own offsets, with batches from the remote tier.
 
-        It never raises. The result is ``unknown_server_error`` when the tier fails, as Kafka answers, and
+        It never raises. The result is ``unknown_server_error`` when the tier fails, as in Kafka, and
         ``offset_out_of_range`` for deleted records. It has no records and no error when there is no free
-        place in the pool, no quota or no time left; the client then repeats the request.
+        place in the pool, no quota or no time left. The client then repeats the request.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[ReadOutcome] = loop.create_future()
@@ -169,7 +170,7 @@ class RemoteReader:
         taken_bytes = min(wanted.max_bytes, READ_MAX_BYTES)
         self._pacer.reserve(taken_bytes, loop.time())
         task = self._under_way[key] = loop.create_task(self._work(wanted, wait_s, taken_bytes))
-        # By then, waiting requests have used the result.
+        # When this runs, waiting requests have used the result.
         task.add_done_callback(lambda done: loop.call_soon(self._keep, key, done))
         return task
 
@@ -205,7 +206,7 @@ class RemoteReader:
             return wanted.read_behind()
         size_bytes = len(found.records)
         views = (found.records,) if size_bytes else ()
-        # The remote part does not grow.
+        # The remote part cannot become larger.
         return known._replace(
             views=views, size_bytes=size_bytes, aborted=found.aborted, is_cut=size_bytes > 0
         )
@@ -241,13 +242,13 @@ class RemoteReader:
     # -- reading ------------------------------------------------------------------------------
 
     async def _work(self, wanted: RemoteRead, wait_s: float, taken_bytes: int) -> RemoteBatches:
-        """The read may use ``taken_bytes`` of the quota, ``wait_s`` from now."""
+        """The read may use ``taken_bytes`` of the quota, beginning in ``wait_s`` seconds."""
         loop, pacer = asyncio.get_running_loop(), self._pacer
         topic, size_bytes = wanted.partition.topic, 0
         try:
             if wait_s > 0:
                 await self._wait(wait_s)
-            # A request for many partitions begins the same number of reads.
+            # A request for many partitions begins as many reads.
             await self._lane.turn()
             started_s = loop.time()
             self.meters.fetch_request(topic)
@@ -288,7 +289,7 @@ class RemoteReader:
     async def _fetch_from(
         self, segment: RemoteLogSegmentMetadata, offset: int, bound: int, wanted: RemoteRead
     ) -> RemoteBatches | None:
-        """Batches of a segment; None when the segment has none in ``[offset, bound)``."""
+        """Batches of a segment; ``None`` when the segment has no batch in ``[offset, bound)``."""
         max_bytes = min(wanted.max_bytes, READ_MAX_BYTES)
         position = self._positions.pop((segment.id.id, offset), None)
         size_bytes = max_bytes
@@ -325,7 +326,7 @@ class RemoteReader:
     ) -> Sequence[AbortedTransaction]:
         """The aborted transactions with records in ``[offset, next_offset)``.
 
-        Their markers may be in any later segment. An index shows when the search is complete.
+        Their markers may be in any later segment. The indexes show when the search is complete.
         """
         found: dict[AbortedEntry, None] = {}
         cursor = offset

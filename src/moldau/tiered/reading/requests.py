@@ -24,9 +24,8 @@ class RemoteIndexes(Protocol):
     async def lookup_timestamp(
         self, metadata: RemoteLogSegmentMetadata, timestamp_ms: int, starting_offset: int
     ) -> int:
-        """A position before which, from ``starting_offset`` on, all records are earlier than
-        ``timestamp_ms``.
-        """
+        """A position before which all records from ``starting_offset`` on are earlier than
+        ``timestamp_ms``."""
         ...
 
     async def aborted_transactions(self, metadata: RemoteLogSegmentMetadata) -> Sequence[AbortedEntry]:
@@ -38,9 +37,9 @@ class RemoteIndexes(Protocol):
 class RemoteRange:
     """The part of a partition that is only in the remote tier.
 
-    ``end_offset`` is the start of the partition's own data (its local log start, or its WAL start). From this
-    offset on, the remote tier is not read. ``log_start`` is called when an offset is not found, to check
-    whether it was deleted.
+    ``end_offset`` is the start of the partition's own data (its local log start, or its WAL start). The
+    remote tier is read only below this offset. If an offset is not found, ``log_start`` is called to check
+    whether the offset was deleted.
     """
 
     partition: TopicIdPartition
@@ -61,7 +60,7 @@ class RemoteRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRead(RemoteRange):
-    """The part of a Fetch request for a partition, as the remote tier needs it."""
+    """The part of a Fetch request for one partition that the remote tier needs."""
 
     offset: int
     max_bytes: int
@@ -70,7 +69,7 @@ class RemoteRead(RemoteRange):
     aborted_behind: Callable[[int, int], Sequence[AbortedEntry]] | None = None
     """Aborted transactions with records in ``[first, end)`` whose markers are after the remote part."""
     read_behind: Callable[[], ReadOutcome] | None = None
-    """Read from ``end_offset`` on, when no batch is left before it, because compaction leaves gaps."""
+    """Read from ``end_offset`` on, when no batch is left before it. Such gaps come from compaction."""
 
 
 def segment_at(

@@ -16,7 +16,7 @@ _State = RemoteLogSegmentState
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """First the log's start moves to this offset (with None it stays), and then the segments are deleted."""
+    """The log's start moves to this offset before the segments are deleted. With ``None`` the start stays."""
 
     log_start_offset: int | None
     segments: Sequence[RemoteLogSegmentMetadata]
@@ -25,10 +25,10 @@ class Expiry:
 class ExpiryPlan:
     """Expiry of a partition's segments. Add all segments by start offset, then decide.
 
-    A segment that ends before the log's start is not read any more. Of the segments after it, the first ones
-    are removed while they are too old or while both tiers together are too large (``local_only_bytes`` is the
-    size of the uncopied part). Segments outside the log's lineage do not prevent that, and are removed when
-    the log's start has passed them.
+    A segment that ends before the log's start is not read any more. From the log's start on, the first
+    segments are removed while they are too old or while both tiers together are too large
+    (``local_only_bytes`` is the size of the uncopied part). Segments outside the log's lineage do not prevent
+    that. They are removed when the log's start is after them.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class ExpiryPlan:
 def is_of_lineage(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_start_offset: int) -> bool:
     """Whether the log itself has, or had, the segment's records, from the log's start on.
 
-    This is true when the segment's epochs begin where the log's epochs begin, and no epoch continues beyond
-    its end in the log.
+    This is true if the segment's epochs begin where the log's epochs begin, and if each epoch ends in the
+    segment at or before its end in the log.
     """
     starts = [(epoch.epoch, max(epoch.start_offset, log_start_offset)) for epoch in segment.leader_epochs]
     ends = [start for _, start in starts[1:]] + [segment.end_offset + 1]
@@ -94,7 +94,7 @@ def unreferenced(
     """Segments without readers: abandoned copies, unfinished deletions, and segments whose offsets a later
     copy covers.
 
-    An abandoned copy is kept for ``grace_ms``, because a write of it may still take effect.
+    An abandoned copy is kept for ``grace_ms``, because one of its writes may still take effect.
     """
     found = []
     for segment in segments:

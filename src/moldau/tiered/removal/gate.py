@@ -1,7 +1,8 @@
 """Delays the deletion of remote segments until the record that freed them is saved.
 
-The broker records that a deletion has begun, and deletes the objects in a later round. A cluster that is
-restored from its object store in between has the segment, or knows that its deletion has begun.
+The broker records that a deletion has begun, and deletes the objects in a later round. A cluster may be
+restored from its object store between these two steps. The restored cluster has the segment, or knows that
+its deletion has begun.
 """
 
 import asyncio
@@ -18,25 +19,26 @@ broker asks for it again, the wait begins anew."""
 
 
 def _nothing_is_saved() -> Callable[[], bool]:
-    """The rule of a cluster whose logs are not saved: nothing has to wait."""
+    """The rule of a cluster whose logs are not saved. No deletion has to wait."""
     return lambda: True
 
 
 class _Wait(NamedTuple):
     is_saved: Callable[[], bool]
     asked_s: float
-    """When it was last asked for, on the clock of the event loop."""
+    """Time of the last question about the segment, on the clock of the event loop."""
 
 
 class DeletionGate:
     """The segments of a broker whose objects may not be deleted yet."""
 
     def __init__(self, on_deleted: Callable[[UUID], None] = lambda _: None) -> None:
-        """``on_deleted`` is called for each segment whose objects were deleted, so that caches drop it."""
+        """``on_deleted`` is called for each segment whose objects were deleted. Caches then drop the
+        segment."""
         self._on_deleted = on_deleted
         self.wait: Callable[[], Callable[[], bool]] = _nothing_is_saved
-        """Begins to wait. The result returns whether all records that were committed before the call are
-        saved."""
+        """Begins a wait. The returned function returns whether all records that were committed before the
+        call are saved."""
         self._waiting: dict[UUID, _Wait] = {}
         """In the order of the last questions."""
 
@@ -45,8 +47,8 @@ class DeletionGate:
         return len(self._waiting)
 
     def is_open(self, segment_id: UUID) -> bool:
-        """Whether the objects of a segment may be deleted. The first call begins to wait, so the record that
-        frees the segment must be written before it.
+        """Whether the objects of a segment may be deleted. The first call begins the wait. Therefore the
+        record that frees the segment must be written before that call.
         """
         now_s = asyncio.get_running_loop().time()
         wait = self._waiting.pop(segment_id, None)

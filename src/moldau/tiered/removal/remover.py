@@ -1,8 +1,8 @@
 """The remote partition remover: removes the remote data of topics that are deleted, or no longer tiered.
 
-A deleted partition passes through the events DELETE_PARTITION_MARKED, STARTED and FINISHED. A broker that
-finds an unfinished deletion continues it, also after a restart. Deletions without a first event are found by
-comparing the partitions with remote data to the topics of the cluster. A topic that is missing in the
+A deleted partition has the events DELETE_PARTITION_MARKED, STARTED and FINISHED. A broker that finds an
+unfinished deletion continues it, also after a restart. To find deletions without a first event, the remover
+compares the partitions with remote data to the topics of the cluster. A topic that is missing in the
 committed metadata is deleted. A topic that is missing only in this broker's metadata may be new.
 """
 
@@ -36,18 +36,16 @@ logger = logging.getLogger(__name__)
 _State = RemotePartitionDeleteState
 RECONCILE_INTERVAL_S: Final = 300.0
 NEWS_PAUSE_S: Final = 1.0
-"""Delay of a check. Metadata partitions catch up shortly after one another, so a single check serves all
-of them.
-"""
+"""Delay of a check. Metadata partitions catch up shortly after one another, so a single check is enough for
+all of them."""
 
 
 class HostedPartitions(Protocol):
-    """The partitions of this broker, as far as removals need them."""
+    """The information about this broker's partitions that removals need."""
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
-        """The partitions among ``partitions`` that this broker leads and that are not tiered now. All have
-        remote data.
-        """
+        """The partitions among ``partitions`` that this broker leads and that are not tiered now. All
+        ``partitions`` have remote data."""
         ...
 
     async def until_current(self) -> None:
@@ -58,9 +56,8 @@ class HostedPartitions(Protocol):
         ...
 
     def emptied(self, partition: TopicIdPartition) -> None:
-        """Called after :meth:`RemotePartitionRemover.empty_partition`; the topic may have become tiered
-        again by then.
-        """
+        """Called after :meth:`RemotePartitionRemover.empty_partition`. The topic may have become tiered again
+        in the meantime."""
         ...
 
 
@@ -76,7 +73,7 @@ class NoHostedPartitions:
 
 
 class RemotePartitionRemover:
-    """Runs beside the log manager, on every broker that follows metadata partitions."""
+    """Runs next to the log manager, on every broker that follows metadata partitions."""
 
     def __init__(
         self,
@@ -86,12 +83,11 @@ class RemotePartitionRemover:
         owns: Callable[[TopicIdPartition], bool] = lambda _: True,
         news: asyncio.Event | None = None,
     ) -> None:
-        """``deleted`` returns the partitions, among some partitions with remote data, whose topics are
-        deleted.
+        """``deleted`` returns the partitions with deleted topics among some partitions with remote data.
 
-        It uses committed records, and raises ``KafkaError`` or ``TimeoutError`` without them. ``owns``:
-        whether this broker begins and completes the deletion of a partition. ``news`` is set when there may
-        be more to remove.
+        It uses committed records, and raises ``KafkaError`` or ``TimeoutError`` without them. ``owns``
+        returns whether this broker begins and completes the deletion of a partition. ``news`` is set when
+        there may be more to remove.
         """
         self._context = manager.context
         self._manager = manager
@@ -111,18 +107,18 @@ class RemotePartitionRemover:
     def delete_partition(
         self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None
     ) -> None:
-        """Handle the deletion of the partition's topic. ``after`` is the end of the partition's tasks on this
-        broker.
+        """Handle the deletion of the partition's topic. ``after`` is done when the partition's tasks on this
+        broker have ended.
 
-        Only the owner removes anything; other brokers drop the partition's metadata.
+        Only the owner removes anything. Other brokers drop the partition's metadata.
         """
         self._begin(partition, lambda: self._delete_partition(partition), after)
 
     def empty_partition(self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None) -> None:
         """Handle that the topic is not tiered any more: its segments are removed, and the partition stays.
 
-        The segments are kept when the committed metadata differ: another broker leads the partition, or the
-        topic is tiered again.
+        If the committed metadata show that another broker leads the partition, or that the topic is tiered
+        again, the segments are kept.
         """
         self._begin(partition, lambda: self._empty_partition(partition), after, self._hosted.emptied)
 
@@ -196,11 +192,11 @@ class RemotePartitionRemover:
             try:
                 await self._tell(partition, _State.DELETE_PARTITION_MARKED)
             except IllegalTransitionError:
-                return  # the removal had been finished, but the answer was lost
+                return  # The removal had been finished, but the answer was lost.
         if state in (None, _State.DELETE_PARTITION_MARKED):
             await self._tell(partition, _State.DELETE_PARTITION_STARTED)
         await metadata.wait_ready(partition)
-        segments = metadata.list_remote_log_segments(partition)  # no copy begins after MARKED
+        segments = metadata.list_remote_log_segments(partition)  # No copy begins after MARKED.
         for segment in segments:
             await delete_objects(self._context, segment)
         for segment in await self._outwait_late_writes(segments):
@@ -224,11 +220,11 @@ class RemotePartitionRemover:
     async def _outwait_late_writes(
         self, segments: Sequence[RemoteLogSegmentMetadata]
     ) -> Sequence[RemoteLogSegmentMetadata]:
-        """Return when no copy that was started can write any more bytes. The bytes that such copies have
-        written must be removed then.
+        """Return when no copy that was started can write any more bytes. After that, the bytes that such
+        copies have written must be removed.
 
-        ``segments`` are the segments before their objects were deleted, because a copy may have finished
-        since.
+        ``segments`` is the list from before the deletion of their objects, because a copy may have finished
+        after that.
         """
         context = self._context
         begun = [each for each in segments if each.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED]
@@ -264,7 +260,7 @@ class RemotePartitionRemover:
             logger.info("removed the remote data of a partition", extra={"partition": str(partition)})
         metadata.on_stop_partitions([partition])
 
-    # -- what others have left ----------------------------------------------------------------
+    # -- removals that other brokers have left --------------------------------------------------
 
     async def _reconcile(self) -> None:
         while True:
@@ -281,9 +277,8 @@ class RemotePartitionRemover:
             self._news.clear()
 
     def look_soon(self) -> None:
-        """Check again, because more is known than at the last check. After the loss of its local cache a
-        broker knows no deletions at first.
-        """
+        """Check again, because more is known than at the last check. After the loss of its local cache, a
+        broker knows no deletions at first."""
         self._news.set()
 
     async def reconcile_deletions(self) -> None:

@@ -1,6 +1,5 @@
-"""The rule of retention over both tiers: which of a partition's oldest remote segments must be deleted.
-Pure.
-"""
+"""The rule of retention over both tiers. It decides which of a partition's oldest remote segments must be
+deleted. Pure."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ __all__ = ["Retention", "expired"]
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """``retention.ms`` and ``retention.bytes``, over both tiers; -1 is unlimited."""
+    """``retention.ms`` and ``retention.bytes``, over both tiers; -1 means no limit."""
 
     ms: int = -1
     size_bytes: int = -1
@@ -26,11 +25,11 @@ def expired(
     now_ms: int,
     newest_ms: Callable[[RemoteLogSegmentMetadata], int] = lambda segment: segment.max_timestamp_ms,
 ) -> list[RemoteLogSegmentMetadata]:
-    """The first of ``segments``, in order of offsets, that have outlived ``retention``.
+    """The first segments of ``segments``, in order of offsets, that ``retention`` no longer keeps.
 
     As in Kafka, a segment is removed when its newest record is too old, or when the partition without the
-    segment still has ``retention.bytes`` or more. The list ends before the first segment to keep.
-    ``total_bytes`` counts both tiers.
+    segment still has ``retention.bytes`` or more. The list ends before the first segment that must be kept.
+    ``total_bytes`` is the size of both tiers.
     """
     bounds_size = retention.size_bytes >= 0
     excess_bytes = total_bytes - retention.size_bytes if bounds_size else 0

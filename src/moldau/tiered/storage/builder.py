@@ -37,7 +37,7 @@ from moldau.storage.segments.transaction_index import encode_transactions
 __all__ = ["MAX_SEGMENT_BYTES", "BatchRun", "BuiltSegment", "build_segment", "finish_segment"]
 
 MAX_SEGMENT_BYTES: Final = 2**31 - 1
-"""The limit of positions: an index has positions of 32 bits, and Kafka reads them as signed numbers."""
+"""The maximum position. An index has positions of 32 bits, and Kafka reads them as signed numbers."""
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _STAMP = Struct(">qii")
@@ -66,11 +66,11 @@ class BuiltSegment:
     end_offset: int
     """Offset of the last record (inclusive, as in remote segment metadata)."""
     max_timestamp_ms: int
-    """-1 when no record has a timestamp."""
+    """Largest timestamp; -1 when no record has a timestamp."""
     batches: int
     records: int
     log: memoryview
-    """The given buffer, or a part of it."""
+    """The buffer that the caller gave, or a part of it."""
     offset_index: bytes
     time_index: bytes
     transaction_index: bytes
@@ -94,8 +94,8 @@ def build_segment(
 ) -> BuiltSegment:
     """Copy runs, in the order of their offsets, and finish the copy; see :func:`finish_segment`.
 
-    ``into`` is the memory for the segment if the segment fits into it, because recycled memory is much faster
-    than new memory. The result is then in this memory.
+    ``into`` is memory for the segment. It is used if the segment fits into it, because recycled memory is
+    much faster than new memory. The result is then in this memory.
     """
     given = list(parts)
     size_bytes = sum(run.size_bytes for run, _ in given)
@@ -127,16 +127,16 @@ def finish_segment(
     producers_before: bytes = b"",
     generations: LogGenerations = FIRST_GENERATION,
 ) -> BuiltSegment:
-    """Make a segment of the batches in a writable ``buffer``, where they have the form that they have in WAL
+    """Make a segment of the batches in a writable ``buffer``, where they have the same form as in WAL
     objects.
 
     ``runs`` describe the buffer's content, in order, without gaps in bytes or offsets. ``producers_before``
-    is the producer snapshot of the previous segment. It is given if the new snapshot must include its
-    producers, which an aborted transaction that began there requires. The leader epoch of each batch is its
-    generation, because the coordinator alone determines the order of records.
+    is the producer snapshot of the previous segment. It is given when an aborted transaction began in an
+    earlier segment, because the new snapshot must then include these producers. The leader epoch of each
+    batch is its generation, because the coordinator alone determines the order of records.
 
-    Raises :class:`CorruptRecordError` when the bytes are not the committed batches; ``ValueError`` for no
-    run, or more than a segment can contain.
+    Raises :class:`CorruptRecordError` when the bytes are not the committed batches; ``ValueError`` when there
+    is no run, or when the runs are larger than a segment can be.
     """
     if not runs:
         raise ValueError("a segment needs at least one batch")
@@ -147,13 +147,13 @@ def finish_segment(
         )
     finisher = _Finisher(buffer, runs[0].base_offset, index_interval_bytes, producers_before)
     for run in runs:
-        # The batches of a run were committed together, so they are of one generation.
+        # The batches of a run were committed together, so they have the same generation.
         finisher.finish(run, generations.epoch_for_offset(run.base_offset))
     return finisher.result(generations.within(runs[0].base_offset, runs[-1].last_offset))
 
 
 class _Finisher:
-    """Iterates over the batches once. The index entries are the same that Kafka's log adds on append."""
+    """Iterates over the batches once. The index entries are the same as Kafka's log adds on append."""
 
     def __init__(
         self, buffer: memoryview, base_offset: int, index_interval_bytes: int, producers_before: bytes
@@ -191,7 +191,8 @@ class _Finisher:
             if size < HEADER_SIZE_BYTES or position + size > end or header[3] != MAGIC or header[6] < 0:
                 raise CorruptRecordError(f"there is no batch at byte {position}, offset {offset}")
             unreleased += size
-            # Release the interpreter regularly, because in a broker this runs in parallel to the event loop.
+            # Release the interpreter regularly, because in a broker this runs in parallel with the event
+            # loop.
             release = unreleased >= _RELEASE_BYTES
             unreleased = 0 if release else unreleased
             computed = crc32c(buffer[position + _CRC_START : position + size], 0, int(release))

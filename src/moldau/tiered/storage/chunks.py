@@ -14,10 +14,10 @@ _UNPACK: Final = Struct(">qi11xi").unpack_from
 class Selection(NamedTuple):
     """The batches for a reader in a part of a segment: ``piece[start:end]``.
 
-    ``next_offset`` is the offset after the last batch. With ``start == end`` there are no batches, and
+    ``next_offset`` is the offset after the last batch. With ``start == end`` there are no batches. Then
     ``missing_bytes`` is the number of the segment's bytes, from ``start`` on, that contain the first batch.
-    It is 0 when there is no such batch, because all batches are before the offset or the first is at or after
-    the limit.
+    It is 0 when there is no such batch, because all batches are before the offset or the first batch is at or
+    after the limit.
     """
 
     start: int

@@ -1,8 +1,7 @@
 """A storage manager from a plug-in, checked against its protocol.
 
 Any exception that it raises becomes a :class:`RemoteStorageError`. Such an error is counted, delayed and
-retried like a failure of a store, and a segment that the plug-in cannot store does not stop the other
-segments.
+retried like a failure of a store. If the plug-in cannot store one segment, the other segments continue.
 """
 
 import asyncio
@@ -37,9 +36,8 @@ METHODS: Final = (
 """The methods of a ``RemoteStorageManager``."""
 CLOSE_TIMEOUT_S: Final = 10.0
 TRACEBACK_INTERVAL_S: Final = 10.0
-"""Interval of stack traces. The caller logs each failure in a line; its stack trace is logged at most once
-in this interval.
-"""
+"""The caller logs each failure in a line. The stack trace of a failure is logged at most once in this
+interval."""
 
 
 class ForeignStorageManager:

@@ -11,11 +11,11 @@ then a record that identifies the segment (type 0 of ``__remote_log_metadata``),
     contents | table: (kind u8, CRC-32C u32, length u32) for each
              | CRC-32C of the table u32, its length u16, version u8, b"MLDIX"
 
-so that a bucket can be understood without brokers. Numbers are big-endian. A reader with a segment's custom
-metadata needs neither table nor trailer, because the custom metadata contain the lengths. It fetches an index
-by a single ranged read. An attempt's name is present when several builders may work on the same segment. Each
-builder then writes objects of its own, and the custom metadata of COPY_SEGMENT_FINISHED name the attempt that
-counts.
+Therefore a bucket can be understood without brokers. Numbers are big-endian. A reader with a segment's custom
+metadata does not need the table and the trailer, because the custom metadata contain the lengths. It fetches
+an index by a single ranged read. An attempt's name is present when several builders may work on the same
+segment. Each builder then writes its own objects, and the custom metadata of COPY_SEGMENT_FINISHED name the
+valid attempt.
 """
 
 import base64
@@ -69,9 +69,8 @@ ORDER: Final = (
     IndexType.PRODUCER_SNAPSHOT,
     IndexType.LEADER_EPOCH,
 )
-"""The order of the contents. A content's index here is its number in the table; 5 is the number of the
-record.
-"""
+"""The order of the contents. The index of a content in this order is its number in the table; 5 is the number
+of the record."""
 
 
 class SegmentKeys(NamedTuple):
@@ -94,14 +93,14 @@ class ParsedKey(NamedTuple):
 class ObjectLocation:
     """The custom metadata of a segment: the attempt that wrote its objects, and the sizes of its indexes.
 
-    ``index_sizes`` are bytes in :data:`ORDER`; None for a missing transaction index.
+    ``index_sizes`` are bytes in :data:`ORDER`; ``None`` for a missing transaction index.
     """
 
     attempt: str
     index_sizes: Sequence[int | None]
 
     def range_of(self, index_type: IndexType) -> tuple[int, int] | None:
-        """``(position, size)`` of an index; None when there is none."""
+        """``(position, size)`` of an index; ``None`` when there is no such index."""
         place = ORDER.index(index_type)
         size = self.index_sizes[place]
         return None if size is None else (sum(each or 0 for each in self.index_sizes[:place]), size)
@@ -123,12 +122,12 @@ def partition_folder(prefix: str, partition: TopicIdPartition) -> str:
 
 
 def segment_stem(prefix: str, id: RemoteLogSegmentId, start_offset: int) -> str:
-    """Common prefix of the keys of a segment's objects, of any attempt."""
+    """Common prefix of the keys of a segment's objects, for all attempts."""
     return f"{partition_folder(prefix, id.topic_id_partition)}{start_offset:020d}-{id.id}"
 
 
 def segment_keys(prefix: str, id: RemoteLogSegmentId, start_offset: int, attempt: str = "") -> SegmentKeys:
-    """The keys of a segment's objects. Raises ValueError for an invalid name of an attempt."""
+    """The keys of a segment's objects. Raises ValueError for an invalid attempt name."""
     if attempt and not _ATTEMPT.fullmatch(attempt):
         raise ValueError(f"{attempt!r} cannot name an attempt: at most {ATTEMPT_LENGTH_MAX} of A-Za-z0-9_-")
     stem = segment_stem(prefix, id, start_offset) + (f".{attempt}" if attempt else "")
@@ -136,7 +135,7 @@ def segment_keys(prefix: str, id: RemoteLogSegmentId, start_offset: int, attempt
 
 
 def parse_segment_key(key: str) -> ParsedKey | None:
-    """Parse the key of a segment's object; None for any other key."""
+    """Parse the key of a segment's object; ``None`` for any other key."""
     found = _KEY.fullmatch(key)
     if found is None:
         return None
@@ -149,7 +148,8 @@ def parse_segment_key(key: str) -> ParsedKey | None:
 
 
 def encode_location(attempt: str, index_sizes: Sequence[int | None]) -> bytes:
-    """Custom metadata: version, attempt, then each size plus one, or 0 for no index (unsigned varints)."""
+    """Custom metadata: version, attempt, then each size plus one, or 0 if the index does not exist (unsigned
+    varints)."""
     name = attempt.encode()
     sizes = (uvarint(0 if size is None else size + 1) for size in index_sizes)
     return b"".join((uvarint(_LOCATION_VERSION), uvarint(len(name)), name, *sizes))

@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 DEFAULT_PREFIX: Final = "tiered"
 COPY_POLICY: Final = RetryPolicy(first_backoff_ms=200, attempt_timeout_ms=120_000, deadline_ms=300_000)
-"""Time limit of an upload. A segment has a gigabyte by default, which takes a hundred seconds at 10 MB/s."""
+"""Time limit of an upload. By default a segment has a gigabyte, which takes a hundred seconds at 10 MB/s."""
 _NOT_OPTIONS: Final = frozenset({"url", "prefix", "broker.id", "cluster.id", "log.dir"})
 
 
@@ -97,7 +97,8 @@ class ObjectStorageManager:
     async def copy_attempt(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, attempt: str
     ) -> bytes:
-        """Like ``copy_log_segment_data``, to objects that no other attempt to build the segment writes."""
+        """Copy a segment like ``copy_log_segment_data``, but to objects that no other attempt to build the
+        segment writes."""
         try:
             await self.guard.before_upload()
         except StorageError as error:
@@ -108,7 +109,7 @@ class ObjectStorageManager:
         uploads = asyncio.gather(
             self._uploads.upload(keys.log, log, memoryview(log).nbytes),
             self._uploads.upload(keys.indexes, packed.content, len(packed.content)),
-            return_exceptions=True,  # both uploads are over before the cleanup
+            return_exceptions=True,  # Both uploads have ended before the cleanup.
         )
         for result in await uploads:
             if isinstance(result, StorageError):
@@ -153,7 +154,8 @@ class ObjectStorageManager:
             raise _failed("deleting", metadata, error) from error
 
     async def _find(self, metadata: RemoteLogSegmentMetadata) -> set[str]:
-        """The objects of all attempts to build a segment, whether the metadata name the attempt or not."""
+        """The objects of all attempts to build a segment. The metadata may name one of these attempts or
+        none."""
         stem = segment_stem(self.prefix, metadata.id, metadata.start_offset)
         found: set[str] = set()
         folder = partition_folder(self.prefix, metadata.topic_id_partition)

@@ -45,7 +45,7 @@ class RemoteStorageError(Exception):
     """Remote storage or its metadata refused, failed or did not answer. The message is a line for the
     operator.
 
-    ``transient``: whether the same call may succeed later without intervention.
+    ``transient`` means that the same call may succeed later without intervention.
     """
 
     def __init__(self, message: str, *, transient: bool = True) -> None:
@@ -77,7 +77,7 @@ def check_custom_metadata(segment: str, custom: bytes | None, max_bytes: int) ->
 
 
 class IndexType(enum.Enum):
-    """The files beside a segment's log, by Kafka's names. Each has Kafka's own file format."""
+    """The files of a segment except its log, by Kafka's names. Each file has Kafka's own file format."""
 
     OFFSET = "offset"
     TIMESTAMP = "timestamp"
@@ -91,9 +91,9 @@ class LogSegmentData:
     """The files of a segment, as bytes in Kafka's file formats.
 
     A local segment's log is passed as a view of its (closed) file, ``runtime.File.view``, which needs no
-    memory. ``transaction_index`` is None when the segment contains no aborted transaction.
+    memory. ``transaction_index`` is ``None`` when the segment contains no aborted transaction.
     ``producer_snapshot`` and ``leader_epochs`` (the text of a ``leader-epoch-checkpoint``) are the state
-    *after* the segment, so a replica that starts at the segment's end needs no earlier state.
+    *after* the segment. Therefore a replica that starts at the segment's end needs no earlier state.
     """
 
     log_segment: Buffer
@@ -104,7 +104,7 @@ class LogSegmentData:
     leader_epochs: Buffer
 
     def index(self, index_type: IndexType) -> Buffer | None:
-        """A file beside the log; None for a missing transaction index."""
+        """A file that is not the log; ``None`` for a missing transaction index."""
         match index_type:
             case IndexType.OFFSET:
                 return self.offset_index
@@ -121,28 +121,30 @@ class LogSegmentData:
 class RemoteStorageManager(Protocol):
     """Stores, reads and removes the bytes of segments. Every call may raise :class:`RemoteStorageError`.
 
-    A call that is cancelled or fails may have taken effect in part. ``delete_log_segment_data`` removes what
-    a failed copy has stored; it needs only the segment's metadata in COPY_SEGMENT_STARTED.
+    A call that is cancelled or fails may have taken effect in part. ``delete_log_segment_data`` removes the
+    data that a failed copy has stored. It needs only the segment's metadata in COPY_SEGMENT_STARTED.
     """
 
     async def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
-        """Store a segment durably. When this has returned, every reader sees the whole segment.
+        """Store a segment durably. When this has returned, every reader finds the whole segment.
 
-        Returns custom metadata that are stored in the segment's COPY_SEGMENT_FINISHED event (at most
-        ``remote.log.metadata.custom.metadata.max.bytes``), or None. A second copy with the same id overwrites
-        the first.
+        Returns custom metadata, or ``None``. They are stored in the segment's COPY_SEGMENT_FINISHED event (at
+        most ``remote.log.metadata.custom.metadata.max.bytes``). A second copy with the same id overwrites the
+        first copy.
         """
         ...
 
     async def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
     ) -> memoryview:
-        """The segment's bytes from ``start_position`` up to, and not including, ``end_position`` or its end.
+        """The segment's bytes from ``start_position`` up to, and not including, ``end_position`` or the
+        segment's end.
 
-        A shorter answer means that the segment ends there. (Kafka's ``endPosition`` is inclusive; this one is
-        exclusive, as in Python.) Raises :class:`RemoteResourceNotFoundError` when the segment does not exist.
+        A shorter answer means that the segment ends there. (Kafka's ``endPosition`` is inclusive. Here
+        ``end_position`` is exclusive, as in Python.) Raises :class:`RemoteResourceNotFoundError` when the
+        segment does not exist.
         """
         ...
 
@@ -154,7 +156,8 @@ class RemoteStorageManager(Protocol):
         ...
 
     async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Remove everything that was stored for a segment, in any state. Absent data count as removed."""
+        """Remove everything that was stored for a segment, in any state. Data that do not exist count as
+        removed."""
         ...
 
     async def close(self) -> None:
@@ -184,18 +187,17 @@ class HostedStorageManager(RemoteStorageManager, Protocol):
     """
 
     guard: StoreGuard
-    """Asked before each copy and deletion."""
+    """Checked before each copy and deletion."""
 
     @property
     def problem(self) -> str | None:
-        """The store's problem, in a sentence; None when the store works, and for plug-ins."""
+        """The store's problem, in a sentence; ``None`` when the store works, and for plug-ins."""
         ...
 
     @property
     def listable(self) -> ListableSegments | None:
-        """The manager's objects, for the orphan scan; None for plug-ins, whose objects may not be
-        listable.
-        """
+        """The manager's objects, for the orphan scan; ``None`` for plug-ins, whose objects may not be
+        listable."""
         ...
 
 
@@ -203,6 +205,6 @@ StorageManagerMaker: TypeAlias = Callable[[Mapping[str, str], Machine, Meters], 
 """The function that ``remote.log.storage.manager.class.name`` names as a dotted path.
 
 It is called with the broker's keys under ``remote.log.storage.manager.impl.prefix`` (without that prefix) and
-``broker.id``, ``cluster.id`` and ``log.dir``, as Kafka passes them to ``configure``; and with the machine's
-ports and meters. It raises :class:`RemoteStorageError` that names an invalid key.
+``broker.id``, ``cluster.id`` and ``log.dir``, as Kafka passes them to ``configure``. It also gets the
+machine's ports and meters. For an invalid key it raises :class:`RemoteStorageError`, which names the key.
 """

@@ -1,4 +1,4 @@
-"""The dependencies that the tasks share, and the partition as the tasks see it."""
+"""The dependencies that the tasks share, and the information about a partition that the tasks need."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,9 +17,8 @@ from moldau.tiered.storage.storage_manager import RemoteStorageManager
 __all__ = ["LATE_WRITE_GRACE_MS", "LocalReplica", "RemoteTaskContext"]
 
 LATE_WRITE_GRACE_MS = 60_000
-"""Time within which an abandoned write, or a write whose sender has ended, may still take effect. The data
-of a failed copy are removed after it, or once more after it. Object stores give up much earlier.
-"""
+"""Time within which an abandoned write, or a write whose sender has ended, may still take effect. The data of
+a failed copy are removed after this time, or once more after it. Object stores give up much earlier."""
 
 
 class LocalReplica(Protocol):
@@ -44,7 +43,7 @@ class RemoteTaskContext:
     copy_quota: ByteRateQuota
     custom_metadata_max_bytes: int
     on_segment_deleted: Callable[[UUID], None] = lambda _id: None
-    """Called for each deleted remote segment, so that caches drop it."""
+    """Called for each deleted remote segment. Caches then drop the segment."""
     gate: DeletionGate = field(default_factory=DeletionGate)
     being_copied: set[UUID] = field(default_factory=set)
     """Segments whose copy this broker has begun and has not abandoned."""

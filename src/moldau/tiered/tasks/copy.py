@@ -26,9 +26,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Attempt:
-    """A copy in progress. After a failure the same copy continues, so that a stored segment is not stored
-    again under another id.
-    """
+    """A copy in progress. After a failure the same copy continues. Therefore a stored segment is not stored
+    again under another id."""
 
     closed: ClosedSegment
     metadata: RemoteLogSegmentMetadata
@@ -46,7 +45,7 @@ class CopyTask:
         self._gauges = context.meters.gauges(partition.partition.topic, partition.partition.partition)
 
     async def run(self) -> None:
-        """Copy all complete segments. Raises ``RemoteStorageError``; the next round continues."""
+        """Copy all complete segments. Raises ``RemoteStorageError``. The next round then continues."""
         context, log = self._context, self._partition.log
         await context.metadata.wait_ready(self._partition.partition)
         log.highest_copied_offset = max(
@@ -74,7 +73,7 @@ class CopyTask:
         return log.last_stable_offset(self._partition.replica.high_watermark)
 
     def stop(self) -> None:
-        """Begin no further round. Unfinished copies are left to the clean-up."""
+        """Begin no further round. The clean-up removes unfinished copies."""
         self._give_up()
         self._gauges.copy_lag_bytes = self._gauges.copy_lag_segments = 0
 
@@ -88,12 +87,12 @@ class CopyTask:
     async def _copy(self, log: PartitionLog, closed: ClosedSegment) -> None:
         context = self._context
         if closed.next_offset <= log.log_start_offset:
-            return  # the records were deleted meanwhile
+            return  # the records were deleted in the meantime
         attempt = self._attempt
         if attempt is None or attempt.closed != closed:
             self._give_up()
             attempt = self._attempt = self._new_attempt(log, closed)
-        # Copied records must not be lost on this disk, because their offsets would be assigned again. Both
+        # Copied records must not be lost on this disk, because their offsets would be assigned again. The two
         # files are synced together, so that other writers wait only once.
         for result in await asyncio.gather(
             log.flush(closed.next_offset), self._record(attempt), return_exceptions=True
@@ -130,7 +129,7 @@ class CopyTask:
             id=segment_id,
             start_offset=segment.base_offset,
             end_offset=closed.next_offset - 1,
-            # Without timestamps a segment has the age of its file. Retention must not treat it as older.
+            # A segment without timestamps has the age of its file. Retention must not treat it as older.
             max_timestamp_ms=segment.retention_timestamp_ms,
             broker_id=context.broker_id,
             event_timestamp_ms=context.now_ms(),

@@ -30,11 +30,11 @@ class ClosedSegment(NamedTuple):
 
 
 def closed_segments(log: PartitionLog, from_offset: int, stable_offset: int) -> Iterator[ClosedSegment]:
-    """Closed segments from the one that contains ``from_offset`` on that are entirely below
+    """Closed segments from the segment that contains ``from_offset`` on. They are entirely below
     ``stable_offset``.
 
     Such segments are below the high watermark and without open transactions. The generator includes segments
-    that are closed while it runs, because the caller takes long for each segment.
+    that are closed while it runs, because the caller needs much time for each segment.
     """
     segments = log.segments
     while True:

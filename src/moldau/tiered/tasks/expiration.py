@@ -25,9 +25,8 @@ __all__ = ["ExpirationTask"]
 logger = logging.getLogger(__name__)
 
 LOOKUPS_A_TURN: Final = 1_000
-"""Number of segments that are looked up by epoch and offset in a turn of the event loop: some
-milliseconds.
-"""
+"""Number of segments that are looked up by epoch and offset in a turn of the event loop. It takes some
+milliseconds."""
 
 
 class ExpirationTask:
@@ -41,8 +40,7 @@ class ExpirationTask:
 
     async def run(self) -> None:
         """Move the log's start, durably, and then remove the segments before it. Raises
-        ``RemoteStorageError``; the next round continues.
-        """
+        ``RemoteStorageError``. The next round then continues."""
         context, log, partition = self._context, self._partition.log, self._partition.partition
         if context.deletions_are_held():
             return
@@ -73,7 +71,7 @@ class ExpirationTask:
         if expiry.log_start_offset is not None:
             log.update_log_start_offset(min(expiry.log_start_offset, self._partition.replica.high_watermark))
             await log.persist_start()
-        # When the start could not move past all of these segments, the others are still read.
+        # If the start could not move past all of these segments, the segments after the start are still read.
         await self._remove([each for each in expiry.segments if each.end_offset < log.log_start_offset])
 
     def stop(self) -> None:
@@ -98,7 +96,8 @@ class ExpirationTask:
     async def _leftovers(self) -> list[RemoteLogSegmentMetadata]:
         context = self._context
         found: list[RemoteLogSegmentMetadata] = []
-        # The set is taken before the listing, because a segment whose copy ends meanwhile is not abandoned.
+        # The set is read before the listing, because a segment whose copy ends during the listing is not
+        # abandoned.
         being_copied = frozenset(context.being_copied)
         async for segments in self._some_at_a_time():
             found += unreferenced(

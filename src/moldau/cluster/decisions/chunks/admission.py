@@ -32,7 +32,8 @@ def check_topic(image: MetadataImage, topic: Topic, config: Config) -> None:
 
 
 def reason_of_config(config: Config) -> str | None:
-    """Why a topic with these configs cannot have chunks, as the end of a sentence about it."""
+    """Why a topic with these configs cannot have chunks. The text is the end of a sentence about the
+    topic."""
     policy = config("cleanup.policy") or ""
     if "compact" in (part.strip() for part in policy.split(",")):
         return "is compacted: compaction changes old records, and the records of a chunk never change"
@@ -42,7 +43,7 @@ def reason_of_config(config: Config) -> str | None:
 
 
 def check_partition(partition: PartitionRegistration) -> None:
-    """Raise ``KafkaError`` while a partition is being changed in another way."""
+    """Raise ``KafkaError`` while another change of the partition is in progress."""
     if partition.is_reassigning:
         raise KafkaError(
             ErrorCode.reassignment_in_progress, "The partition is being reassigned; wait, or cancel it."
@@ -78,7 +79,7 @@ def check_active(image: MetadataImage, broker_ids: Sequence[int]) -> None:
 
 
 def original_replicas(replicas: Sequence[int], adding: Sequence[int]) -> tuple[int, ...]:
-    """The replicas before the move that is under way, if there is one."""
+    """The replicas before the move in progress; without a move, the current replicas."""
     return tuple(each for each in replicas if each not in adding)
 
 

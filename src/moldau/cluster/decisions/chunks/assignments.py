@@ -1,6 +1,7 @@
 """AlterChunkAssignments: moves of inactive chunks to other brokers begin and are cancelled. Pure.
 
-A move adds the new replicas, which copy the chunk. The old ones leave when all new ones have it.
+A move adds the new replicas, which copy the chunk. The old replicas leave when all new replicas have the
+chunk.
 """
 
 from dataclasses import replace
@@ -17,7 +18,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def alter_chunk_assignments(view: View, request: messages.AlterChunkAssignmentsRequest) -> ControllerResult:
-    """Begin moves of chunks, or cancel those in progress; each chunk is decided separately."""
+    """Begin moves of chunks, or cancel moves in progress. Each chunk is decided separately."""
     records: list[Message] = []
     results = []
     seen: set[tuple[str, int, int]] = set()
@@ -79,7 +80,7 @@ def _check_target(view: View, found: FoundChunk, original: tuple[int, ...], targ
 
 
 def _moved(chunk: ChunkRegistration, original: tuple[int, ...], target: tuple[int, ...]) -> ChunkRegistration:
-    """The chunk on its way to ``target``. New replicas of a previous move are removed immediately.
+    """The chunk during its move to ``target``. New replicas of a previous move are removed immediately.
 
     Raises ``KafkaError(invalid_replica_assignment)`` if they have the only complete copies.
     """

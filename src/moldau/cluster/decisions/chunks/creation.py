@@ -1,8 +1,9 @@
-"""CreateChunks: the active chunk of a partition ends, and the next one begins (KIP-1114). Pure.
+"""CreateChunks: the active chunk of a partition ends, and the next chunk begins (KIP-1114). Pure.
 
-The leader has stopped its appends, all in-sync replicas have all records up to the border, and enough of the
-new replicas have the state at the border. The controller compares the leader's epochs with its own, so that
-nothing has changed since. The records of the change are committed together.
+Before the request, the leader has stopped its appends. All in-sync replicas have all records up to the
+border, and enough of the new replicas have the state at the border. The controller compares the leader's
+epochs with its own, so that nothing has changed in the meantime. The records of the change are committed
+together.
 """
 
 from dataclasses import replace
@@ -25,7 +26,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def create_chunks(view: View, request: messages.CreateChunksRequest) -> ControllerResult:
-    """Create chunks, as the leaders of their partitions ask for.
+    """Create chunks, as requested by the leaders of their partitions.
 
     Raises ``KafkaError`` for the whole request: stale_broker_epoch or broker_id_not_registered. Other
     refusals are per partition. A request that has succeeded before succeeds again, and changes nothing.
@@ -78,7 +79,7 @@ def _create(view: View, sender_id: int, row: messages.CreateChunksTopicPartition
 
 
 def _is_created(partition: PartitionRegistration, row: messages.CreateChunksTopicPartition) -> bool:
-    """Whether this is the request by which the present active chunk began, sent again."""
+    """Whether this request is a repetition of the request by which the present active chunk began."""
     return (
         row.start_offset >= 0
         and partition.start_offset == row.start_offset
@@ -106,7 +107,7 @@ def _check_sender(
 def _ended_chunk(
     partition: PartitionRegistration, row: messages.CreateChunksTopicPartition
 ) -> ChunkRegistration:
-    """The chunk that ends. Its replicas that are not in sync copy it from the others."""
+    """The chunk that ends. Its replicas that are not in sync copy it from the other replicas."""
     is_first = partition.start_offset < 0
     start_offset = row.first_offset if is_first else partition.start_offset
     if row.start_offset != row.prev_stop_offset + 1:
@@ -138,8 +139,9 @@ def _begin(
 ) -> PartitionChangeRecord:
     """The change by which the new replicas begin at the border.
 
-    The leader is the first of them that has the state at the border. A leader is always named, so that its
-    epoch is raised also if it stays: the records of the chunks have different leader epochs.
+    The leader is the first new replica that has the state at the border. A leader is always named, so that
+    its epoch is raised even if the leader stays. Therefore the records of the chunks have different leader
+    epochs.
     """
     if not set(row.in_sync) <= set(row.broker_ids):
         raise KafkaError(ErrorCode.invalid_request, "The in-sync set is not made of the new replicas.")

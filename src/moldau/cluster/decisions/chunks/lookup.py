@@ -56,7 +56,7 @@ def chunk_of(topic: Topic, index: int, start_offset: int) -> FoundChunk:
 def changed(found: FoundChunk, target: ChunkRegistration) -> ChunkChangeRecord | None:
     """The record by which a chunk becomes ``target``; ``None`` when nothing changes.
 
-    A move ends when all brokers to which it goes have the chunk (as KIP-455 for partitions).
+    A move ends when all its target brokers have the chunk (like KIP-455 for partitions).
     """
     chunk, target = found.chunk, _with_ended_move(target)
     if target == chunk:
@@ -77,7 +77,8 @@ def changed(found: FoundChunk, target: ChunkRegistration) -> ChunkChangeRecord |
 def with_replicas(
     chunk: ChunkRegistration, replicas: tuple[int, ...], assigned: tuple[int, UUID] | None = None
 ) -> ChunkRegistration:
-    """The chunk with other replicas, the log directories of its brokers, and only replicas in sync.
+    """The chunk with other replicas and the log directories of their brokers. Only these replicas can stay in
+    sync.
 
     ``assigned`` is a broker and the log directory of its copy.
     """

@@ -1,7 +1,7 @@
 """DropChunks: chunks below the first offset of a partition are removed (KIP-1114's automatic deletion). Pure.
 
 The leader decides where a partition begins, by retention or by a client's DeleteRecords. In the KIP each
-broker of a chunk decides it. Here all of them delete the same records.
+broker of a chunk decides it. In Moldau all brokers of a chunk delete the same records.
 """
 
 from moldau.cluster.decisions.brokers import registered
@@ -16,7 +16,7 @@ from moldau.runtime import ErrorCode, KafkaError
 def drop_chunks(view: View, request: messages.DropChunksRequest) -> ControllerResult:
     """Remove the chunks that end below the first offsets of their partitions.
 
-    Raises ``KafkaError(stale_broker_epoch)`` for the whole request; other refusals are per partition.
+    Raises ``KafkaError(stale_broker_epoch)`` for the whole request. Other refusals are per partition.
     """
     registered(view, request.broker_id, request.broker_epoch)
     records: dict[tuple[object, int, int], Message] = {}

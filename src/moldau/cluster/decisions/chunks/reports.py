@@ -1,7 +1,7 @@
-"""ReportChunks: brokers say which inactive chunks they have, and which ones they have lost. Pure.
+"""ReportChunks: brokers report which inactive chunks they have, and which chunks they have lost. Pure.
 
-Only a report changes the replicas that have a chunk. A broker that is fenced stays among them, because its
-copy cannot fall behind: no record is added to a chunk.
+Only a report changes the set of replicas that have a chunk. A fenced broker stays in this set. Its copy stays
+complete, because no record is ever added to an inactive chunk.
 """
 
 from dataclasses import replace

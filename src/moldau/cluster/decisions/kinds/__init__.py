@@ -1,1 +1,2 @@
-"""Kinds of topics that are fixed at creation: a module with the row of each kind, and their table. Pure."""
+"""Kinds of topics, which are fixed at creation. There is a module with the row of each kind, and a table of
+the rows. Pure."""

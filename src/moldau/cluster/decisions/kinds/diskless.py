@@ -27,10 +27,10 @@ CLEANUP_POLICY = "cleanup.policy"
 def _new_configs(view: View, name: str, configs: Mapping[str, str]) -> dict[str, str]:
     """The configs to record for a new topic.
 
-    Where diskless is this cluster's default, a topic without the config becomes diskless, and the config is
-    recorded: later changes of the default must not affect it. Internal and compacted topics, which cannot
-    be diskless, stay classic. Raises ``KafkaError(invalid_config)`` when such a topic requests it, and while
-    the level of the cluster's feature allows no diskless topic.
+    If diskless is this cluster's default, a topic without the config becomes diskless. The config is then
+    recorded, because later changes of the default must not affect the topic. Internal and compacted topics,
+    which cannot be diskless, stay classic. Raises ``KafkaError(invalid_config)`` when such a topic requests
+    to be diskless, and while the level of the cluster's feature allows no diskless topic.
     """
     if name == DISKLESS_METADATA_TOPIC:
         check_diskless_allowed(view, f"The topic {name}")
@@ -61,7 +61,8 @@ def _check_configs(view: View, name: str, configs: Mapping[str, str]) -> None:
 
 
 def assign_coordinators(load: Mapping[int, int], metadata_partitions: int, count: int) -> list[int]:
-    """An owner for each of ``count`` new user partitions: the least loaded one, lowest number first.
+    """An owner for each of ``count`` new user partitions. The least loaded owner is chosen, and among equal
+    loads the lowest number.
 
     ``load`` is the number of user partitions that each partition of ``__diskless_metadata`` owns.
     """
@@ -77,8 +78,8 @@ def assign_coordinators(load: Mapping[int, int], metadata_partitions: int, count
 def _owners(view: View, count: int) -> list[int]:
     """Owners of ``count`` new partitions of a topic.
 
-    The coordinators are the existing partitions of ``__diskless_metadata``, whatever a node is configured
-    to create. Raises ``KafkaError(coordinator_not_available)`` while that topic does not exist.
+    The coordinators are the existing partitions of ``__diskless_metadata``. Their number may differ from a
+    node's configuration. Raises ``KafkaError(coordinator_not_available)`` while that topic does not exist.
     """
     metadata = view.image.topics.get(DISKLESS_METADATA_TOPIC)
     if metadata is None:
@@ -103,7 +104,7 @@ def _invalid(message: str) -> KafkaError:
 def _leader_of_rack(
     gateways: Gateways, topic: Topic, index: int, rack: str | None, reachable: Collection[int]
 ) -> int:
-    """The rack's gateway, which clients of the rack see as the leader.
+    """The rack's gateway, which clients of the rack use as the leader.
 
     It is the leader in the metadata when the rack has no gateway or the client's rack is unknown.
     """
@@ -143,10 +144,11 @@ DISKLESS: Final = TopicKind(
     owners=_owners,
     metadata_topic=DISKLESS_METADATA_TOPIC,
     replicas_hold_data=False,
-    # The local log is only a cache, so it needs no tier. Its epochs are not those of the metadata.
+    # The local log is only a cache, so its segments need no copies in the tier. Its epochs are not those of
+    # the metadata.
     has_remote_tier=False,
     has_cluster_epochs=False,
-    # Consolidation copies them.
+    # Consolidation makes the segments in the remote tier.
     may_have_remote_segments=True,
     no_chunks="its records are in the object store and not on brokers, so that a chunk would move nothing",
     rack_brokers=RackBrokers(leader=_leader_of_rack, produce=_preferred_produce_brokers),

@@ -13,10 +13,10 @@ from moldau.config.topic_config import TopicConfig
 from moldau.runtime import ErrorCode, KafkaError
 
 CLASSIC: Final = TopicKind(name="classic", is_kind_of=lambda topic: True, replicas_hold_data=True)
-"""The kind of every topic that is of no other."""
+"""The kind of every topic that belongs to no other kind."""
 
 KINDS: Final = (DISKLESS,)
-"""The kinds other than the classic kind. A topic has the first kind that claims it."""
+"""The kinds other than the classic kind. If several kinds match a topic, it has the first of them."""
 
 
 def kind_of(topic: Topic) -> TopicKind:
@@ -41,14 +41,15 @@ def enabled_kinds(is_true: Callable[[str], bool]) -> frozenset[str]:
 
 
 def new_topic_configs(view: View, name: str, configs: Mapping[str, str]) -> Mapping[str, str]:
-    """The configs to record for a new topic. Raises ``KafkaError`` where a kind refuses them."""
+    """The configs to record for a new topic. Raises ``KafkaError`` if a kind refuses them."""
     for kind in KINDS:
         configs = kind.new_configs(view, name, configs)
     return configs
 
 
 def owners_of_new(view: View, configs: Mapping[str, str], count: int) -> list[int]:
-    """The coordinators of ``count`` new partitions of a topic; ``NO_COORDINATOR`` where the kind has none.
+    """The coordinators of ``count`` new partitions of a topic; ``NO_COORDINATOR`` if the kind has no
+    coordinators.
 
     Raises ``KafkaError(coordinator_not_available)``.
     """
@@ -56,7 +57,8 @@ def owners_of_new(view: View, configs: Mapping[str, str], count: int) -> list[in
 
 
 def fixed_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """The configs that determine a topic's kind: tools that replace all others need not know them."""
+    """The configs that determine a topic's kind. Tools that replace all configs need not know these
+    configs."""
     keys = (kind.config_key for kind in KINDS)
     return {key: configs[key] for key in keys if key is not None and key in configs}
 

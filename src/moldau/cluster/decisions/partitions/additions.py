@@ -26,7 +26,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def create_partitions(view: View, request: CreatePartitionsRequest) -> ControllerResult:
-    """Raise partition counts; each topic is decided separately."""
+    """Raise partition counts. Each topic is decided separately."""
     counts = Counter(topic.name for topic in request.topics)
     results: dict[str, CreatePartitionsTopicResult] = {}
     records: list[Message] = []

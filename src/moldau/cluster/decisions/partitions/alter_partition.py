@@ -16,7 +16,7 @@ from moldau.runtime import ErrorCode, KafkaError
 def alter_partition(view: View, request: messages.AlterPartitionRequest) -> ControllerResult:
     """Apply the in-sync sets that leaders propose (KIP-497, KIP-841).
 
-    Raises ``KafkaError(stale_broker_epoch)`` for the whole request; other refusals are per partition.
+    Raises ``KafkaError(stale_broker_epoch)`` for the whole request. Other refusals are per partition.
     """
     registered(view, request.broker_id, request.broker_epoch)
     records: list[Message] = []

@@ -2,8 +2,8 @@
 replicas. Pure.
 
 Such a topic is created with the minimum that its first replicas allow. When reassignments have given each
-partition a second replica, the minimum becomes 2. When they leave only one replica, it becomes 1, because a
-minimum of 2 would then stop all writes.
+partition a second replica, the minimum becomes 2. When reassignments leave only one replica, the minimum
+becomes 1, because a minimum of 2 would then stop all writes.
 """
 
 from collections.abc import Sequence
@@ -57,6 +57,6 @@ def _topic_id(view: View, name: str) -> object:
 
 
 def _fewest_replicas(topic: Topic) -> int:
-    """The number of replicas of the topic's smallest partition. During a reassignment it is the number at
-    its end."""
+    """The number of replicas of the topic's smallest partition. During a reassignment, the number at its end
+    is used."""
     return min(len(each.replicas) - len(each.adding_replicas) for each in topic.partitions)

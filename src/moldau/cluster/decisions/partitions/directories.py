@@ -20,13 +20,13 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def assign_replicas_to_dirs(view: View, request: messages.AssignReplicasToDirsRequest) -> ControllerResult:
-    """Record where a broker has its replicas. A partition without a leader may get a leader by this.
+    """Record where a broker has its replicas. This may give a leader to a partition without a leader.
 
-    A replica in a directory that is not online leaves the in-sync set. A replica whose directory is gone
-    starts again, without the records that it had acknowledged.
+    A replica in a directory that is not online leaves the in-sync set. A replica whose directory is
+    permanently lost starts again, without the records that it had acknowledged.
 
-    Raises ``KafkaError``: stale_broker_epoch, broker_id_not_registered, or unsupported_version where the
-    cluster's metadata do not name directories; other refusals are per partition.
+    Raises ``KafkaError``: stale_broker_epoch, broker_id_not_registered, or unsupported_version if the
+    cluster's metadata do not name directories. Other refusals are per partition.
     """
     broker = registered(view, request.broker_id, request.broker_epoch)
     if view.image.metadata_version < METADATA_VERSION_OF_DIRECTORIES:

@@ -30,7 +30,7 @@ from moldau.runtime import ErrorCode
 def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecord]:
     """Elect leaders of partitions that waited for this broker, which is now active in ``view``.
 
-    If replicas hold no data, no leader asks for them to be in the in-sync set. They are added when their
+    If replicas have no data, no leader requests to add them to the in-sync set. They are added when their
     broker becomes active.
     """
     records = []
@@ -53,19 +53,19 @@ def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecor
 def joined(
     view: View, topic: Topic, partition: PartitionRegistration, broker_id: int, directory: UUID
 ) -> tuple[int, ...] | None:
-    """The in-sync set with a replica that holds no data, which joins as soon as it can be used; None where it
-    does not join.
-    """
+    """The in-sync set with a replica that has no data. Such a replica joins as soon as it can be used.
+    ``None`` if it does not join."""
     if broker_id in partition.isr or kind_of(topic).replicas_hold_data:
         return None
     return (*partition.isr, broker_id) if view.can_use(broker_id, directory) else None
 
 
 def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionChangeRecord]:
-    """Remove the eligible leader replicas that the current minima of in-sync replicas do not need, of some
-    topics or of all.
+    """Remove the eligible leader replicas that the current minima of in-sync replicas do not need, for some
+    topics or for all topics.
 
-    When enough replicas are in sync for a new minimum, the watermark advances without the others (KIP-966).
+    When enough replicas are in sync for a new minimum, the watermark advances without the other replicas
+    (KIP-966).
     """
     topics = view.image.topics
     records = []
@@ -79,7 +79,8 @@ def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionC
 
 
 def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
-    """Return leaderships to preferred replicas that are in sync and active, a limited number at a time."""
+    """Return leaderships to preferred replicas that are in sync and active. The number of changes is
+    limited."""
     records: list[PartitionChangeRecord] = []
     for topic in view.image.topics:
         for index, partition in enumerate(topic.partitions):
@@ -96,9 +97,8 @@ def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]
 
 
 def unclean_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
-    """Elect leaders for partitions without a leader whose topics allow an unclean election, a limited
-    number at a time.
-    """
+    """Elect leaders for partitions without a leader, if their topics allow an unclean election. The number of
+    elections is limited."""
     records: list[PartitionChangeRecord] = []
     for topic in view.image.topics:
         for index, partition in enumerate(topic.partitions):
@@ -121,8 +121,8 @@ def leads_any_partition(image: MetadataImage, broker_id: int) -> bool:
 def elect_leaders(
     view: View, request: ElectLeadersRequest
 ) -> tuple[ElectLeadersResponse, list[PartitionChangeRecord]]:
-    """Handle preferred (0) or unclean (1) elections. Without a list, all partitions that need an election
-    are answered."""
+    """Handle preferred (0) or unclean (1) elections. Without a list, the answer contains all partitions that
+    need an election."""
     if request.election_type not in (0, 1):
         message = f"Unknown election type {request.election_type}."
         refused = [

@@ -19,7 +19,7 @@ UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 
 
 class Election(Enum):
-    """The rule for choosing a leader."""
+    """The rule by which a leader is chosen."""
 
     ONLINE = "keep the leader if it can lead, else the first in-sync replica that can"
     PREFERRED = "the first replica if it is in sync and can lead, else as ONLINE"
@@ -78,7 +78,8 @@ def _elected(
     last_known = target.last_known_eligible_leader_replicas
     may_be_last = rules.keeps_eligible and rules.may_lose and not complete and len(last_known) == 1
     if may_be_last and last_known[0] in target.replicas and can_lead(last_known[0]):
-        # No complete replica can come back, and no other has more records than the last leader (KIP-966).
+        # No complete replica can return, and no other replica has more records than the last leader
+        # (KIP-966).
         return last_known[0], True
     if election is Election.UNCLEAN:
         leader = next((replica for replica in target.replicas if can_lead(replica)), NO_LEADER)

@@ -1,6 +1,6 @@
-"""A broker that is no longer active leaves the in-sync sets and leaderships of its partitions (KIP-966), and
-one whose log directory has failed leaves those of its replicas in it (KIP-858).
-"""
+"""Removes lost brokers from in-sync sets and leaderships. A broker that is no longer active leaves those of
+all its partitions (KIP-966). A broker with a failed log directory leaves those of its replicas in this
+directory (KIP-858)."""
 
 from collections.abc import Callable
 

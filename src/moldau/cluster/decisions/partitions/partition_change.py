@@ -18,7 +18,7 @@ from moldau.protocol.records.metadata import PartitionChangeRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The requested change of a partition. ``None`` leaves a field unchanged."""
+    """The requested change of a partition. A field that is ``None`` stays unchanged."""
 
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
@@ -31,7 +31,8 @@ class Wanted:
     directory: tuple[int, UUID] | None = None
     """A broker and the log directory of its replica (KIP-858)."""
     emptied: int | None = None
-    """A broker whose replica begins anew, because the log directory that held it is gone."""
+    """A broker whose replica starts again without records, because the log directory of the replica is
+    permanently lost."""
 
 
 def change_partition(
@@ -40,7 +41,7 @@ def change_partition(
     """The record of a change; ``None`` when nothing changes.
 
     Without eligible leader replicas an in-sync set never becomes empty. Its last members stay in it without a
-    leader, because only they have all records. A leader that stays keeps its epoch, and followers notice a
+    leader, because only they have all records. A leader that stays keeps its epoch. Followers detect a
     smaller set by the partition epoch (KIP-841). If replicas are removed, the leader epoch is raised, which
     fences their fetches.
     """
@@ -93,8 +94,8 @@ def _with_eligible(
 ) -> PartitionRegistration:
     """Record the replicas that left the in-sync set when it became, or already was, too small for a commit.
 
-    While fewer than ``min.insync.replicas`` replicas are in sync, the watermark does not move, so these
-    replicas have all records below it.
+    While fewer than ``min.insync.replicas`` replicas are in sync, the watermark does not move. Therefore
+    these replicas have all records below the watermark.
     """
     eligible: tuple[int, ...] = ()
     if len(target.isr) < min(rules.min_in_sync, len(target.replicas)):

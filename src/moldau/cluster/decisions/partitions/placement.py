@@ -2,8 +2,8 @@
 
 The goals in order of importance are as follows. The first replica (the preferred leader) is on an active
 broker. Active brokers are chosen before others. As many racks as possible are used. Leaders, and then
-replicas, are spread evenly over brokers. Ties are broken at random, so that the partitions of two brokers do
-not all share the same third broker.
+replicas, are spread evenly over brokers. If brokers are equal, one of them is chosen at random. Otherwise the
+partitions of two brokers would all share the same third broker.
 """
 
 import uuid

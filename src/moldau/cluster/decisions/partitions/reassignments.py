@@ -1,7 +1,7 @@
 """Reassignments of partitions to other brokers: they are begun, replaced, cancelled and listed (KIP-455).
 
-A reassignment adds the new replicas to the old ones. It ends when all target replicas are in the in-sync set:
-see :mod:`.partition_change`.
+A reassignment adds the new replicas to the old replicas. It ends when all target replicas are in the in-sync
+set; see :mod:`.partition_change`.
 """
 
 from moldau.cluster.decisions.kinds.table import kind_of
@@ -24,7 +24,7 @@ from moldau.runtime import ErrorCode, KafkaError
 def alter_partition_reassignments(
     view: View, request: alter.AlterPartitionReassignmentsRequest
 ) -> ControllerResult:
-    """Begin reassignments, or cancel those in progress; each partition is decided separately."""
+    """Begin reassignments, or cancel reassignments in progress. Each partition is decided separately."""
     records: list[Message] = []
     responses = []
     seen: dict[str, set[int]] = {}
@@ -90,7 +90,8 @@ def _cancel(
 
 
 def _original(partition: PartitionRegistration) -> tuple[int, ...]:
-    """The replicas of the partition before the reassignment in progress, if there is one."""
+    """The replicas of the partition before the reassignment in progress; without a reassignment, the current
+    replicas."""
     return tuple(replica for replica in partition.replicas if replica not in partition.adding_replicas)
 
 
@@ -122,8 +123,8 @@ def _moved(
 def list_partition_reassignments(
     view: View, request: listing.ListPartitionReassignmentsRequest
 ) -> ControllerResult:
-    """Reassignments in progress according to the metadata (the log of another implementation may contain
-    some)."""
+    """Reassignments in progress according to the metadata. The log of another implementation may contain
+    some."""
     wanted = None
     if request.topics is not None:
         wanted = {topic.name: set(topic.partition_indexes) for topic in request.topics}

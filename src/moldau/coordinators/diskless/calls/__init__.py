@@ -229,7 +229,7 @@ class AbortedRange(NamedTuple):
 
 
 class FoundPartition(NamedTuple):
-    """The batches of a partition, beginning with the one that contains the requested offset, and the
+    """The batches of a partition, beginning with the batch that contains the requested offset, and the
     partition's offsets."""
 
     topic_id: UUID

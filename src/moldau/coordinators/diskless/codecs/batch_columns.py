@@ -53,9 +53,8 @@ def encode_batches(batches: Sequence[BatchToCommit], *, with_guards: bool = True
 
 
 def _sequence_slack(batch: BatchToCommit) -> int:
-    """Difference between the last sequence and the one computed from base sequence and count: 0 in a valid
-    batch.
-    """
+    """Difference between the last sequence and the sequence that base sequence and count give: 0 in a valid
+    batch."""
     if batch.base_sequence < 0:
         return batch.last_sequence - batch.base_sequence
     return batch.last_sequence - (batch.base_sequence + batch.last_offset_delta) % (1 << 31)

@@ -84,7 +84,7 @@ class StoreReader:
         *,
         at_least_one: bool,
     ) -> FoundPartition:
-        """Batches within the limits, beginning with the one that contains ``offset``."""
+        """Batches within the limits, beginning with the batch that contains ``offset``."""
         partition = self.partition(topic_id, partition_index)
         if partition is None:
             return FoundPartition(

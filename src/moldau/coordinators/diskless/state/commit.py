@@ -485,7 +485,8 @@ def result_of(
         strict=False,
     )
     found: list[CommittedBatch] = list(map(tuple.__new__, repeat(CommittedBatch), rows))
-    # Insert in ascending order of position, so that earlier insertions do not move later ones.
+    # The insertions are in ascending order of position, so that earlier insertions do not move later
+    # insertions.
     for rejected in receipt.rejected:
         found.insert(rejected.position, _rejected(rejected))
     return CommitFileResult(found)

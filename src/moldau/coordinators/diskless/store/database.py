@@ -146,7 +146,7 @@ class Database:
                 self._mark(clean=True)
             except (apsw.Error, OSError):
                 clean = False
-        # A full or failed disk must not stop the rest of the shutdown, because the file is only a cache.
+        # A full or failed disk must not stop the shutdown, because the file is only a cache.
         with contextlib.suppress(apsw.Error, OSError):
             self.connection.close(True)
         return clean

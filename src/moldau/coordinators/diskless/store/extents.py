@@ -32,8 +32,8 @@ class Extent(NamedTuple):
     size_bytes: int
     max_timestamp_ms: int
     timestamp_bound_ms: int
-    """Largest timestamp of this extent and all earlier ones. It never decreases, so that it can be
-    searched."""
+    """Largest timestamp of this extent and all earlier extents. It never decreases, so that a binary search
+    can find a timestamp."""
     committed_ms: int
     packed: bytes
 

@@ -275,8 +275,8 @@ class DisklessStore:
             await asyncio.sleep(0)
 
     def pause_writing(self) -> None:
-        """Stop writes while a snapshot is read, for databases that do not support a reader beside the
-        writer."""
+        """Stop writes while a snapshot is read, for databases that do not support a reader and a writer at
+        the same time."""
         self._paused += 1
 
     def resume_writing(self) -> None:

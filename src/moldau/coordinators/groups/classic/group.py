@@ -1,4 +1,4 @@
-"""A classic group: its members, generation and state. Pure. The modules beside it change it."""
+"""A classic group: its members, generation and state. Pure. Other modules of this folder change it."""
 
 import struct
 from collections import Counter

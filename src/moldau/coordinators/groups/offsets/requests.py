@@ -1,4 +1,5 @@
-"""Converts OffsetCommit and OffsetFetch between their wire versions and the one form that the shard uses."""
+"""Converts OffsetCommit and OffsetFetch between their wire versions and the single form that the shard
+uses."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final

@@ -16,11 +16,11 @@ class SavedPiece(Message):
     crc: int = wire("uint32")
     """CRC-32C of the piece."""
     base_offset: int = wire("int64")
-    """Offset of the first record; of a snapshot, the position of the piece in the snapshot's file."""
+    """Offset of the first record. For a snapshot, it is the position of the piece in the snapshot's file."""
     end_offset: int = wire("int64")
-    """Offset after the last record; of a snapshot, the end offset of the snapshot."""
+    """Offset after the last record. For a snapshot, it is the end offset of the snapshot."""
     epoch: int = wire("int32")
-    """Leader epoch of the last record; of a snapshot, the epoch of the snapshot."""
+    """Leader epoch of the last record. For a snapshot, it is the epoch of the snapshot."""
     is_snapshot: bool = wire("bool", default=False)
 
 
@@ -29,15 +29,14 @@ class SaveLogsLog(Message):
     topic_id: UUID = wire("uuid")
     partition_index: int = wire("int32")
     leader_epoch: int = wire("int32")
-    """The epoch in which, as far as the sender knows, the receiver leads the partition."""
+    """The epoch in which the receiver leads the partition, according to the sender."""
     saved_end_offset: int = wire("int64", default=-1)
-    """The end of the partition in the last complete cut; -1 when no cut has the partition."""
+    """The end of the partition in the last complete cut; -1 when no cut contains the partition."""
     saved_epoch: int = wire("int32", default=-1)
     """Leader epoch of the last saved record."""
     from_offset: int = wire("int64", default=-1)
-    """Where to begin: ``saved_end_offset``, or a lower offset, whose pieces the new ones replace; -1 to save
-    all of the log.
-    """
+    """The offset at which the save begins. It is ``saved_end_offset``, or a lower offset, whose pieces are
+    replaced by the new pieces; -1 to save the whole log."""
 
 
 @message
@@ -45,7 +44,7 @@ class SaveLogsResult(Message):
     topic_id: UUID = wire("uuid")
     partition_index: int = wire("int32")
     begins_anew: bool = wire("bool", default=False)
-    """Whether the pieces replace all earlier ones, because the log does not continue them."""
+    """Whether the new pieces replace all earlier pieces, because the log does not continue them."""
     pieces: Sequence[SavedPiece] = wire([SavedPiece], default=())
 
 
@@ -55,13 +54,14 @@ class SaveLogsRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     object_key: str = wire("string")
-    """Beginning of the keys of the objects that are stored."""
+    """The prefix of the keys of the objects that are stored."""
     rounds: int = wire("int32")
-    """How often the sender has saved all logs before this call. Deletions wait for it."""
+    """Number of times that the sender has saved all logs before this call. Deletions wait for it."""
     logs: Sequence[SaveLogsLog] = wire([SaveLogsLog], default=())
-    """Empty for a broker that leads none of the logs. It only learns of the round."""
+    """Empty for a broker that leads none of the logs. Such a broker only receives the number of the round."""
     maker: str = wire("string", default="", tag=1)
-    """A name of the sender that no other sender has, nor this one when it counts its rounds anew."""
+    """A name of the sender that no other sender has. When the sender counts its rounds from the start again,
+    it takes another name."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
 
@@ -73,7 +73,7 @@ class SaveLogsResponse(Message):
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """An error of one log fails the whole call, because a cut contains all logs or is not made."""
+    """An error of one log fails the whole call, because a cut must contain all logs."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     logs: Sequence[SaveLogsResult] = wire([SaveLogsResult], default=())
 

@@ -1,4 +1,4 @@
-"""AlterChunkAssignments: move inactive chunks to other brokers (KIP-1114); decided by the controller."""
+"""AlterChunkAssignments: move inactive chunks to other brokers (KIP-1114). The controller decides it."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ class AlterChunkAssignment(Message):
     partition_id: int = wire("int32")
     start_offset: int = wire("int64")
     chunk_epoch: int = wire("int32", default=-1)
-    """The epoch that the caller has seen; -1 for any epoch."""
+    """The epoch that the caller knows; -1 for any epoch."""
     broker_ids: Sequence[int] | None = wire(["int32"], nullable="0+", default=())
-    """The replicas that the chunk is to have; Moldau's own: null cancels a move that is under way."""
+    """The target replicas of the chunk. Null, which is Moldau's own, cancels a move in progress."""
 
 
 @message

@@ -1,7 +1,7 @@
-"""CreateChunks: end the active chunk of partitions, and begin the next one on other brokers (KIP-1114).
+"""CreateChunks: end the active chunk of partitions, and begin the next chunk on other brokers (KIP-1114).
 
 A tool sends topics, partitions and brokers to the leader. The leader sends the same request to the
-controller, with the border and with everything by which the controller checks it.
+controller. It adds the border and all values that the controller checks.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ class CreateChunksTopicPartition(Message):
     start_offset: int = wire("int64", default=-1)
     """The border: the first offset of the new active chunk; -1 from a tool."""
     start_timestamp: int = wire("int64", default=-1)
-    """A time that no record of the new chunk was appended before, in milliseconds; -1 from a tool."""
+    """No record of the new chunk was appended before this time, in milliseconds; -1 from a tool."""
     prev_stop_offset: int = wire("int64", default=-1)
     """The last offset of the chunk that ends, inclusive; -1 from a tool."""
     # Moldau's own fields, which only the leader sets.
     topic_id: UUID = wire("uuid", default=ZERO_UUID, tag=0)
     leader_epoch: int = wire("int32", default=-1, tag=1)
     partition_epoch: int = wire("int32", default=-1, tag=2)
-    """The epoch that the leader sees; the controller refuses the request when its own is another."""
+    """The epoch in the leader's metadata. The controller refuses the request when its own epoch differs."""
     in_sync: Sequence[int] = wire(["int32"], default=(), tag=3)
-    """The brokers that have acknowledged the hand-over; they are the first in-sync replicas."""
+    """The brokers that have acknowledged the hand-over. They are the first in-sync replicas."""
     max_timestamp: int = wire("int64", default=-1, tag=4)
     """The largest timestamp in the chunk that ends; -1 if its records have none."""
     size_bytes: int = wire("int64", default=0, tag=5)

@@ -1,4 +1,4 @@
-"""DropChunks: the leader of a partition tells the controller where the partition's log begins now.
+"""DropChunks: the leader of a partition reports to the controller where the partition's log begins now.
 
 The controller removes the inactive chunks before that offset.
 """
@@ -46,7 +46,7 @@ class DropChunksResponse(Message):
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """STALE_BROKER_EPOCH: a later start of the broker has registered."""
+    """STALE_BROKER_EPOCH means that a later start of the broker has registered."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     partitions: Sequence[DropChunksResult] = wire([DropChunksResult], default=())
 

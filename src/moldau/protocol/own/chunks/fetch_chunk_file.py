@@ -1,6 +1,6 @@
 """FetchChunkFile: the files of an inactive chunk's folder, for a broker that copies the chunk.
 
-Without a name, the answer lists the files. With a name, it has bytes of that file.
+Without a name, the answer lists the files. With a name, the answer contains bytes of that file.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class FetchChunkFileRequest(Message):
     topic_id: UUID = wire("uuid")
     partition_index: int = wire("int32")
     start_offset: int = wire("int64")
-    """The chunk: its first offset."""
+    """The first offset of the chunk, which identifies the chunk."""
     name: str = wire("string", default="")
     """The file; empty for the list of files."""
     position: int = wire("int64", default=0)

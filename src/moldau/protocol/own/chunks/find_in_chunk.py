@@ -14,7 +14,7 @@ class FindInChunkRequest(Message):
     topic_id: UUID = wire("uuid")
     partition_index: int = wire("int32")
     start_offset: int = wire("int64")
-    """The chunk: its first offset."""
+    """The first offset of the chunk, which identifies the chunk."""
     timestamp: int = wire("int64")
     """In milliseconds."""
     from_offset: int = wire("int64", default=-1)
@@ -32,7 +32,7 @@ class FindInChunkResponse(Message):
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
     error_message: str | None = wire("string", nullable="0+", default=None)
     offset: int = wire("int64", default=-1)
-    """-1 if no record of the chunk is that late."""
+    """-1 if no record of the chunk is at or after that time."""
     timestamp: int = wire("int64", default=-1)
     leader_epoch: int = wire("int32", default=-1)
 

@@ -1,4 +1,4 @@
-"""HandOverChunk: the leader gives the state at the border to a broker of the next active chunk."""
+"""HandOverChunk: the leader sends the state at the border to a broker of the next active chunk."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -9,7 +9,7 @@ from moldau.runtime import ErrorCode
 
 @message
 class HandedOverEpoch(Message):
-    """The beginning of a leader epoch."""
+    """The first offset of a leader epoch."""
 
     leader_epoch: int = wire("int32")
     start_offset: int = wire("int64")
@@ -38,7 +38,7 @@ class HandOverChunkRequest(Message):
 
 @message
 class HandOverChunkResponse(Message):
-    """An answer without an error: the state is on the receiver's disk."""
+    """An answer without an error means that the state is on the receiver's disk."""
 
     API_KEY = 11142
     VERSIONS = "0"

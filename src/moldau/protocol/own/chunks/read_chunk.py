@@ -1,4 +1,4 @@
-"""ReadChunk: read records of an inactive chunk from a broker that has it."""
+"""ReadChunk: read records of an inactive chunk from a broker that has the chunk."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -23,7 +23,7 @@ class ReadChunkRequest(Message):
     topic_id: UUID = wire("uuid")
     partition_index: int = wire("int32")
     start_offset: int = wire("int64")
-    """The chunk: its first offset."""
+    """The first offset of the chunk, which identifies the chunk."""
     fetch_offset: int = wire("int64")
     max_bytes: int = wire("int32")
     min_one_batch: bool = wire("bool", default=True)

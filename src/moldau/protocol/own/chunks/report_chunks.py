@@ -1,4 +1,4 @@
-"""ReportChunks: a broker tells the controller which inactive chunks it has copied, moved or lost."""
+"""ReportChunks: a broker reports to the controller which inactive chunks it has copied, moved or lost."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -46,7 +46,7 @@ class ReportChunksResponse(Message):
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """STALE_BROKER_EPOCH: a later start of the broker has registered."""
+    """STALE_BROKER_EPOCH means that a later start of the broker has registered."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     chunks: Sequence[ReportedChunkResult] = wire([ReportedChunkResult], default=())
 

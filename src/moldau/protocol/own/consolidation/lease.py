@@ -21,11 +21,11 @@ class ConsolidationLeaseRequest(Message):
     FLEXIBLE = "0+"
     lease_id: UUID = wire("uuid")
     lease_ms: int = wire("int64", default=600_000)
-    """Duration of the lease from now on; 0 releases it."""
+    """Duration of the lease from now on; 0 releases the lease."""
     partitions: Sequence[ConsolidationLeasePartition] | None = wire(
         [ConsolidationLeasePartition], nullable="0+", default=None
     )
-    """With a duration of 0 ms: release only these partitions; null for all."""
+    """If the duration is 0 ms, only these partitions are released; null releases all partitions."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
 

@@ -31,8 +31,7 @@ class ConsolidationSegment(Message):
     index_interval_bytes: int = wire("int32")
     runs: bytes = wire("bytes")
     """Columns: number of runs. For each run: the object's number, the run's first byte, its size in bytes,
-    its last offset minus its first, and its append time or -1. Offsets are dense.
-    """
+    its last offset minus its first, and its append time or -1. The offsets of the runs have no gaps."""
     generation_starts: Sequence[int] = wire(["int64"], default=(), tag=0)
     """The first offset of each generation of the partition's log after the first generation."""
 
@@ -53,14 +52,13 @@ class ConsolidationPlanRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     engine: str = wire("string")
-    """Name of the caller, which the log and other callers see."""
+    """Name of the caller. It is shown in the log and to other callers."""
     max_bytes: int = wire("int64")
-    """Approximate size of the plan. The plan is smaller when fewer bytes are available or other engines
-    have the other partitions.
-    """
+    """Approximate size of the plan. The plan is smaller when fewer bytes are available, or when other engines
+    have the other partitions."""
     lease_ms: int = wire("int64", default=600_000)
     topics: Sequence[str] | None = wire(["string"], nullable="0+", default=None)
-    """Only these topics are planned; null for all."""
+    """Only these topics are planned; null for all topics."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
 
@@ -87,7 +85,7 @@ class ConsolidationPlanResponse(Message):
     """
     storage_prefix: str | None = wire("string", nullable="0+", default=None)
     held: Sequence[ConsolidationHeldPlan] = wire([ConsolidationHeldPlan], default=(), tag=0)
-    """Number of plans of the same topics that other engines hold."""
+    """Number of plans of the same topics that other engines have."""
 
 
 REQUEST = ConsolidationPlanRequest

@@ -17,14 +17,15 @@ class ConsolidationCopy(Message):
     leader_epoch: int = wire("int32")
     segment_id: UUID = wire("uuid")
     custom_metadata: bytes | None = wire("bytes", nullable="0+", default=None)
-    """Custom metadata of the storage manager. They name the attempt whose objects form the segment."""
+    """Custom metadata of the storage manager. They contain the attempt whose objects form the segment."""
 
 
 @message
 class ConsolidationPublished(Message):
     segment_id: UUID = wire("uuid")
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """FENCED_LEADER_EPOCH: another leader planned the segment. INVALID_UPDATE_VERSION: the plan has expired.
+    """FENCED_LEADER_EPOCH means that another leader planned the segment. INVALID_UPDATE_VERSION means that
+    the plan has expired.
 
     After these errors the copy's objects are not needed. After any other error the report may be repeated.
     """

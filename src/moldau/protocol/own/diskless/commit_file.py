@@ -1,7 +1,7 @@
 """DisklessCommitFile (KIP-1164's API 95).
 
 Version 0 is the KIP's version, with a structure for each batch, plus the fields that fencing needs. Version 1
-is ours: the batches are columns in a single byte string, in the form of
+is Moldau's own. The batches are columns in a single byte string, in the form of
 ``moldau.coordinators.diskless.codecs.batch_columns``. It needs about 12 bytes for each batch, and version 0
 needs 85. Version 2 adds the guards of transactional batches, and version 3 the order of a broker's commits.
 """

@@ -1,6 +1,6 @@
 """DisklessCommitParts: the parts of a file for several coordinators that one broker leads, in one request.
 
-Each part is committed by its coordinator as with DisklessCommitFile, and has its own error.
+The coordinator of a part commits it as with DisklessCommitFile. Each part has its own error.
 """
 
 from collections.abc import Sequence

@@ -13,9 +13,8 @@ class DisklessCreatablePartitions(Message):
     name: str = wire("string")
     num_partitions: int = wire("int32", default=0)
     partition_indexes: Sequence[int] | None = wire(["int32"], nullable="0+", default=None)
-    """Moldau's own field: the partitions that belong to this coordinator; null for all from 0 to
-    ``num_partitions``.
-    """
+    """Moldau's own field: the partitions that belong to this coordinator; null for all partitions from 0 to
+    ``num_partitions``."""
 
 
 @message

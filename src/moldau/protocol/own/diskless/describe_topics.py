@@ -45,7 +45,8 @@ class DisklessDescribeTopicsRequest(Message):
     """The requested topics; null for all topics."""
     timeout_ms: int = wire("int32", default=60000)
     with_object_keys: bool = wire("bool", default=False)
-    """Whether to list object keys, so that objects of several coordinators can be counted only once."""
+    """Whether to list object keys. With the keys, a tool counts an object of several coordinators only once.
+    """
 
 
 @message

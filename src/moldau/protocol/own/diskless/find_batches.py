@@ -30,8 +30,7 @@ class DisklessBatchInfo(Message):
     is_transactional: bool = wire("bool", "2+", default=False)
     """Moldau's own field."""
     markers: Sequence[DisklessMarkerInfo] = wire([DisklessMarkerInfo], "2+", default=())
-    """Moldau's own field: for the marker of a transaction, the one entry of this list; there is no object
-    then.
+    """Moldau's own field: for the marker of a transaction, this list has one entry, and there is no object.
     """
 
 

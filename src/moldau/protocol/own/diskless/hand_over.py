@@ -1,4 +1,4 @@
-"""DisklessHandOver: the next owner takes over a file; KIP-1164 describes this step without an API."""
+"""DisklessHandOver: the next owner takes over a file. KIP-1164 describes this step without an API."""
 
 from collections.abc import Sequence
 

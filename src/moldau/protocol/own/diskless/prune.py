@@ -11,7 +11,7 @@ from moldau.runtime import ErrorCode
 class DisklessPrunePartition(Message):
     partition_index: int = wire("int32")
     from_offset: int = wire("int64")
-    """-1 for both offsets records only the epoch; prunes of older epochs are refused afterwards."""
+    """-1 for both offsets records only the epoch. Prunes of older epochs are refused after that."""
     to_offset: int = wire("int64")
     epoch: int = wire("int32")
     remote_metadata_position: int = wire("int64", default=-1)

@@ -25,7 +25,7 @@ class DisklessReadObjectResponse(Message):
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
     error_message: str | None = wire("string", nullable="0+", default=None)
     content: Records = wire("records", nullable="0+", default=None)
-    """The bytes of the range; null with an error."""
+    """The bytes of the range; null if there is an error."""
 
 
 REQUEST = DisklessReadObjectRequest

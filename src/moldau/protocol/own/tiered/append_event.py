@@ -13,9 +13,7 @@ class TieredAppendEventRequest(Message):
     FLEXIBLE = "0+"
     metadata_partition: int = wire("int32")
     metadata_leader_epoch: int = wire("int32")
-    """The epoch of the metadata partition in which, as far as the sender knows, the receiver is the
-    leader.
-    """
+    """The epoch of the metadata partition in which the receiver is the leader, according to the sender."""
     topic_id: UUID = wire("uuid")
     partition_index: int = wire("int32")
     leader_epoch: int = wire("int32")

@@ -19,7 +19,7 @@ class TieredDescribedPartition(Message):
     local_log_start_offset: int = wire("int64", default=-1)
     high_watermark: int = wire("int64", default=-1)
     highest_remote_offset: int = wire("int64", default=-1)
-    """The last copied offset (ListOffsets' latest tiered); -1 for none."""
+    """The last copied offset (ListOffsets' latest tiered); -1 if no offset was copied."""
     local_size_bytes: int = wire("int64", default=0)
     remote_size_bytes: int = wire("int64", default=0)
     """Size of the finished segments without their indexes."""

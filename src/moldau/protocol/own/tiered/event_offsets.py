@@ -1,4 +1,4 @@
-"""TieredEventOffsets: the offsets of a partition of ``__remote_log_metadata``, as its leader knows them."""
+"""TieredEventOffsets: the offsets of a partition of ``__remote_log_metadata``, according to its leader."""
 
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode
@@ -11,11 +11,9 @@ class TieredEventOffsetsRequest(Message):
     FLEXIBLE = "0+"
     metadata_partition: int = wire("int32")
     metadata_leader_epoch: int = wire("int32")
-    """The epoch of the metadata partition in which, as far as the sender knows, the receiver is the
-    leader.
-    """
+    """The epoch of the metadata partition in which the receiver is the leader, according to the sender."""
     epoch: int = wire("int32", default=-1)
-    """A leader epoch whose end offset is requested; -1 for none."""
+    """A leader epoch whose end offset is requested; -1 if no end offset is requested."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
 

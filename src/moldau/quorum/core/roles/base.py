@@ -41,7 +41,7 @@ class Role:
         """Called once, before the next role begins."""
 
     def poll(self) -> None:
-        """Do all work whose time has come."""
+        """Do all work that is due."""
 
     @property
     def deadline_ms(self) -> int | None:

@@ -72,8 +72,7 @@ class Electing(Role):
 
 class Prospective(Electing):
     """Asks whether it would win an election (KIP-996). Therefore a replica that was disconnected does not
-    raise the epoch and replace a leader that the others still follow. It persists nothing.
-    """
+    raise the epoch and replace a leader that the other voters still follow. It persists nothing."""
 
     name = RoleName.PROSPECTIVE
     is_pre_vote = True
@@ -97,7 +96,7 @@ class Prospective(Electing):
 
 
 class Candidate(Electing):
-    """Has voted for itself in a new epoch, and asks the others for their votes."""
+    """Has voted for itself in a new epoch, and requests the votes of the other voters."""
 
     name = RoleName.CANDIDATE
     is_pre_vote = False

@@ -40,8 +40,7 @@ class DownloadProgress:
 
 class Follower(Role):
     """Follows the leader of the epoch. If a voter gets no answer within the fetch time-out, it starts an
-    election; an observer looks for another leader.
-    """
+    election. An observer then searches for another leader."""
 
     name = RoleName.FOLLOWER
 
@@ -101,14 +100,13 @@ class Follower(Role):
         elif isinstance(response, VoterChangeResponse):
             self._is_told_of_this_node = response.error is ErrorCode.none
             if response.error is ErrorCode.request_timed_out:
-                # Another change is in progress, or the leader has not noticed yet that this node has caught
-                # up.
+                # Another change is in progress, or the leader does not know yet that this node has caught up.
                 core = self.core
                 self._ask_for_membership_ms = core.now_ms + core.settings.voter_update_interval_ms // 10
 
     def on_request_failed(self, node_id: int) -> None:
-        # A leader whose process has ended refuses connections. An observer cannot be elected itself, so it
-        # asks for the new leader immediately and does not wait for the fetch time-out.
+        # A leader whose process has ended refuses connections. An observer cannot be elected itself.
+        # Therefore it searches for the new leader immediately and does not wait for the fetch time-out.
         if not self.core.is_voter and node_id == self._asked and self.download is None:
             self._ask_another_voter()
 
@@ -162,19 +160,19 @@ class Follower(Role):
             return None
         known = core.voters.get(core.local.id)
         if core.is_voter:
-            # In this way the leader of static voters gets their directories, which are needed for the change
-            # to dynamic voters.
+            # In this way the leader of static voters learns their directories, which are needed for the
+            # change to dynamic voters.
             is_known = self._is_told_of_this_node if logged is None else known == own
             return None if is_known else UpdateVoterRequest(voter=own, epoch=core.epoch)
         if logged is None or not core.membership.auto_join:
             return None
         if known is not None:
-            # The entry is that of an earlier incarnation of this node, whose disk was lost.
+            # The entry belongs to an earlier incarnation of this node, whose disk was lost.
             return RemoveVoterRequest(key=known.key)
         return AddVoterRequest(voter=own, ack_when_committed=False)
 
     def _look_for_another_leader(self) -> None:
-        # Any voter can name the leader to an observer. A leader that no longer answers cannot.
+        # Any voter can name the leader to an observer. A leader that no longer answers cannot do that.
         core = self.core
         if self.download is not None:
             self._abandon(self.download)

@@ -1,4 +1,4 @@
-"""The leader: it appends records, answers fetches, and computes from them the offset up to which a
+"""The leader. It appends records and answers fetches. From the fetches it computes the offset up to which a
 majority has all records."""
 
 from dataclasses import dataclass
@@ -44,10 +44,9 @@ class ParkedFetch:
 
 
 class Leader(Role):
-    """Leads the epoch. The high watermark is computed for each epoch anew. It is unknown until a majority
-    has the first record of this epoch, because older records are committed only by a newer one (Raft
-    §5.4.2).
-    """
+    """Leads the epoch. The high watermark is computed again for each epoch. It is unknown until a majority
+    has the first record of this epoch, because older records are committed only by a record of this epoch
+    (Raft §5.4.2)."""
 
     name = RoleName.LEADER
 
@@ -185,7 +184,7 @@ class Leader(Role):
             core.emit(SendReply(request_id, response))
 
     def successors(self) -> tuple[int, ...]:
-        """The other voters; those with the longest log come first (KIP-595, EndQuorumEpoch)."""
+        """The other voters. The voters with the longest log come first (KIP-595, EndQuorumEpoch)."""
         offsets = {voter: progress.end_offset for voter, progress in self._voter_progress.items()}
         return tuple(sorted(offsets, key=lambda voter: (-offsets[voter], voter)))
 
@@ -226,8 +225,8 @@ class Leader(Role):
                 core.send(node_id, request)
 
     def _compare_logs(self, theirs: OffsetAndEpoch) -> FetchResponse | None:
-        """Compare the follower's log. Returns ``None`` when its records are the same as in this log, and
-        no next records are removed here."""
+        """Compare the follower's log. Returns ``None`` when its records are the same as in this log, and its
+        next records are still in this log."""
         log = self.core.log
         if theirs == OffsetAndEpoch(0, 0) and log.log_start_offset == 0:
             return None

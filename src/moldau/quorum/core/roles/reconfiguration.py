@@ -1,9 +1,9 @@
-"""Changes of the voters by the leader (KIP-853). There is one change at a time, and each is a record of the
-log.
+"""Changes of the voters by the leader (KIP-853). There is one change at a time, and each change is a record
+of the log.
 
-A set is used as soon as it is appended. Two consecutive sets differ by one voter, so each majority of one set
-shares a voter with each majority of the other. A record of this epoch must be committed before a change.
-Otherwise two leaders could append sets alternately whose majorities have no common voter.
+A set is used as soon as it is appended. Two consecutive sets differ by one voter. Therefore each majority of
+one set shares a voter with each majority of the other set. A record of this epoch must be committed before a
+change. Otherwise two leaders could append sets whose majorities have no common voter.
 """
 
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ class Reconfiguration:
             self._pending = Pending(request_id, core.now_ms + timeout_ms)
 
     def on_log_appended(self) -> None:
-        """The log view shows the appended records."""
+        """The log view contains the appended records."""
         self._is_appending = False
 
     def on_committed(self, offset: int) -> None:

@@ -1,4 +1,4 @@
-"""The resigned leader: it led this epoch, and notifies the others that its leadership has ended."""
+"""The resigned leader. It led this epoch, and notifies the other voters that its leadership has ended."""
 
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,8 @@ if TYPE_CHECKING:
 
 
 class Resigned(Role):
-    """A former leader also has this role after a restart. Bytes that it wrote and lost may be on other
-    replicas with this epoch, so it must not write in the epoch again.
-    """
+    """A former leader also has this role after a restart. It may have lost bytes that other replicas have
+    with this epoch, so it must not write in the epoch again."""
 
     name = RoleName.RESIGNED
 

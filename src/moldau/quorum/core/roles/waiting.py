@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Unattached(Role):
-    """Knows only the epoch. A voter waits for an election; an observer asks the voters for the leader."""
+    """Knows only the epoch. A voter waits for an election. An observer asks the voters for the leader."""
 
     name = RoleName.UNATTACHED
 

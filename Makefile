@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OLDEST_SPARK := .venv-spark-oldest
 SEEDS ?= 200
-# Half of what the suite does is waiting for clients and JVMs, so it takes more processes than cores.
-WORKERS ?= 3
+# More than half of what the suite does is waiting for clients and JVMs: two processes for each of two cores.
+WORKERS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo run test test-oldest-spark check format bench bench-peers simulate kills cluster-kills docs lock clean

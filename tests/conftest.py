@@ -37,10 +37,33 @@ ON_SPARK = ("test_on_spark.py", "test_source_on_spark.py", "test_notebook.py", "
 """Files whose tests share one Spark session, a JVM that takes long to start."""
 ALONE = ("tests/simulation/", "tests/integration/clients/test_kafka_python_suite.py")
 """Tests that share nothing and take long."""
+COMPUTING = "tests/simulation/"
+"""Tests that never wait, neither for a client nor for a disk."""
+LONG = (
+    "on Spark",
+    "tests/docs/test_examples.py",
+    "tests/cli/serving/test_cli_starting.py",
+    "tests/integration/processes/",
+    "tests/integration/test_demo.py",
+    "tests/integration/clients/test_kafka_python_suite.py",
+    "tests/pipeline/spark/test_spark_cluster.py",
+    "tests/server/controllers/test_controller_quorum.py",
+    "tests/integration/test_",
+    "tests/server/tiered/test_foreign_managers.py",
+    "tests/integration/clients/test_java",
+    "tests/server/limits/test_amplification.py",
+    "tests/cli/serving/test_cli_cluster.py",
+)
+"""Files and groups that take longest. They begin in this order, so that none is left at the end; those with a
+JVM of Spark are apart, because each needs a core."""
 
 
 class ByWhatTestsShare(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Assigns tests to processes: the tests of one file share a node, and so a process."""
+    """Assigns tests to processes: the tests of one file share a node, and so a process.
+
+    One process begins with the simulations, and the others with what takes longest. So the tests that wait
+    leave a core for those that compute, and at the end only short ones are left.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(ALONE):
@@ -48,11 +71,25 @@ class ByWhatTestsShare(LoadScopeScheduling):  # type: ignore[misc]  # it has no 
         file = nodeid.partition("::")[0]
         return "on Spark" if file.endswith(ON_SPARK) else file
 
+    def _assign_work_unit(self, node: Any) -> None:
+        computes = node is self.nodes[0]
+        first = min(
+            self.workqueue, key=lambda scope: (scope.startswith(COMPUTING) != computes, place_of(scope))
+        )
+        self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByWhatTestsShare:
     """Distribute tests over the processes of ``make test``."""
     return ByWhatTestsShare(config, log)
+
+
+@functools.cache
+def place_of(scope: str) -> int:
+    """The scope's place in the order in which scopes begin; those that take shorter have one place."""
+    return next((place for place, long in enumerate(LONG) if scope.startswith(long)), len(LONG))
 
 
 REAL_TIME = ("aiokafka", "confluent_kafka", "kafka", "moldau.testing", "pyspark", "socket", "subprocess")

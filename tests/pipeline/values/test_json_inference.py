@@ -257,9 +257,9 @@ def test_an_object_of_very_many_names_is_text() -> None:
     assert json.loads(rows[7]) == {"k7": 1, "m7": 2}
 
 
-def test_a_million_names_take_bounded_memory() -> None:
+def test_very_many_names_take_bounded_memory() -> None:
     found = FoundValues()
-    for first in range(0, 1_000_000, 1000):
+    for first in range(0, 10 * json_found.POSITIONS_MAX, 1000):
         names = {f"k{number}": number for number in range(first, first + 1000)}
         found.add(json.dumps({"id": first, "more": names}).encode())
     assert sum(json_found._counts_of_levels(found.finish().root)) <= json_found.POSITIONS_MAX

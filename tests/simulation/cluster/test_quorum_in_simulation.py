@@ -141,7 +141,7 @@ def decide_on_what_is_not_logged(patch: pytest.MonkeyPatch) -> None:
         ("quorum", elect_by_a_minority, {"led", "disagree", "lost"}, 2),
         ("quorum-links", elect_by_a_minority, {"led", "disagree", "lost"}, 2),
         ("quorum-power", acknowledge_before_the_sync, {"led", "disagree", "lost"}, 2),
-        ("quorum", answer_before_the_commit, {"lost"}, 2),
+        ("quorum", answer_before_the_commit, {"lost"}, 8),
         ("quorum", take_any_image_for_current, {"current"}, 2),
         ("quorum-votes", forget_votes, {"led", "leaders"}, 1),
         ("quorum-votes-power", forget_votes, {"led", "leaders"}, 10),

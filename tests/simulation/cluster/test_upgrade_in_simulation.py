@@ -31,7 +31,7 @@ def unknown_level_followed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MetadataPublisher, "check_levels", lambda *_: None)
 
 
-FLAWS = [(raised_too_early, 0), (unknown_level_followed, 0)]
+FLAWS = [(raised_too_early, 1), (unknown_level_followed, 0)]
 """Each flaw with a seed that detects it soon."""
 
 

@@ -16,7 +16,7 @@ from moldau.simulation.scenario import run_seed
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
-SEEDS = 3
+SEEDS = 2
 
 
 @pytest.mark.parametrize("name", ["diskless-defects", "diskless-defects-kills", "diskless-stop"])

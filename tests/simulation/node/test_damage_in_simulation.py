@@ -20,7 +20,7 @@ from moldau.storage.segments import segment_loading
 
 pytestmark = pytest.mark.simulation
 
-MUTANT_SEEDS = range(4)
+MUTANT_SEEDS = 4
 
 
 @pytest.mark.parametrize(
@@ -33,10 +33,7 @@ def test_damage_is_found_or_costs_nothing(name: str, seeds: tuple[int, ...]) -> 
 
 
 def test_a_damaged_cache_is_read_from_objects_again() -> None:
-    failed = [
-        found for seed in range(3) if (found := run_seed(scenario(End.STOP, "diskless/"), seed).violations)
-    ]
-    assert not failed
+    assert run_seed(scenario(End.STOP, "diskless/"), 0).violations == []
 
 
 def cut_in_silence(patch: pytest.MonkeyPatch) -> None:
@@ -55,19 +52,22 @@ def trust_the_cache(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mutate", "kinds"),
+    ("mutate", "kinds", "seed"),
     [
-        (cut_in_silence, "__cluster_metadata/.log"),
-        (cut_in_silence, "__consumer_offsets/.log"),
-        (report_nothing, "classic/.log"),
-        (trust_the_cache, "diskless/.log"),
+        (cut_in_silence, "__cluster_metadata/.log", 1),
+        (cut_in_silence, "__consumer_offsets/.log", 1),
+        (report_nothing, "classic/.log", 0),
+        (trust_the_cache, "diskless/.log", 0),
     ],
 )
 @pytest.mark.usefixtures("quiet_nodes")
-def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], kinds: str) -> None:
+def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], kinds: str, seed: int) -> None:
+    """``seed`` detects the mutant. If a change of the story has made it useless, one of the next does."""
     with pytest.MonkeyPatch.context() as patch:
         mutate(patch)
-        caught = any(run_seed(scenario(End.KILL, kinds), seed).violations for seed in MUTANT_SEEDS)
+        caught = any(
+            run_seed(scenario(End.KILL, kinds), each).violations for each in range(seed, seed + MUTANT_SEEDS)
+        )
     assert caught, f"{mutate.__doc__} is missed"
 
 

@@ -126,13 +126,13 @@ FLAWS = [
     (watermark_goes_back, "replication", 0),
     (watermark_one_too_far, "replication", 1),
     (truncation_forgotten, "replication", 5),
-    (epoch_not_fenced, "replication", 1),
+    (epoch_not_fenced, "replication", 11),
     (joined_before_caught_up, "replication-lag", 1),
     (move_ended_early, "replication-moves", 23),
-    (eligible_leaders_not_kept, "replication-unsynced", 2),
+    (eligible_leaders_not_kept, "replication-unsynced", 3),
     (leaderships_kept, "replication-rolling", 0),
     (failed_directory_untold, "replication-directories", 0),
-    (batches_forgotten, "replication-directory-moves", 0),
+    (batches_forgotten, "replication-directory-moves", 6),
 ]
 """Each flaw with a seed that detects it soon."""
 

@@ -145,7 +145,7 @@ def decide_on_what_is_not_logged(patch: pytest.MonkeyPatch) -> None:
         ("quorum", take_any_image_for_current, {"current"}, 2),
         ("quorum-votes", forget_votes, {"led", "leaders"}, 1),
         ("quorum-votes-power", forget_votes, {"led", "leaders"}, 10),
-        ("quorum-votes-power", answer_before_a_vote_is_stored, {"led", "leaders"}, 1),
+        ("quorum-votes-power", answer_before_a_vote_is_stored, {"led", "leaders"}, 12),
         ("quorum", answer_with_the_start_before_the_first_commit, {"watermark"}, 0),
         ("quorum", take_any_watermark, {"watermark"}, 0),
         ("quorum-power", follow_behind_any_log, {"logs disagree"}, 2),

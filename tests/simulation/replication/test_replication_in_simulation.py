@@ -10,7 +10,7 @@ import pytest
 from moldau.cluster.broker_lifecycle import BrokerLifecycle
 from moldau.cluster.decisions import brokers
 from moldau.cluster.decisions.partitions import alter_partition as partitions
-from moldau.cluster.decisions.partitions import partition_change
+from moldau.cluster.decisions.partitions import partition_change, topic_rules
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.replication import reads
 from moldau.replication.core.leader import LeaderReplica
@@ -87,7 +87,7 @@ def move_ended_early(patch: pytest.MonkeyPatch) -> None:
 
 def eligible_leaders_not_kept(patch: pytest.MonkeyPatch) -> None:
     """The last in-sync replica stays in sync although it lost its last writes."""
-    patch.setattr(partition_change, "keeps_eligible", lambda view: False)
+    patch.setattr(topic_rules, "keeps_eligible", lambda view: False)
     patch.setattr(brokers, "keeps_eligible", lambda view: False)
 
 

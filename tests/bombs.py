@@ -11,7 +11,7 @@ TINY_RECORD = b"\x0c\0\0\0\x01\x01\0"
 
 
 def tiny_records(codec: Compression, count: int, now_ms: int, max_timestamp_ms: int | None = None) -> bytes:
-    """A batch of ``count`` records of seven bytes; its header may promise another max timestamp."""
+    """A batch of ``count`` records of seven bytes; its header may contain a false max timestamp."""
     payload = compress(codec, TINY_RECORD * count)
     latest_ms = now_ms if max_timestamp_ms is None else max_timestamp_ms
     return assemble_batch(_header(now_ms, count), int(codec), now_ms, latest_ms, count, payload)

@@ -105,7 +105,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m selects
+@pytest.hookimpl(tryfirst=True)  # runs before -m selects tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that run in real time; all others are deterministic."""
     for item in items:
@@ -159,10 +159,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _records_of_any_age_stay() -> Iterator[None]:
-    """Tests create records with old timestamps, which retention would delete at its first round.
+    """Tests create records with old timestamps, which the first round of retention would delete.
 
-    It comes half a minute after a node has started: on a slow machine in the middle of a test. So it is
-    disabled, except on nodes that set ``log.retention.check.interval.ms`` themselves.
+    The first round runs half a minute after a node has started, which on a slow machine is in the middle of a
+    test. Therefore retention is disabled, except on nodes that set ``log.retention.check.interval.ms``
+    themselves.
     """
     import moldau.testing.node
     from moldau.server.settings import development_config

@@ -8,7 +8,7 @@ from moldau.replication.appending.transactions import TransactionGuard
 
 
 class MemoryLog:
-    """A log in memory whose high watermark follows its end, or is held back by a test."""
+    """A log in memory. Its high watermark follows its end, unless a test stops it."""
 
     def __init__(self, *, max_batch_bytes: int = 1_048_588) -> None:
         self.max_batch_bytes = max_batch_bytes
@@ -48,7 +48,7 @@ class MemoryLog:
             await self._moved.wait()
 
     def truncate(self, offset: int) -> None:
-        """Drop the batches from ``offset`` on, as a change of leaders may."""
+        """Drop the batches from ``offset`` on, as can happen at a change of leaders."""
         self.batches = [batch for batch in self.batches if parse_header(batch).base_offset < offset]
         self.log_end_offset = offset
         self.high_watermark = min(self.high_watermark, offset)
@@ -77,16 +77,16 @@ class MemoryLog:
         return end
 
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
-        """This log has no producers, so none is fenced, and none needs a guard."""
+        """This log has no producers. So no producer is fenced, and no producer needs a guard."""
         return None
 
     def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:
-        """It issues no guards."""
+        """This log issues no guards."""
 
     def check_transaction(
         self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None
     ) -> None:
-        """Takes all."""
+        """Accepts all batches."""
 
     def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
-        """Takes all."""
+        """Accepts all markers."""

@@ -1,5 +1,5 @@
-"""The requests of an API with the highest cost for their size: arrays full of the smallest items, and
-tags."""
+"""The requests of an API with the highest cost for their size. They consist of tags, or of arrays with as
+many of the smallest items as possible."""
 
 from collections.abc import Iterator
 from struct import calcsize

@@ -1,6 +1,5 @@
-"""An addition that lacks its second place is named: each kind of thing has one declaration, and rarely a line
-elsewhere (``docs/architecture/adding.md``).
-"""
+"""If an addition lacks a second place, an error names this place. Each kind of thing has one declaration, and
+rarely a line in another file (``docs/architecture/adding.md``)."""
 
 import ast
 import pathlib

@@ -32,7 +32,7 @@ runpy.run_path({script!r}, run_name="__main__")
 
 @pytest.fixture
 def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder with the real ``.ci/run`` in it, and a stand-in for every program that it calls."""
+    """A folder with the real ``.ci/run`` in it, and a replacement for every program that it calls."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
     programs = {"bin/make": MAKE, "bin/kcat": "#!/bin/sh\n"}
@@ -48,7 +48,7 @@ def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
 def ci(
     checkout: pathlib.Path, failing: str = "", failure: str = "", second_run: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    """Run it to its end, with a failure of one target if one is named."""
+    """Run ``.ci/run`` to its end. If a target is named, this target fails."""
     run_again = RUN_AGAIN.format(
         script=str(ROOT / "tools/run_again.py"), python=str(checkout / ".venv/bin/python")
     )

@@ -1,4 +1,4 @@
-"""``tools/check_imports.py`` finds circles of imports and modules that know too much."""
+"""``tools/check_imports.py`` finds circles of imports, and modules with too many or forbidden imports."""
 
 from types import ModuleType
 

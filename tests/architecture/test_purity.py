@@ -1,4 +1,4 @@
-"""A module that calls itself pure is held to it by ``tools/check_imports.py``."""
+"""If a module says that it is pure, ``tools/check_imports.py`` checks this."""
 
 from types import ModuleType
 

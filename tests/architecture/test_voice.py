@@ -1,4 +1,4 @@
-"""``tools/check_voice.py`` finds riddles, words to avoid, and names with two meanings, which are errors."""
+"""``tools/check_voice.py`` finds vague docstrings and words to avoid. Names with two meanings are errors."""
 
 import importlib.util
 import pathlib

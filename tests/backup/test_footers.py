@@ -1,4 +1,4 @@
-"""Footers of WAL objects are read side by side."""
+"""Footers of WAL objects are read in parallel."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -11,7 +11,7 @@ TURNS_MAX = 10_000
 
 
 class SlowFirst:
-    """A store whose first answer comes after the other ones."""
+    """A store that returns the first response after the other responses."""
 
     def __init__(self) -> None:
         self.answered = 0

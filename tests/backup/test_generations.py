@@ -1,4 +1,4 @@
-"""A node of an older generation neither writes nor deletes, and says why."""
+"""A node of an older generation neither writes nor deletes, and reports the reason."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,5 @@
-"""The image in the object store: it builds the same image, and only changes are encoded again."""
+"""The image in the object store: the same image can be built from it, and only changed parts are encoded
+again."""
 
 import asyncio
 from uuid import UUID
@@ -83,4 +84,4 @@ def test_only_changes_are_encoded_again(image: MetadataImage, monkeypatch: pytes
     assert 0 < encoded < 600  # a group of small topics
     encoded = 0
     asyncio.run(encoder.encode(changed(image, partition(0, 1_700, leader=2))))
-    assert 0 < encoded < 1_700  # a part of the big topic, and the group that is back to what it was
+    assert 0 < encoded < 1_700  # a part of the big topic, and the group that has its former state again

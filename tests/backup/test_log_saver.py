@@ -1,4 +1,4 @@
-"""Saving a compacted log: tombstones of saved records are saved, too."""
+"""Saves of a compacted log: tombstones of saved records are saved, too."""
 
 import asyncio
 import pathlib
@@ -52,8 +52,8 @@ def partition(tmp_path: pathlib.Path) -> ClassicPartition:
     [
         (None, 8, 8, False),
         (8, 8, 8, False),
-        (6, 8, 4, True),  # records that are read again may lack a tombstone
-        (9, 8, 8, True),  # so may new ones
+        (6, 8, 4, True),  # a tombstone may be missing among the records that are read again
+        (9, 8, 8, True),  # a tombstone may be missing among the new records
         (END, END, END, False),  # nothing is read
     ],
 )

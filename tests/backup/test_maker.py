@@ -1,4 +1,5 @@
-"""The maker of cuts over a cluster of the test: the order of the logs, failures, rounds without a change."""
+"""The maker of cuts, tested with a cluster in memory: the order of the logs, failures, and rounds without a
+change."""
 
 import asyncio
 import functools
@@ -170,7 +171,7 @@ async def test_nothing_is_stored_when_nothing_has_changed() -> None:
     cluster.new_records = 0
     await maker.run_once()
     stored = await cluster.keys(CUTS_FOLDER)
-    cluster.image = replace(cluster.image, provenance=Provenance(99, 1, 0))  # a record without an effect
+    cluster.image = replace(cluster.image, provenance=Provenance(99, 1, 0))  # a record that changes nothing
     await maker.run_once()
     assert await cluster.keys(CUTS_FOLDER) == stored
     cluster.image = replace(cluster.image, next_producer_id=1000)
@@ -258,7 +259,7 @@ async def test_a_cut_of_a_later_generation_is_newer() -> None:
     cluster = Cluster()
     cluster.generation = 1
     await cluster.maker().run_once()
-    cluster.generation = 0  # a node of the old cluster that still runs
+    cluster.generation = 0  # a node of the old cluster that is still running
     await cluster.maker().run_once()
     cut = await newest_cut(cluster.storage)
     assert cut is not None

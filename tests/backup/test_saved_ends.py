@@ -1,4 +1,5 @@
-"""Deletions wait until a record is saved, and until the other logs are saved at least as far."""
+"""A deletion waits until its record is saved, and until the other logs are saved at least up to the same
+moment."""
 
 import uuid
 

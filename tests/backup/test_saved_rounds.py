@@ -1,4 +1,4 @@
-"""Deletions wait for a round that began after they did, against a model of the maker."""
+"""A deletion waits for a round that began after the deletion's record, compared with a model of the maker."""
 
 from hypothesis import given
 from hypothesis import strategies as st

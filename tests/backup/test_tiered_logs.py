@@ -1,4 +1,4 @@
-"""The remote segments with which a restored classic log begins."""
+"""The remote segments at the beginning of a restored classic log."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -53,7 +53,7 @@ def test_the_log_begins_where_segments_lead_to_the_newest_one() -> None:
     newest = segment(5, 40, 49, epoch=6)
     some = [segment(1, 0, 9), segment(2, 20, 32), segment(3, 30, 39), newest]
     assert remote_chain(some) == RemoteChain(newest, 20)
-    # An earlier leader has copied more, but the latest one had lost that.
+    # An earlier leader has copied more records, but the latest leader had lost these records.
     assert remote_chain([*some, segment(4, 40, 60, epoch=5)]) == RemoteChain(newest, 20)
     assert remote_chain([replace(newest, start_offset=41), *some[:3]]) == RemoteChain(
         replace(newest, start_offset=41), 41

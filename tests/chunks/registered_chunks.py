@@ -1,4 +1,4 @@
-"""Chunks and their partition as the image has them."""
+"""Chunks and their partition, as they are in the image."""
 
 from uuid import UUID
 
@@ -24,7 +24,7 @@ def chunk(
 
 
 def partition(*chunks: ChunkRegistration, replicas: tuple[int, ...] = (1, 2)) -> PartitionRegistration:
-    """A partition whose active chunk begins after these."""
+    """A partition whose active chunk begins after these chunks."""
     return PartitionRegistration(
         replicas=replicas,
         isr=replicas,

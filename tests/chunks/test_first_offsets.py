@@ -1,4 +1,4 @@
-"""Where a partition with chunks begins: never below the first chunk that is left."""
+"""The first offset of a partition with chunks, which is never below the first remaining chunk."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from moldau.storage.log.config import LogConfig
 
 
 class Classic:
-    """A kind whose replicas lead, or follow broker 2."""
+    """A kind whose replicas are leaders, or follow broker 2."""
 
     def __init__(self, *, leads: bool) -> None:
         self._leads = leads

@@ -1,4 +1,4 @@
-"""Reads below the active chunk, over chunks that answer what the test says."""
+"""Reads before the active chunk, over chunks with responses that the test sets."""
 
 import asyncio
 from dataclasses import replace

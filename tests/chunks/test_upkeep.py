@@ -1,4 +1,4 @@
-"""The rounds of retention, and what a change of the metadata costs."""
+"""The rounds of retention, and the cost of a change of the metadata."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ OLD = partition(chunk(0, 9, 1, max_timestamp_ms=1000), chunk(10, 19, 1, max_time
 
 
 class Reports:
-    """Fails for the first partition."""
+    """A fake that fails for the first partition."""
 
     def __init__(self) -> None:
         self.told: list[int] = []

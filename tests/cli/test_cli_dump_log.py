@@ -1,4 +1,4 @@
-"""Dumping: exact output for hand-made files, and for every file that a node leaves behind."""
+"""``dump-log``: its exact output for files that the test writes, and for every file of a stopped node."""
 
 import json
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""A small config policy for tests of the cluster room: real rules, few keys."""
+"""A small config policy for tests of the cluster folder: it has real rules and few keys."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ _LISTS = frozenset({"cleanup.policy", "leader.replication.throttled.replicas"})
 
 
 class SmallConfigPolicy:
-    """Knows some topic configs and accepts any value for other resources."""
+    """A policy with some topic configs that accepts any value for other resources."""
 
     def __init__(self, diskless_default: bool = False) -> None:
         self._defaults = {**_TOPIC_DEFAULTS, "diskless.enable": str(diskless_default).lower()}

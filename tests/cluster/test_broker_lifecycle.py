@@ -180,8 +180,8 @@ def test_a_node_starts_stops_and_comes_back(tmp_path: pathlib.Path) -> None:
 
 
 class PatientChannel:
-    """A controller that unfences a broker. When the broker wants to stop, it does not answer for a while,
-    and then agrees."""
+    """A controller that unfences a broker. When the broker wants to stop, the controller sends no agreement
+    for a while, and then agrees."""
 
     def __init__(self, away_s: float) -> None:
         self._away_s = away_s

@@ -44,7 +44,7 @@ def _chunk(start: int, end: int) -> r.ChunkRecord:
 
 
 def _image(*borders: int) -> MetadataImage:
-    """A partition with a chunk between each two borders; the active one begins at the last border."""
+    """A partition with a chunk between each two borders. The active chunk begins at the last border."""
     chunks = [_chunk(start, end - 1) for start, end in pairwise(borders)]
     change = r.PartitionChangeRecord(
         partition_id=0, topic_id=TOPIC_ID, leader=1, start_offset=borders[-1], start_timestamp=5
@@ -65,7 +65,7 @@ def test_a_partition_without_chunks_has_none() -> None:
 
 
 def test_its_records_have_the_bytes_that_kafka_reads_in_version_2() -> None:
-    """The own tags are not written for partitions without chunks."""
+    """Our own tags are not written for partitions without chunks."""
     change = r.PartitionChangeRecord(partition_id=1, topic_id=TOPIC_ID, leader=3)
     assert (
         encode_record(change, 29).hex()

@@ -1,4 +1,5 @@
-"""A node whose clock differs from the active controller's logs it once. Old records are no difference."""
+"""A node logs once that its clock differs from the active controller's clock. Old records do not count as a
+difference."""
 
 import logging
 

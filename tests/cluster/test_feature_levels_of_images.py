@@ -56,7 +56,7 @@ def test_the_level_is_checked_when_the_node_has_caught_up():
 
 @pytest.mark.parametrize(("name", "level"), [("transaction.version", 3), ("share.version", 1)])
 def test_levels_of_other_features_are_no_fault(name, level):
-    """Kafka checks them when a broker registers."""
+    """Kafka checks these levels when a broker registers."""
     replica = Replica()
     assert replica.publisher.check_levels() is None
     replica.commit(name, level)

@@ -1,5 +1,5 @@
-"""The first records of a new cluster: other nodes use the feature levels with which the first node was
-formatted."""
+"""The first records of a new cluster: other nodes use the feature levels that were set when the first node
+was formatted."""
 
 from cluster_fakes import SmallConfigPolicy
 

@@ -22,8 +22,8 @@ VOTERS = VoterSet(Voter(ReplicaKey(node_id), f"c{node_id}", 9093) for node_id in
 
 
 class Client:
-    """Reaches the hosts in ``connects``. Hosts in ``answers`` answer with their name; other hosts never
-    answer."""
+    """A channel that can connect to the hosts in ``connects``. Hosts in ``answers`` respond with their name;
+    other hosts never respond."""
 
     def __init__(self, connects: set[str], answers: set[str]) -> None:
         self.connects = connects
@@ -61,8 +61,8 @@ async def send_over_a_move(client: Any) -> tuple[Any, float]:
         ({"c1", "c2"}, {"c1", "c2"}, "c1", 0.1),
         # The request was not sent to the leader that cannot be reached, so it goes to the next leader.
         ({"c2"}, {"c2"}, "c2", 1.2),
-        # The node that has received the request may have carried it out, so the channel waits a little longer
-        # for its answer.
+        # The node that received the request may have executed it, so the channel waits a little longer for
+        # the response.
         ({"c1", "c2"}, {"c2"}, ErrorCode.not_controller, 2.2),
     ],
 )
@@ -109,8 +109,9 @@ def test_a_lost_answer_is_logged_with_the_name_of_its_caller(caplog: pytest.LogC
 
 
 class Resigned(Client):
-    """The first controller answers that it does not lead any more. The second controller answers the
-    request."""
+    """The first controller responds that it does not lead any more. The second controller serves the
+    request.
+    """
 
     async def request(
         self, host: str, port: int, api_key: int, version: int | None, message: Any, timeout_ms: int

@@ -1,4 +1,4 @@
-"""Internal topics that say where records are cannot be deleted while there are such records."""
+"""An internal topic cannot be deleted if it contains the positions of existing records."""
 
 import uuid
 

@@ -202,7 +202,7 @@ def _doubles(key: Key) -> list[str]:
 
 
 def _quoted(key: Key) -> list[str]:
-    """The possible values that the bounds of a key list."""
+    """The possible values in the description of a key's limits."""
     listed = re.fullmatch(r"(?:\(case insensitive\) )?\[([\w, -]+)\]", key.bounds)
     return [] if listed is None else [*listed[1].split(", "), listed[1].split(", ")[0].swapcase()]
 

@@ -30,7 +30,7 @@ COMPUTED = {
         "enabled_kinds",
     },
 }
-"""The fields that are not the value of one key."""
+"""The fields that do not have the value of exactly one key."""
 
 
 @pytest.mark.parametrize(("settings", "keys"), [(LogConfig, TOPIC), (ControllerSettings, BROKER)])

@@ -182,7 +182,7 @@ class GroupModel:
         generation: int = -1,
         retention_ms: int = -1,
     ) -> Token:
-        """Raises :class:`KafkaError` like the shard; the request is then treated as answered."""
+        """Raises :class:`KafkaError` like the shard. After that the request counts as completed."""
         token = self.token()
         part = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
         request = OffsetCommitRequest(

@@ -1,4 +1,4 @@
-"""An exception in a coordinator: waiting requests are answered, and the shard is loaded again from its
+"""An exception in a coordinator: waiting requests get an error, and the shard is loaded again from its
 log.
 """
 

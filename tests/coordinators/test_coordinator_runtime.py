@@ -238,7 +238,7 @@ def test_loading_replays_all_batches_skips_unknown_records_and_applies_markers()
 
 
 class FencingLog(MemoryLog):
-    """A log with an open transaction that is later."""
+    """A log with an open transaction after the committed records."""
 
     def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
         raise KafkaError(ErrorCode.invalid_producer_epoch, f"late marker of version {version}")
@@ -372,7 +372,7 @@ def test_a_store_gets_what_is_committed_and_is_where_the_next_load_begins() -> N
         await asyncio.sleep(1)
         assert await code_of(pending) is ErrorCode.not_coordinator
         assert store.closed == 1
-        # Otherwise readers of the store would not see answers of an earlier epoch.
+        # Without this, readers of the store would not see responses of an earlier epoch.
         assert not runtime.is_active(0)
         assert await code_of(runtime.read(0, total)) is ErrorCode.coordinator_load_in_progress
         log.commit()

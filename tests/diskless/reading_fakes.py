@@ -303,9 +303,10 @@ class ReadingBroker:
         own: bool = False,
         at_once: bool = False,
     ) -> str:
-        """Another broker (or, with ``own``, this one) writes an object of one batch for each row.
+        """Another broker (or, with ``own``, this broker) writes an object of one batch for each row.
 
-        With ``at_once`` this broker's cacher gets the batches directly, and this returns when it has them.
+        With ``at_once`` this broker's cacher gets the batches directly. The call returns when the cacher has
+        them.
         """
         self.objects += 1
         now_ms = self.machine.clock.now_ms()

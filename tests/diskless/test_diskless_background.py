@@ -133,7 +133,7 @@ def test_a_file_is_deleted_after_its_grace_and_only_when_every_owner_is_done(tmp
             await here.commit(key, 0, 1)
             await here.delete_all(0)
             here.clock.time_ms += HOUR_MS
-            # The first owner has released the file. Its next owner still has a batch in it.
+            # The first owner has released the file. Its next owner still has a batch in the file.
             assert (await here.reclaimer.run_once()).handed_over == 1
             assert (await here.reclaimer.run_once()).deleted == 0
             assert here.stored() == {key}
@@ -190,7 +190,7 @@ def test_only_what_no_coordinator_knows_is_an_orphan(tmp_path: Path) -> None:
 
 
 def test_objects_with_records_of_unknown_topics_are_kept(tmp_path: Path) -> None:
-    """A restore lists them, whether a coordinator knows the rest of the object or not."""
+    """A restore lists such objects, even if a coordinator has the other batches of the object."""
 
     async def story() -> None:
         async with cluster(tmp_path) as here:
@@ -245,7 +245,7 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
         async with cluster(tmp_path) as here:
             strays = UnownedFileScan(here.service, here.service, lambda: (0, 1), here.clock, 180_000)
             stray, whole, live = [await here.upload() for _ in range(3)]
-            await here.commit(stray, 1, owners=(0, 1))  # its broker died before the commit at the owner
+            await here.commit(stray, 1, owners=(0, 1))  # the broker stopped before the commit at the owner
             await here.commit(whole, 0, 1)
             await here.delete_all(0, 1)
             for _ in range(500):
@@ -255,24 +255,24 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
                 await asyncio.sleep(0.02)
             await here.commit(live, 1, owners=(0, 1))
             here.clock.time_ms += 170_000
-            assert await strays.run() == 0  # its uploader might still commit it
+            assert await strays.run() == 0  # the writer of the object could still commit it
             here.clock.time_ms += HOUR_MS
             here.service.unload(0)
-            assert await strays.run() == 0  # the owner does not answer
+            assert await strays.run() == 0  # the owner does not respond
             await here.load(0, epoch=1)
             assert await strays.run() == 1
             assert await strays.run() == 0
             for key, is_owned in ((stray, True), (whole, False), (live, False)):
                 (file,) = await here.service.describe_files(1, [key])
                 assert file.is_owned is is_owned
-            # The owner has closed it, so a late commit is refused.
+            # The owner has closed the object's key, so a late commit is refused.
             with pytest.raises(KafkaError, match=r"old|closed"):
                 await here.commit(stray, 0, owners=(0, 1))
             for _ in range(200):
                 await here.reclaimer.run_once()
                 if len(here.stored()) == 1:
                     break
-                # Files that were handed over or freed are seen a moment later.
+                # Files that were handed over or freed appear a moment later.
                 here.clock.time_ms += GRACE_MS + 1
                 await asyncio.sleep(0.05)
             assert here.stored() == {live}

@@ -66,5 +66,5 @@ def test_a_node_shows_its_bill() -> None:
     assert uploaded > 0
     shown = found['moldau_diskless_Bill_RequestsPerGiBProduced{operation="upload"}']
     assert shown == uploads / (uploaded / GIB)
-    # This node reads its own objects from memory: consuming costs no request.
+    # This node reads its own objects from memory, so consuming costs no request.
     assert found['moldau_diskless_Bill_RequestsPerGiBConsumed{operation="fetch"}'] == 0

@@ -14,7 +14,7 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 
 
 class OneCoordinator:
-    """Coordinator 0, which receives the list of existing topics. It was led by another broker before."""
+    """Coordinator 0 with the list of existing topics. Another broker led this coordinator before."""
 
     def __init__(self, *topic_ids: UUID) -> None:
         self.coordinator_ids = [0]
@@ -59,7 +59,7 @@ def test_a_topic_whose_deletion_nobody_tells_is_deleted_and_never_made_again() -
         coordinator = OneCoordinator(kept.topic_id, deleted.topic_id)
         sync = ImageSync(coordinator, lambda: [kept], nothing_new)
         await sync.run_once()
-        # This broker's metadata may be late: a topic that it does not know yet is kept at first.
+        # This broker's metadata may be late, so a topic that is not in its metadata is kept at first.
         assert coordinator.topics == {kept.topic_id, deleted.topic_id}
         await asyncio.sleep(60)
         await sync.run_once()
@@ -71,7 +71,7 @@ def test_a_topic_whose_deletion_nobody_tells_is_deleted_and_never_made_again() -
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 2_500), (3, 700), (250, 1)])
 def test_many_partitions_are_created_in_several_calls(topics: int, partitions: int) -> None:
-    """A call with all of them would block the event loop."""
+    """One call with all topics would block the event loop."""
 
     async def story(machine: Machine) -> None:
         known = [

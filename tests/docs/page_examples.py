@@ -138,7 +138,7 @@ def to_run(page: str) -> list[Block]:
 
 
 def run_block(block: Block, setting: Setting) -> None:
-    """Raises what the block raises, and ``AssertionError`` for a command that fails."""
+    """Raises the exceptions of the block, and ``AssertionError`` for a command that fails."""
     if not block.apart:
         prepare(block, setting)
     text = block.text.replace(ADDRESS, setting.address)
@@ -164,7 +164,7 @@ def run_block(block: Block, setting: Setting) -> None:
 
 
 def prepare(block: Block, setting: Setting) -> None:
-    """Make what a block needs, in the current folder."""
+    """Create the files and folders that a block needs, in the current folder."""
     for name, text in FILES.items():
         pathlib.Path(name).write_text(text)
     for command in block.before:
@@ -192,7 +192,7 @@ def _run_words(words: list[str], given: str) -> str:
     """Run one command of a pipe with its input; returns its output."""
     if words[0] == "echo":
         return words[1] + "\n"
-    if words[:2] in (["moldau", "dev"], ["moldau", "node"]):  # the running node is one
+    if words[:2] in (["moldau", "dev"], ["moldau", "node"]):  # the test has already started a node
         return ""
     assert words[0] == "moldau", f"not a command of moldau: {words}"
     left: list[str] = []

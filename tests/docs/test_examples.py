@@ -1,4 +1,4 @@
-"""Each example of the documentation runs, or has a reason why it does not."""
+"""Each example of the documentation runs, or there is a reason why it does not run."""
 
 import os
 import pathlib

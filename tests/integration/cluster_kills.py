@@ -130,7 +130,7 @@ class IdempotentLoad(Load):
 
 
 class KafkaPythonLoad(Load):
-    """kafka-python with acks=all. Its retries may double records."""
+    """kafka-python with acks=all. Its retries may write records twice."""
 
     def run(self) -> None:
         producer = KafkaProducer(
@@ -276,7 +276,7 @@ def read_all(bootstrap: str, topic: str) -> dict[int, list[int]]:
 
 
 def check_topic(bootstrap: str, topic: str, found: Acknowledged) -> list[str]:
-    """Print a line about a topic; the violations."""
+    """Print a line about a topic; return the violations."""
     rows = read_all(bootstrap, topic)
     read = Counter((index, number) for index, numbers in rows.items() for number in numbers)
     missing = found.numbers[topic] - set(read)
@@ -292,7 +292,7 @@ def check_topic(bootstrap: str, topic: str, found: Acknowledged) -> list[str]:
 
 
 def run(folder: Path, seconds: float, seed: int) -> list[str]:
-    """Play the whole run; the violations."""
+    """Do the whole run; return the violations."""
     roles = dict.fromkeys(BROKERS, "broker") | dict.fromkeys(CONTROLLERS, "controller")
     objects = folder / "objects"
     objects.mkdir()

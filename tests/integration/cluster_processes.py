@@ -28,7 +28,7 @@ class Processes:
     """The nodes of a cluster, each started by its properties file."""
 
     def __init__(self, folder: Path, roles: Mapping[int, str], properties: Mapping[str, str | int]) -> None:
-        """``roles`` has ``process.roles`` by node id; ``properties`` are those of all nodes."""
+        """``roles`` has ``process.roles`` by node id; ``properties`` are for all nodes."""
         self._folder = folder
         self._roles = roles
         self._more = properties
@@ -41,7 +41,8 @@ class Processes:
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._broker_ports.values())
         for node_id in roles:
             self._config(node_id).write_text(self._properties(node_id))
-            # In this process: the start of another one takes longer than all of these together.
+            # The folders are formatted in this process, because the start of another process takes longer
+            # than all formats together.
             formatting = ["storage", "format", "--config", str(self._config(node_id)), "-t", CLUSTER_ID]
             with contextlib.redirect_stdout(io.StringIO()):
                 assert main(formatting) == 0
@@ -53,7 +54,7 @@ class Processes:
                 self._running[node_id] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
     def fail_to_start(self, node_id: int) -> str:
-        """Start one that ends by itself with exit code 1; returns the last line that it writes."""
+        """Start a node that must end by itself with exit code 1; return the last line that it writes."""
         self.start(node_id)
         assert self._running.pop(node_id).wait(LIMIT_S) == 1
         return self._log(node_id).read_text().splitlines()[-1]

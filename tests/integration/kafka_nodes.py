@@ -1,4 +1,4 @@
-"""Nodes of Apache Kafka beside ours, and helpers that ask both kinds of nodes."""
+"""Nodes of Apache Kafka in the same cluster as our nodes, and helpers for requests to both kinds of nodes."""
 
 import contextlib
 import io
@@ -39,9 +39,8 @@ class KafkaNode:
     def __init__(
         self, java: Java, node_id: int, folder: Path, *, bootstrap_controllers: str = "", beside: str = ""
     ) -> None:
-        """``bootstrap_controllers`` are those of the cluster to join. Without them the node has its own
-        cluster. ``beside`` is another static voter of that cluster, as ``ID@HOST:PORT``.
-        """
+        """``bootstrap_controllers`` are the controllers of the cluster to join. Without them the node has its
+        own cluster. ``beside`` is another static voter of that cluster, as ``ID@HOST:PORT``."""
         self._java = java
         # Static voters are formatted without an option for the first controllers.
         self._beginning = [] if beside else ["--standalone"]
@@ -61,8 +60,8 @@ class KafkaNode:
             f"listeners=CONTROLLER://{self.controller},PLAINTEXT://{self.bootstrap_servers}\n"
             "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
             f"{self.voters if beside else self.controllers}\n"
-            # This time-out is longer than ours, so this node requests votes when the others have found no
-            # leader yet.
+            # This time-out is longer than that of our nodes. So this node requests votes only if the other
+            # nodes have found no leader yet.
             "controller.quorum.election.timeout.ms=300\ncontroller.quorum.fetch.timeout.ms=2500\n"
             f"metadata.log.max.record.bytes.between.snapshots={SNAPSHOT_BYTES}\n"
             "broker.heartbeat.interval.ms=500\nbroker.session.timeout.ms=3000\n"

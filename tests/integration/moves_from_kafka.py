@@ -1,4 +1,6 @@
-"""A classic topic moves between a broker of Apache Kafka and our brokers, while clients go on (KIP-455)."""
+"""A classic topic moves between a broker of Apache Kafka and our brokers, while clients continue
+(KIP-455).
+"""
 
 import asyncio
 import json
@@ -87,7 +89,8 @@ class MovingTopic:
 def check_a_move_from_kafka_and_back(
     bootstrap: str, kafka: int, ours: tuple[int, int], folders: Mapping[int, Path]
 ) -> None:
-    """Move a topic from Kafka's broker to two of ours and back; lead it by each of them; compare bytes."""
+    """Move a topic from Kafka's broker to two of our brokers and back. Each broker leads it once. Compare the
+    bytes."""
     topic = MovingTopic(bootstrap, kafka, folders)
     topic.move(kafka, *ours)
     topic.lead(ours[0])
@@ -103,5 +106,5 @@ def check_a_move_from_kafka_and_back(
     assert not topic.load.refused
     assert set(topic.load.read) == topic.load.acknowledged
     (shown,) = json.loads(moldau("topics", "describe", TOPIC, "--json", "--bootstrap", bootstrap))
-    # No record is doubled.
+    # No record is there twice.
     assert sum(row["latest"] for row in shown["partitions"]) == len(topic.load.acknowledged)

@@ -1,6 +1,6 @@
 """``moldau`` of the next version: a node that supports one more level of two features.
 
-Started with the arguments of ``python -m moldau``, with the levels of the simulated upgrade.
+It has the arguments of ``python -m moldau``, and the feature levels of the simulated upgrade.
 """
 
 import functools

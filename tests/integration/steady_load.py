@@ -1,4 +1,4 @@
-"""A librdkafka producer and a group that reads what it writes, while nodes and partitions change."""
+"""A librdkafka producer, and a group that reads its records, while nodes and partitions change."""
 
 import time
 

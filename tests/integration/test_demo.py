@@ -1,4 +1,4 @@
-"""The demo, which is the first code that a newcomer runs."""
+"""The demo, which is the first code that a new user runs."""
 
 import pathlib
 import subprocess

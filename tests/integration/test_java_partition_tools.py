@@ -31,7 +31,7 @@ PROPERTIES = {
     "broker.heartbeat.interval.ms": "250",
     "broker.session.timeout.ms": "1500",
     "auto.leader.rebalance.enable": "false",
-    # Several fetches, so that a throttle delays the end of each copy.
+    # A copy needs several fetches, so that a throttle delays its end.
     "replica.fetch.max.bytes": "20000",
 }
 PLACES = {
@@ -66,7 +66,7 @@ class Files:
         return ["--topics-to-move-json-file", self._write("topics", {"version": 1, "topics": topics})]
 
     def partitions(self, *names: str) -> list[str]:
-        """The option with a file of partitions to elect leaders of."""
+        """The option with a file of partitions that need a leader election."""
         rows = [{"topic": name, "partition": 0} for name in names]
         return ["--path-to-json-file", self._write("elections", {"partitions": rows})]
 

@@ -46,7 +46,7 @@ def cluster_id_of(cluster: Cluster) -> str:
 
 
 def config_of_controller(cluster: Cluster, node_id: int, folder: Path) -> str:
-    """A file by which Kafka's tool adds one of our controllers."""
+    """A properties file, with which Kafka's tool adds one of our controllers."""
     config = folder / "new.properties"
     config.write_text(
         f"process.roles=controller\nnode.id={node_id}\nlog.dirs={cluster.data}/controller-{node_id}\n"
@@ -80,7 +80,7 @@ def test_tools_and_a_node_of_kafka_join_our_cluster(java: Java, tmp_path: Path) 
         with kafka.running() as process:
             wait_for(lambda: 3000 in admin.list_topics(timeout=10).brokers)
             check_tools(java, cluster, kafka, config_of_controller(cluster, node_id, tmp_path), node_id)
-            # Kafka's broker leads and follows together with ours.
+            # Kafka's broker is leader and follower together with our brokers.
             assert not created(admin, "mixed", 2, replicas=2)
             copied(servers, "mixed", 2)
             refusal = created(admin, "diskless", 1, **{"diskless.enable": "true"})
@@ -102,7 +102,9 @@ def test_tools_and_a_node_of_kafka_join_our_cluster(java: Java, tmp_path: Path) 
 
 
 def check_tools(java: Java, cluster: Cluster, kafka: KafkaNode, config: str, node_id: int) -> None:
-    """Kafka's tools add one of our controllers and one of Kafka, describe the cluster, and read our files."""
+    """Kafka's tools add one of our controllers and one of Kafka's, describe the cluster, and read our
+    files.
+    """
     brokers = ["--bootstrap-server", cluster.bootstrap_servers]
     controllers = ["--bootstrap-controller", cluster.address(101)]
     quorum = f"{TOOLS}.MetadataQuorumCommand"
@@ -174,7 +176,7 @@ def test_our_nodes_join_a_cluster_of_kafka(java: Java, tmp_path: Path) -> None:
         nodes.enter_context(running(voter))
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
         wait_for(lambda: 3000 in admin.list_topics(timeout=60).brokers)
-        # Each of the two can commit only with the other.
+        # Each of the two voters needs the other one to commit.
         assert not created(admin, "of-static-voters", 1)
         assert sorted(members(kafka.bootstrap_servers, "voters")) == [201, 3000]
         wait_for(lambda: can("cluster", "upgrade", "kraft.version=1", "--bootstrap", kafka.bootstrap_servers))

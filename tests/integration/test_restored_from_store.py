@@ -1,4 +1,4 @@
-"""All disks of a node are lost, and it is restored from its object store, with librdkafka's clients."""
+"""A node loses all disks, and is restored from its object store, with librdkafka's clients."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ def _send_tiered(bootstrap: str) -> None:
 
 
 def _check_tiered(bootstrap: str) -> None:
-    """Check that the records of remote segments came back, and that new records follow them."""
+    """Check that the records of remote segments are restored, and that new records follow them."""
     reader = _reader(bootstrap)
     past = TopicPartition("past", 0)
     first, end = reader.get_watermark_offsets(past, TIMEOUT_S)
@@ -157,7 +157,8 @@ def test_a_cluster_comes_back_and_consumers_notice_what_is_lost(tmp_path: Path) 
         # The transaction that was open is aborted, and its producer is fenced.
         with pytest.raises(KafkaException):
             open_one.commit_transaction(TIMEOUT_S)
-        # Another record is at the offset where a reader of the old cluster goes on. It must not get it.
+        # At the offset where a reader of the old cluster continues, there is another record. The reader must
+        # not get this record.
         _send(producer, "after", 20)
         reader = _reader(node.bootstrap)
         reader.assign([TopicPartition("t", 0, read.offset() + 1, leader_epoch=read.leader_epoch())])

@@ -1,4 +1,5 @@
-"""Moldau answers a fixed sequence of transactional requests as Apache Kafka 4.2 did, field by field."""
+"""The responses to a fixed sequence of transactional requests are equal to those of Apache Kafka 4.2, field
+by field."""
 
 import asyncio
 
@@ -11,23 +12,24 @@ from moldau.testing import Node
 APPEND_TIME = ("    log_append_time_ms: 1700000000000", "    log_append_time_ms: -1")
 LOG_START = ("    log_start_offset: 0", "    log_start_offset: -1")
 EXPLAINED: dict[str, list[tuple[str, str]]] = {
-    # The repeated batch gets the answer of the first one, also for its time.
+    # The repeated batch gets the response of the first batch, including its time.
     "the batch again": [APPEND_TIME],
     # The log start is not part of a refusal.
     "a batch out of order": [LOG_START],
     "version 2: the new epoch begins at 4": [LOG_START],
-    # Kafka takes offsets of a group without a name into a transaction; no later request can commit them.
+    # Kafka accepts offsets of a group without a name in a transaction, but no later request can commit them.
     "an empty group": [("error_code: none", "error_code: invalid_group_id")],
-    # Kafka takes ids without a transaction for transactions that have been open since 1970.
+    # Kafka treats ids without a transaction as transactions that have been open since 1970.
     "open for more than a day": [("  transaction_states:", "")],
 }
-"""Lines of Kafka's answers, and the lines of ours, by steps."""
+"""Lines of Kafka's responses, and the lines of our responses, by steps."""
 OF_DISKLESS = {"the batch again": [*EXPLAINED["the batch again"], LOG_START]}
-"""A repeated batch is answered from the coordinator's memory of the producer, which has no log start."""
+"""The response to a repeated batch comes from the coordinator's state of the producer, which has no log
+start."""
 
 
 def expected(answer: str, kind: str) -> str:
-    """Kafka's answer with the explained differences."""
+    """Kafka's response with the explained differences."""
     step = answer.partition(" (")[0]
     differences = EXPLAINED.get(step, [])
     if kind == "diskless":

@@ -37,7 +37,7 @@ def meters(node: Node) -> dict[str, float]:
 
 
 def test_a_backlog_is_measured_and_slows_producers_until_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer contains the remaining pause, which is long enough here to be measured on any machine."""
+    """A response contains the remaining pause, which is long enough here to be measured on any machine."""
     monkeypatch.setattr(pressure, "CONGESTED_PAUSE_MAX_S", 100.0)
     with Node(diskless=True, properties=PROPERTIES) as node:
         assert node._node is not None

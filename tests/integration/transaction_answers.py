@@ -1,7 +1,7 @@
-"""The answers of a broker to a fixed sequence of transactional requests, as text.
+"""The responses of a broker to a fixed sequence of transactional requests, as text.
 
 ``python tests/integration/transaction_answers.py`` runs the sequence against Apache Kafka's broker and
-rewrites ``golden/transaction_answers.txt``, which the tests compare with the answers of Moldau.
+rewrites ``golden/transaction_answers.txt``. The tests compare this file with the responses of Moldau.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ Identity = tuple[int, int]
 
 
 class Answers:
-    """Sends the requests, and keeps a line for each answer."""
+    """Sends the requests, and stores a line for each response."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         host, _, port = bootstrap_servers.rpartition(":")
@@ -68,7 +68,7 @@ class Answers:
         self.lines: list[str] = []
 
     async def send(self, message: Message, version: int) -> Any:
-        """The answer, repeated while the broker is busy."""
+        """The response. The request is repeated while the broker is busy."""
         for _ in range(600):
             answer = await self._rpc.request(*self._address, type(message).API_KEY, version, message)
             if not _codes(answer) & _LATER:
@@ -222,7 +222,7 @@ def described(*names: str) -> Message:
 
 
 async def sequence(bootstrap_servers: str, configs: dict[str, str]) -> str:
-    """Run the sequence on a topic with these configs, and return all answers."""
+    """Run the sequence on a topic with these configs, and return all responses."""
     peer = Answers(bootstrap_servers)
     try:
         await _begin(peer, configs)
@@ -371,7 +371,7 @@ def _accepts(bootstrap_servers: str) -> bool:
 
 
 def of_kafka() -> str:
-    """The answers of Apache Kafka's broker."""
+    """The responses of Apache Kafka's broker."""
     from confluent_kafka.admin import AdminClient
     from foreign_clients import Java
     from kafka_nodes import KafkaNode, created, wait_for

@@ -18,7 +18,8 @@ PAGES = {
 
 
 async def until_the_end(reader):
-    """The bytes before the connection ended; it ends with a reset depending on which side closed first."""
+    """The bytes before the end of the connection. The end is a reset or not, depending on which side closed
+    first."""
     found = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := await reader.read(65536):

@@ -30,7 +30,7 @@ def connections_leave_open_files_to_the_logs():
         port = (await server.start())["PLAINTEXT"]
         writers = []
         served = 0
-        # Both ends are in this process, so each connection uses two descriptors.
+        # Both ends of a connection are in this process, so each connection uses two descriptors.
         while server.counters.connections_refused == 0 and len(writers) < SOFT_LIMIT:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writers.append(writer)

@@ -1,4 +1,4 @@
-"""Requests that arrive together may share work. Their answers are sent after it, or never."""
+"""Requests that arrive together may share work. Their responses are sent after this work, or never."""
 
 import asyncio
 

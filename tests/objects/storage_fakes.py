@@ -23,7 +23,7 @@ async def collect(storage: ObjectStorage, prefix: str, start_after: str = "") ->
 
 
 class SimulatedStorage:
-    """The simulation's object store behind the protocol."""
+    """The simulation's object store, used through the protocol class."""
 
     def __init__(self, store: simulated.SimulatedObjectStore) -> None:
         self.store = store
@@ -70,8 +70,8 @@ def simulated_storage() -> SimulatedStorage:
 
 
 class Scripted:
-    """A store whose calls follow a script with one entry for each call: an error to raise, or None to
-    work."""
+    """A store whose calls follow a script. The script has one entry for each call: an error to raise, or None
+    for success."""
 
     def __init__(self, storage: ObjectStorage, *script: Exception | float | None) -> None:
         self._storage = storage

@@ -28,8 +28,8 @@ PATIENT = RetryPolicy(first_backoff_ms=1, max_backoff_ms=1, attempt_timeout_ms=3
 async def server(
     status: int | None, code: str, *, policy: RetryPolicy | None = None
 ) -> AsyncIterator[RetryingStorage]:
-    """A store whose every answer has this status and S3 error code; None means that it reads and never
-    answers."""
+    """A store that returns this status and S3 error code for every request. None means that it reads and
+    never responds."""
     policy = policy or (IMPATIENT if status is None else PATIENT)
     body = f"<Error><Code>{code}</Code><Message>Because\nso.</Message></Error>".encode() if code else b""
     writers: list[asyncio.StreamWriter] = []
@@ -121,7 +121,7 @@ def test_a_check_that_fails_is_one_line_with_the_name_of_the_store(
 
 
 def test_an_upload_holds_our_memory_until_the_store_lets_go_of_it() -> None:
-    """The reuse of upload memory depends on this, because Python does not resize the memory while the
+    """The reuse of upload memory depends on this rule, because Python does not resize the memory while the
     library reads it."""
 
     async def main() -> None:

@@ -19,7 +19,7 @@ FORMATS = ["parquet", "iceberg"]
 
 
 class Killed(BaseException):
-    """The driver ends here. Its error handlers do not run."""
+    """The driver ends here, and its error handlers do not run."""
 
 
 def run_here(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:

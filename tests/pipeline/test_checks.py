@@ -140,7 +140,8 @@ def test_damage_is_found(node: moldau.testing.Node, monkeypatch: pytest.MonkeyPa
 def test_offsets_that_no_batch_has_are_found(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A test cannot make a coordinator forget a batch, so some batches are removed from its answers.
+    """A test cannot remove a batch from a coordinator's state, so some batches are removed from the
+    coordinator's responses.
 
     Each flush ends a batch, and has seven records for the first partition.
     """

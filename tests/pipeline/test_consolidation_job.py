@@ -1,4 +1,5 @@
-"""Consolidation by tasks outside of the broker, with a driver that dies at any step. No Spark."""
+"""Consolidation by tasks outside of the broker, with a driver that is killed at any step. The tests do not
+need Spark."""
 
 import logging
 import pathlib

@@ -1,4 +1,5 @@
-"""The number of requests of tasks to an S3 store: one for each object of a unit. No Spark."""
+"""The number of requests that tasks send to an S3 store: one for each object of a unit. The tests do not need
+Spark."""
 
 import http.client
 import pathlib

@@ -21,7 +21,7 @@ from moldau.pipeline.source.options import SourceOptions, parse_options
 from moldau.pipeline.source.snapshot import pin
 
 DEAD, ALIVE = 1, 2
-"""Lists of brokers that begin with the dead one."""
+"""Lists of brokers that begin with the dead broker."""
 TOPIC = "orders"
 COORDINATORS = "__diskless_metadata"
 LIMIT_S = 60
@@ -88,5 +88,5 @@ def test_a_sink_keeps_its_guarantee(ruins: Ruins, caplog: pytest.LogCaptureFixtu
 
 
 def test_a_client_goes_on_with_brokers_that_it_was_told_of(ruins: Ruins) -> None:
-    """The only configured broker of the client dies after its first answer."""
+    """The only configured broker of the client stops after its first response."""
     assert ruins.leaders == {0: ALIVE}

@@ -24,7 +24,7 @@ WAIT_S = 60.0
 
 
 class Pool:
-    """Runs no units, because its jobs have none."""
+    """Replaces Spark. The jobs of these tests have no units to run."""
 
     cancelled = False
 

@@ -115,14 +115,14 @@ def test_an_error_of_a_later_kafka_is_an_unknown_server_error() -> None:
 @pytest.mark.parametrize(
     ("api_key", "version", "body"),
     [
-        (3, 1, "7fffffff"),  # an array of two thousand million topics
+        (3, 1, "7fffffff"),  # an array of two billion topics
         (3, 9, "ffffffff0f"),
         (3, 9, "ffffffffff0f"),  # a varint of more than 32 bits
         (3, 9, "80808080808080"),
         (3, 1, "000000017fff"),
         (3, 9, "02ffffffff0f"),
         (2, 1, "ffffffff7ffffff0"),
-        (3, 9, "00000000ffffffff0f"),  # two thousand million tagged fields
+        (3, 9, "00000000ffffffff0f"),  # two billion tagged fields
         (3, 9, "000000000100ffffffff0f"),
         (3, 0, "fffffffe00"),
         (11, 5, "0001ff"),  # not UTF-8

@@ -58,7 +58,7 @@ def test_a_parsed_request_takes_no_more_than_it_is_allowed():
                 for left in (8 * len(body), 64 * len(body)):
                     tried += 1
                     with contextlib.suppress(ParsedSizeError):
-                        decode(body, 0)  # This compiles the decoder.
+                        decode(body, 0)  # This call compiles the decoder.
                     tracemalloc.start()
                     try:
                         decode(body, left)

@@ -98,7 +98,8 @@ def test_produce_requests_of_every_shape(version: int, seed: int) -> None:
 
 
 def assert_lone_is_what_it_seems(version: int, body: bytes) -> None:
-    """The compiled decoder has the same result as the lone reader, which may reject any request."""
+    """The compiled decoder has the same result as the reader for a single partition, which may reject any
+    request."""
     lone = produce.lone_reader(version)(memoryview(body))
     if lone is None:
         return

@@ -1,5 +1,5 @@
-"""Seeded histories of a quorum whose voters change (KIP-853), with faults. Raft's invariants are checked,
-and more."""
+"""Seeded histories of a quorum whose voters change (KIP-853), with faults. Raft's invariants and the
+invariants of voters are checked."""
 
 import os
 from collections.abc import Callable

@@ -71,7 +71,7 @@ def test_segments_and_snapshots_together_have_at_most_the_limit(tmp_path: Path) 
 
     limit = used()
     assert pruned(log, SnapshotRetention(limit, UNLIMITED), day=1000) == [10, 20, 30, 40]
-    # It is enough to delete one snapshot, and the segment before the next one.
+    # The deletion of one snapshot, and of the segment before the next snapshot, is sufficient.
     assert pruned(log, SnapshotRetention(limit - 1, UNLIMITED), day=1000) == [20, 30, 40]
     assert used() < limit
     assert pruned(log, SnapshotRetention(UNLIMITED, UNLIMITED), day=1000) == [20, 30, 40]

@@ -139,7 +139,7 @@ def test_a_key_that_is_none_is_invalid(key: bytes | None) -> None:
 def test_a_value_that_was_cut_off_is_invalid(content: Any) -> None:
     [record] = read_records(build_control_batch([content], timestamp=0))
     assert record.value is not None
-    # The tagged fields at the end are empty, and are not needed to read the rest.
+    # The tagged fields at the end are empty. Readers do not need them for the other fields.
     for size in range(len(record.value) - 1):
         with pytest.raises(InvalidRecordError):
             parse_control_record(record._replace(value=record.value[:size]))

@@ -189,8 +189,8 @@ def test_the_error_classes_carry_kafkas_codes() -> None:
 
 @pytest.mark.parametrize("claimed", [1, 5])
 def test_a_count_that_lies_about_the_records_is_found_by_whoever_opens_them(claimed: int) -> None:
-    """The broker does not detect it, because it does not open batches (docs/decisions/0014); it assigns
-    the number of offsets that the header claims."""
+    """The broker does not detect this error, because it does not open batches (docs/decisions/0014). It
+    assigns the number of offsets that the header claims."""
     batch = bytearray(build_batch([Record(0, 1_000, None, b"value")] * 3))
     struct.pack_into(">i", batch, 23, claimed - 1)
     struct.pack_into(">i", batch, 57, claimed)

@@ -1,4 +1,6 @@
-"""The pass through an opened batch: it finds the same as a read of each record, at a lower cost."""
+"""The single pass through an opened batch: it has the same result as a read of each record, at a lower
+cost.
+"""
 
 import sys
 

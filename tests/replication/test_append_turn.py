@@ -1,4 +1,4 @@
-"""Appends of one turn are one write. They are not acknowledged if it fails."""
+"""Appends of one turn are one write. If the write fails, they are not acknowledged."""
 
 import pathlib
 from uuid import UUID
@@ -103,7 +103,7 @@ def test_a_turn_whose_write_fails_has_no_answers_and_the_next_one_says_why(house
     house.append()
     house.turn.end()
     house.append()
-    house.log.segments.active.file.close()  # the disk refuses from now on
+    house.log.segments.active.file.close()  # from now on the disk refuses operations
     for _ in range(2):
         with pytest.raises(KafkaError):
             house.turn.settle()

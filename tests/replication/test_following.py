@@ -55,7 +55,7 @@ def test_an_epoch_without_records_gives_way_to_those_of_the_leader(tmp_path: pat
     pair.lead(2, 3)
     pair.produce(2, b"a")
     asyncio.run(pair.fetch(1))
-    pair.produce(2, b"b")  # replica 1 does not have it, and leads without an append
+    pair.produce(2, b"b")  # replica 1 does not have this record, and leads without an append
     pair.lead(1, 4)
     pair.lead(2, 5)
     assert asyncio.run(pair.fetch(1)).diverging_epoch is None
@@ -275,7 +275,7 @@ def test_a_record_counts_once_it_is_durable_though_syncs_meet_cuts(tmp_path: pat
                 leader, epoch = chance.choice(replicas.ids), epoch + 1
                 replicas.lead(leader, epoch)
             elif not replicas.partitions[leader].is_leader:
-                pass  # its log is being truncated
+                pass  # the log of this replica is being truncated
             elif dice < 0.3:
                 replicas.append_own(leader, b"%d" % step)
             elif follower != leader and (follower not in fetches or fetches[follower].done()):

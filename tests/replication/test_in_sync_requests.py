@@ -1,5 +1,5 @@
-"""No lost or late answer of the controller lets the watermark become higher than the log of a member of
-the in-sync set."""
+"""The controller's response may be lost or late. The watermark must still never be higher than the log of a
+member of the in-sync set."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ def refused_whole(code: ErrorCode) -> Answer:
 
 
 def lost(request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """It is unknown whether the controller has applied it."""
+    """It is unknown whether the controller has applied the request."""
     raise KafkaError(ErrorCode.request_timed_out)
 
 
@@ -67,7 +67,7 @@ def partition_answer(code: ErrorCode, **values: Any) -> AlterPartitionResponse:
 
 
 class Controller:
-    """Answers one request after another in a given way, and records them."""
+    """Handles one request after another in a given way, and records the requests."""
 
     def __init__(self, leader: LeaderReplica, answers: Sequence[Answer], fences_at: int | None) -> None:
         self.requests: list[AlterPartitionRequest] = []

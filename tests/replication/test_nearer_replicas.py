@@ -26,7 +26,7 @@ BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
 
 
 class Listener:
-    """Knows three active brokers, and sends the consumers of each rack to the replica with the rack's
+    """A view of three active brokers. It sends the consumers of each rack to the replica with the rack's
     number."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ def test_a_leader_sends_consumers_to_in_sync_followers_that_have_the_offset(tmp_
             served = consume(partition, 3, rack)
             assert (served.preferred_read_replica, served.size_bytes > 0) == (-1, True)
         fetch(partition, 2, 10, log_start_offset=4)
-        assert consume(partition, 3, "2").size_bytes > 0  # this offset is not in its log any more
+        assert consume(partition, 3, "2").size_bytes > 0  # this offset is no longer in the log of the replica
 
     run(test)
 

@@ -1,4 +1,4 @@
-"""Entropy of the operating system: its UUIDs, and how often it is read."""
+"""Entropy of the operating system: its UUIDs, and the number of reads."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor

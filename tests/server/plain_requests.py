@@ -23,7 +23,7 @@ from moldau.runtime import ErrorCode, SystemEntropy
 
 NAMED_FETCH_VERSION, NAMED_PRODUCE_VERSION = 12, 12
 PATIENT = ClientLimits(connect_timeout_ms=60_000, request_timeout_ms=100_000)
-"""Time-out of tests, because the time of an answer depends on the machine."""
+"""Time-out of tests. It is long, because the time of a response depends on the machine."""
 
 
 def records(*values: bytes, timestamp: int = 1_000, step_ms: int = 0) -> list[Record]:

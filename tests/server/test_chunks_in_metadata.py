@@ -1,4 +1,4 @@
-"""Metadata with the chunks of partitions, for clients that ask for them."""
+"""Metadata with the chunks of partitions, for clients that request them."""
 
 import asyncio
 import uuid

@@ -1,4 +1,4 @@
-"""A client listener answers every API that it advertises, in every version, for any request."""
+"""A client listener sends a response for every API that it advertises, in every version, for any request."""
 
 import dataclasses
 import sys

@@ -49,7 +49,7 @@ REQUESTS: dict[int, type[Message]] = {
 
 
 class Stuck:
-    """Begins every operation, and ends none."""
+    """A service that begins every operation, and ends none."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

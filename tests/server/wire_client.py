@@ -37,7 +37,8 @@ class WireClient:
         return self._correlation_id
 
     def receive(self, api):
-        """The next response: its correlation id and message; ``EOFError`` when the node closed."""
+        """The next response: its correlation id and message. Raises ``EOFError`` if the node has closed the
+        connection."""
         (size,) = struct.unpack(">i", self._exactly(4))
         frame = self._exactly(size)
         api_key, version = api

@@ -40,7 +40,7 @@ class Cluster:
         del self.nodes[node_id]
 
     def leader(self) -> int:
-        """The leader of the quorum, as the running nodes report it; 0 if they do not agree."""
+        """The leader of the quorum according to the running nodes; 0 if they do not agree."""
         found = {node.metadata.driver.leader_id for node in self.nodes.values() if node.metadata}
         return next(iter(found)) or 0 if len(found) == 1 else 0
 

@@ -1,4 +1,4 @@
-"""What becomes of a partition's log on a broker when the image shows the border of a chunk."""
+"""The handling of a partition's log on a broker when the image shows the border of a chunk."""
 
 import asyncio
 import uuid
@@ -144,7 +144,7 @@ def test_the_incomplete_log_of_a_broker_that_leaves_is_kept_aside(box: Any) -> N
 
 @pytest.mark.parametrize("epochs", [b"", b"0\n1\n2 0\n"])
 def test_a_leader_without_the_state_begins_at_the_border(box: Any, epochs: bytes) -> None:
-    """It was not in sync when it was elected, or has lost its first log folder."""
+    """The leader was not in sync when it was elected, or has lost its first log folder."""
 
     async def story(broker: Broker) -> None:
         log = await broker.log(0)

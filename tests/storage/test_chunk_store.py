@@ -1,4 +1,4 @@
-"""The folders of inactive chunks: carved from a partition's log, found at a start, opened, removed."""
+"""The folders of inactive chunks: created from a partition's log, found at a start, opened and removed."""
 
 import asyncio
 import random

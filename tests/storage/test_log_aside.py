@@ -1,5 +1,5 @@
-"""Bytes that a worker writes are in the log when it is done. They have no effect if the log has changed
-meanwhile."""
+"""The log contains the bytes that a worker wrote when the worker has finished. They have no effect if the log
+has changed meanwhile."""
 
 import asyncio
 from collections.abc import Callable

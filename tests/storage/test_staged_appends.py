@@ -1,4 +1,4 @@
-"""Staging and writing together has the same result as single appends, or no effect at all."""
+"""Staged appends that are written together have the same result as single appends, or no effect at all."""
 
 import random
 from typing import Any

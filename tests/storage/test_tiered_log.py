@@ -276,7 +276,7 @@ def check_begun_behind(box: Any, log: PartitionLog) -> None:
 
 
 def test_producers_stay_known_when_a_log_is_cut_to_its_first_local_offset(box: Any) -> None:
-    """This happens at a new leader. The earlier records are committed, and their producers may repeat
+    """This state can occur at a new leader. The earlier records are committed, and their producers may repeat
     them."""
     log = open_log(box)
     append_of(box, log, 0)

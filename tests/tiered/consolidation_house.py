@@ -1,7 +1,7 @@
 """Diskless partitions, their WAL, remote metadata and stores, all in memory, and leaders that use them.
 
-Every call to a port is a *step*: a leader may die before or after it, and the readable records are checked
-after each step.
+Every call to a port is a *step*. A leader may be killed before or after it, and the readable records are
+checked after each step.
 """
 
 import asyncio
@@ -205,7 +205,7 @@ class Steps:
         self.is_dead = False
 
     async def step(self, act: Callable[[], Awaitable[T]], *, changes: bool = True) -> T:
-        """``changes``: whether the step may change something that must be checked."""
+        """``changes`` says whether the step may change something that must be checked."""
         if self.is_dead:
             raise Killed
         self.count += 1

@@ -35,7 +35,7 @@ Story = Callable[[House], Awaitable[None]]
 
 
 class NotingReader:
-    """Records requests; the test answers them at any time."""
+    """Records requests. The test sends their responses at any time."""
 
     def __init__(self) -> None:
         self.asked: list[RemoteRead] = []

@@ -1,4 +1,4 @@
-"""Objects of remote segments are deleted after the record that freed them is saved."""
+"""Objects of remote segments are deleted only after the record that freed them was saved."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -21,7 +21,7 @@ from moldau.tiered.removal.retention import Retention
 
 
 class Saves:
-    """The saves of a cluster: each wait is for the next one."""
+    """The saves of a cluster. Each wait ends with the next save."""
 
     def __init__(self) -> None:
         self.count = 0

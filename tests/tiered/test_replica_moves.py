@@ -105,7 +105,7 @@ class TieredBroker:
             await cut
 
     def show(self, *replicas: int, epoch: int) -> None:
-        """Apply an image in which these brokers have the partition, and the first of them leads it."""
+        """Apply an image in which these brokers have the partition; the first of them leads it."""
         partition = PartitionMetadata(
             replicas=replicas,
             isr=replicas,

@@ -1,4 +1,4 @@
-"""The brokers that are planned for the next chunk, and the chunks that commands show."""
+"""The planned brokers of the next chunk, and the chunks in the output of commands."""
 
 import pytest
 from hypothesis import given

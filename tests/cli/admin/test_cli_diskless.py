@@ -40,7 +40,7 @@ def parsed(ran):
 
 
 def until(ask, holds):
-    """Ask until an answer meets the condition; return it."""
+    """Repeat a request until its response meets the condition; return the response."""
     deadline = time.monotonic() + 60
     while not holds(found := ask()):
         assert time.monotonic() < deadline, found

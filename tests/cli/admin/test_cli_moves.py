@@ -1,4 +1,6 @@
-"""Moves by `topics reassign` and `brokers decommission`: from one replica to three, and off a broker."""
+"""Moves by `topics reassign` and `brokers decommission`: from one replica to three, and away from a
+broker.
+"""
 
 import json
 from collections.abc import Iterator
@@ -38,7 +40,7 @@ def values(at: Any, topic: str) -> set[bytes]:
 def test_one_replica_becomes_three_and_a_broker_is_emptied(at: Any) -> None:
     assert at("topics", "create", "orders", "-p", "3", "-r", "1").code == 0
     assert at("produce", "orders", stdin=VALUES).code == 0
-    # A group, so that there is a __consumer_offsets with one replica of each partition.
+    # The group causes the creation of __consumer_offsets, with one replica of each partition.
     assert at("consume", "orders", "--group", "g").code == 0
     before = replicas_of(at, "orders")
 

@@ -1,4 +1,4 @@
-"""Changes of voters (KIP-853) by the tools: voters are formatted, added, removed, and made dynamic."""
+"""Changes of voters (KIP-853) by the tools: format, add and remove voters, and make static voters dynamic."""
 
 import json
 import pathlib

@@ -19,7 +19,7 @@ MOVES = [
 
 
 class Recorder:
-    """The configs of a cluster by resource, and the brokers that were asked."""
+    """The configs of a cluster by resource, and the brokers that got requests."""
 
     def __init__(self) -> None:
         self.configs: dict[tuple[int | None, str], dict[str, str]] = {}

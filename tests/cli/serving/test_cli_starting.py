@@ -55,7 +55,7 @@ def test_a_signal_ends_a_node_cleanly(ready, number):
 @pytest.mark.parametrize("delay_s", [0.1, 0.4])
 def test_a_signal_while_starting_ends_it_too(tmp_path, number, delay_s):
     process = start("dev", "--data", str(tmp_path), "--port", "0")
-    # The signal may come at any moment. Before Python runs, the default action of the system applies.
+    # The signal may arrive at any moment. Before Python runs, the default action of the system applies.
     while not _python_runs(process.pid):
         time.sleep(0.01)
     time.sleep(delay_s)

@@ -32,7 +32,7 @@ def shown_chunk(chunk: ChunkRegistration) -> str:
 
 
 class ChunkCommands:
-    """The part of the interpreter that is about chunks."""
+    """The part of the interpreter for chunks."""
 
     controller: Controller
 

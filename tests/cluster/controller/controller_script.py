@@ -66,7 +66,7 @@ _HIDDEN = {
 
 
 class ControllerScript(ChunkCommands):
-    """One controller with a log that is only simulated by an offset."""
+    """One controller. Its log is simulated by an offset."""
 
     def __init__(self) -> None:
         settings = ControllerSettings(

@@ -206,7 +206,8 @@ def test_decisions_are_pipelined_and_answered_after_the_commit() -> None:
         node.log.auto = False
         first, second = node.create("t"), node.create("t")
         await asyncio.sleep(0.01)
-        # The second answer depends on the first change, so it must wait while that change can still be lost.
+        # The second response depends on the first change, so it must wait while the first change can still be
+        # lost.
         assert not first.done()
         assert not second.done()
         assert len(node.log.pending) == 1
@@ -261,7 +262,7 @@ def test_a_silent_broker_is_fenced_when_its_session_ends(
         await node.add_broker()
         await node.channel.send(_many("t", partitions))
         assert not node.publisher.image.brokers[1].fenced
-        before = node.workers.pieces  # it was decided at that time, and the next check follows
+        before = node.workers.pieces  # the decision was made at that time, and the next check follows
         await asyncio.wait_for(node.publisher.until(lambda: node.publisher.image.brokers[1].fenced), 5)
         topic = node.publisher.image.topics.get("t")
         assert topic is not None
@@ -336,7 +337,7 @@ def _leader(node: Node) -> int:
 
 
 class Follower:
-    """Maintains its own image, only from deltas."""
+    """A subscriber that maintains its own image, only from deltas."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
@@ -422,7 +423,7 @@ def test_the_loop_turns_while_a_large_request_is_decided_and_what_follows_stands
         large = asyncio.ensure_future(node.channel.send(_many()))
         second = asyncio.ensure_future(node.channel.send(_many(count=1)))
         assert (await large).topics[0].error_code is ErrorCode.none
-        # The worker decided, replayed and encoded it.
+        # The worker has decided, replayed and encoded the change.
         assert node.workers.pieces == 3
         assert (await second).topics[0].error_code is ErrorCode.topic_already_exists
         created = node.publisher.image.topics.get("many")

@@ -111,7 +111,7 @@ def batch(
 def file(
     key: str, *batches: BatchToCommit, created: int = 1_000_000, owners: tuple[int, ...] = ()
 ) -> CommitFileCall:
-    """A file whose batches follow each other."""
+    """A file with adjacent batches."""
     placed = []
     end = 0
     for given in batches:

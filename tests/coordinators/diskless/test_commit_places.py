@@ -22,7 +22,8 @@ def placed(key: str, number: int, open_from: int = 0, epoch: int = 7) -> CommitF
 def test_the_place_is_on_the_wire_from_version_3_on() -> None:
     call = placed("a", 4, 4)
     assert COMMIT_FILE.arguments(COMMIT_FILE.ask(0, call, 3, 1_000)).place == CommitPlace(7, 4, 4)
-    # An older coordinator may only get the first open commit, because it decides commits as they arrive.
+    # An older coordinator may get only the first open commit, because it decides commits in the order of
+    # their arrival.
     assert COMMIT_FILE.arguments(COMMIT_FILE.ask(0, call, 2, 1_000)).place is None
     with pytest.raises(KafkaError) as refused:
         COMMIT_FILE.ask(0, placed("b", 5, 4), 2, 1_000)
@@ -45,7 +46,7 @@ def test_a_new_leader_knows_the_numbers_of_the_log(tmp_path: Path, has_database:
         with pytest.raises(KafkaError) as passed:
             await service.commit_file(0, placed("late", 1))
         assert passed.value.code is FORGOTTEN
-        # It still waits for number 2, although number 3 arrives first.
+        # the coordinator still waits for number 2, although number 3 arrives first
         last, next_one = service.commit_file(0, placed("d", 3)), service.commit_file(0, placed("c", 2))
         assert (await next_one).batches[0].base_offset == 2
         assert (await last).batches[0].base_offset == 3

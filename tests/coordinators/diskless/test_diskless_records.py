@@ -195,8 +195,8 @@ ODDITIES: dict[str, Callable[[BatchToCommit], BatchToCommit]] = {
 
 
 def check_ways_to_decide(first_sequence: int, files: int, oddities: Sequence[tuple[int, str]]) -> None:
-    """Check that three ways to decide give the same state after each of ``files`` and two unusual files:
-    by columns, batch by batch, and from the log."""
+    """Check that three kinds of decision lead to the same state after each of ``files`` and two unusual
+    files: by columns, batch by batch, and by a replay of the log."""
     ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
     at_once, one_by_one, replayed = (partitions_of(*ids) for _ in range(3))
     for number in range(files + 2):

@@ -1,4 +1,4 @@
-"""The service on real files: commits, reads, deletions, freed files, snapshots, restarts."""
+"""The service on real files: commits, reads, deletions, freed files, snapshots and restarts."""
 
 import asyncio
 import shutil

@@ -122,7 +122,7 @@ def test_an_id_whose_state_cannot_be_read_is_refused_alone(kind: str) -> None:
     assert loaded.notice == "__transaction_state-0: 1 broken records were skipped, the first at offset 2"
     refused = ErrorCode.coordinator_not_available
     assert loaded.answers == {"before": ErrorCode.none, "other": refused, "behind": ErrorCode.none}
-    assert "other" not in loaded.states  # its transaction may have been committed, so it is not aborted
+    assert "other" not in loaded.states  # the transaction may be committed, so it is not aborted
 
 
 def test_a_later_record_of_the_id_is_enough() -> None:

@@ -41,7 +41,7 @@ def test_the_next_id_waits_for_the_markers_of_the_last_one() -> None:
         _code(lambda: model.shard.verify("a", ProducerIdentity(*new), [place]))
         is ErrorCode.concurrent_transactions
     )
-    # The producer that was replaced gets no exception.
+    # The replaced producer is fenced as usual.
     assert _code(lambda: model.add("a", producer, [("t", 1)], version=2)) is ErrorCode.producer_fenced
     model.complete()
     model.add("a", new, [("t", 1)], version=2)

@@ -1,4 +1,4 @@
-"""After a restore from the store no producer of the old cluster has an identity that is accepted."""
+"""After a restore from the store, every identity of a producer of the old cluster is refused."""
 
 import pathlib
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ def _pairs(log: SnapshotLog) -> list[Pair]:
 
 
 def _restored(folder: pathlib.Path, model: TransactionModel) -> tuple[set[int], dict[int, DecidedCommit]]:
-    """Restore the model from what its log has now."""
+    """Restore the model from the current content of its log."""
     log = _log(folder, model.log)
     fenced = fence_producers(log, 2, model.now_ms)
     model.log = _pairs(log)
@@ -74,7 +74,7 @@ def test_later_identities_of_the_old_cluster_are_not_given_again(
     assert model.shard.by_id["open"].state is TransactionPhase.COMPLETE_ABORT
     assert model.shard.by_id["decided"].state is TransactionPhase.COMPLETE_COMMIT
     for name in names:
-        # The epoch after the saved one may have been given to a producer that was fenced later.
+        # A producer that was fenced later may have got the epoch after the saved epoch.
         for epoch in (0, 1):
             with pytest.raises(KafkaError) as refused:
                 model.add(name, (old[name][0], epoch), [("t", 0)], version)

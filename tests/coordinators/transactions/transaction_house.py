@@ -1,4 +1,4 @@
-"""A transaction coordinator whose markers go to a list."""
+"""A transaction coordinator that writes its markers to a list."""
 
 import asyncio
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from moldau.runtime import Clock, SystemClock, UnexpectedErrors
 
 
 class RecordingWriter:
-    """Records markers; refuses the partitions of ``deaf`` for now."""
+    """Records markers; refuses the partitions of ``deaf`` with a retriable error."""
 
     def __init__(self) -> None:
         self.written: list[tuple[TransactionMarker, TxnPartition]] = []

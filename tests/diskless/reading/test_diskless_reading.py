@@ -30,7 +30,7 @@ def run(
     settings: CacherSettings | None = None,
     cold: ColdReadSettings | None = None,
 ) -> T:
-    """Play a story of one broker in virtual time."""
+    """Run a story of one broker in virtual time."""
 
     async def tell(machine: Machine) -> T:
         broker = ReadingBroker(machine, settings=settings, cold=cold)
@@ -106,7 +106,7 @@ def test_what_this_broker_committed_is_cached_before_anybody_finds_it() -> None:
             assert (await read(partition, number + 1)).high_watermark == number + 1
             assert values_of(await read(partition, number), number) == [(number, b"%d" % number)]
         assert broker.rounds() == 0
-        # Answers to earlier requests change nothing, and batches of other brokers arrive as before.
+        # Responses to earlier requests change nothing, and batches of other brokers arrive as before.
         directory = partition.cache.log.directory
         await broker.commit((K, [b"others"]))
         await broker.commit((K, [b"too early"]), at_once=True)
@@ -138,7 +138,7 @@ def test_what_is_still_on_its_way_into_the_cache_is_waited_for() -> None:
             await committing
         assert broker.rounds() == 0
         assert broker.gets() == 0
-        # A waiting reader is answered when the partition is removed.
+        # A waiting reader gets its response when the partition is removed.
         partition.cache.promised_offset = 21
         reading = asyncio.ensure_future(read(partition, 20))
         await asyncio.sleep(0.01)
@@ -219,7 +219,7 @@ def test_cold_reads_of_one_fetch_share_their_requests() -> None:
         assert broker.coordinator.finds - finds == 1
         gets = broker.cold_meters.gets_per_fetch
         assert (gets.count, gets.total) == (1, 2)
-        # The next read of each uses cached coordinates.
+        # The next read of each partition uses cached coordinates.
         outcomes = await asyncio.gather(*(read(partition, 0, 1) for partition in partitions))
         outcomes = await asyncio.gather(*(read(partition, 1, 1) for partition in partitions))
         assert [values_of(outcome, 1)[0] for outcome in outcomes] == [(1, b"x" * 100)] * 10

@@ -52,7 +52,7 @@ step = st.one_of(
 
 
 class Story:
-    """Plays steps on one broker, and consumes everything at the end."""
+    """Runs steps on one broker, and consumes everything at the end."""
 
     def __init__(self, broker: ReadingBroker) -> None:
         self.broker = broker

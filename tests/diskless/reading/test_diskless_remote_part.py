@@ -24,7 +24,9 @@ FAR = CacherSettings(tail_max_wait_ms=600_000)
 
 
 class Remote:
-    """Remote storage with some batches of one record each; the segments in ``missing`` were deleted there."""
+    """Remote storage with some batches of one record each. The segments in ``missing`` were deleted from
+    it.
+    """
 
     def __init__(self) -> None:
         self.batches: dict[int, bytes] = {}

@@ -1,4 +1,6 @@
-"""A broker with thousands of diskless partitions starts: requests to the coordinator stay few and short."""
+"""A broker with thousands of diskless partitions starts. Its requests to the coordinator are few and
+short.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -28,14 +30,15 @@ class CountingCoordinator(MemoryCoordinator):
     async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
         self.rows += len(call.partitions)
         self.most_rows = max(self.most_rows, len(call.partitions))
-        # As long as a call takes on a broker: some turns of the loop.
+        # Wait for the duration of a call on a broker, which is some turns of the loop.
         for _ in range(4):
             await asyncio.sleep(0)
         return await super().find_batches(call)
 
 
 async def start(machine: Machine, partitions: int = PARTITIONS) -> tuple[CountingCoordinator, int]:
-    """Open the partitions as a broker does. Returns how many were known when the last one was opened."""
+    """Open the partitions as a broker does. Returns the number of partitions with a known state when the last
+    one was opened."""
     broker = ReadingBroker(machine)
     broker.coordinator = coordinator = CountingCoordinator()
     broker.start()

@@ -91,8 +91,8 @@ class Story:
         self.recent.put(name, content, len(content))
 
         def is_over(share: FileShare) -> None:
-            if not self.taker.failing:  # the log that pytest keeps refers to the frames of an error
-                content.clear()  # its memory is reused, which is refused while a view of it exists
+            if not self.taker.failing:  # the log records of pytest refer to the frames of an error
+                content.clear()  # the memory is reused; an existing view would prevent this
             self.over.append(name)
 
         self.commits.committed(share, is_over)

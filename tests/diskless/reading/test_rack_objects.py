@@ -1,5 +1,5 @@
-"""Brokers of a rack read objects for each other. The tests check which broker reads, how often, and what
-failures cause."""
+"""Brokers of a rack read objects for each other. The tests check which broker reads, how often it reads, and
+the effects of failures."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

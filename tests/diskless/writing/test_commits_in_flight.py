@@ -1,4 +1,4 @@
-"""Several commits in progress at one coordinator, 2 ms away, in virtual time."""
+"""Several commits in progress at one coordinator, with a round trip of 2 ms, in virtual time."""
 
 import asyncio
 from dataclasses import replace
@@ -19,7 +19,8 @@ ROUND_TRIP_S = 0.002
 
 
 class DistantCoordinator(FakeCoordinator):
-    """Decides commits in the order of their places, or as they come if it is older."""
+    """Decides commits in the order of their places. An older coordinator decides them in the order of their
+    arrival."""
 
     version = 3
     epoch = 5
@@ -80,7 +81,7 @@ async def objects_per_second(machine: Machine, in_flight: int) -> float:
 
 
 def test_a_round_trip_of_two_milliseconds_does_not_limit_the_objects_per_second() -> None:
-    """With one commit at a time, 500 objects a second would be the most."""
+    """With one commit at a time, 500 objects a second would be the maximum."""
 
     async def story(machine: Machine) -> tuple[float, float]:
         return await objects_per_second(machine, 1), await objects_per_second(machine, 8)
@@ -146,7 +147,8 @@ def test_an_older_coordinator_gets_only_the_first_commit(caplog: pytest.LogCaptu
 
 
 def test_a_refusal_passes_its_number() -> None:
-    """The commits after a refused one are answered, and the next number is not the refused one."""
+    """The commits after a refused commit get their responses. The next number is not the number of the
+    refused commit."""
 
     async def story(machine: Machine) -> None:
         coordinator = DistantCoordinator(machine)

@@ -484,7 +484,7 @@ def test_producers_time_out_while_the_coordinator_is_away_and_their_object_is_re
         never_asked = bench.append(key(), b"never", timeout_ms=1_000)
         for answer in (asked, never_asked):
             assert (await wait(answer)).error is ErrorCode.request_timed_out
-        assert bench.writer.buffered_bytes > 0  # still counted, so the limit holds
+        assert bench.writer.buffered_bytes > 0  # the bytes are still counted, so the limit is effective
         bench.coordinator.is_away = False
         await asyncio.sleep(1)
         assert bench.writer.buffered_bytes == 0
@@ -516,7 +516,7 @@ def test_a_refusal_after_an_unknown_outcome_does_not_claim_that_nothing_was_writ
         bench.coordinator.refuse_with = ErrorCode.resource_not_found
         assert (await wait(answer)).error is ErrorCode.request_timed_out
         await bench.writer.close()
-        assert len(bench.objects()) == 1  # left for the orphan scan, which asks every coordinator
+        assert len(bench.objects()) == 1  # left for the orphan scan
 
     run_in_virtual_time(story)
 

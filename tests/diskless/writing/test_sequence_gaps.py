@@ -1,4 +1,4 @@
-"""The order of an idempotent producer's batches after one was dropped."""
+"""The order of an idempotent producer's batches after one batch was dropped."""
 
 import asyncio
 from uuid import UUID
@@ -72,7 +72,7 @@ def test_other_epochs_producers_and_partitions_do_not_wait() -> None:
 
 
 class TakesAnyFirst(FakeCoordinator):
-    """Accepts any first sequence of a producer that is new to it, like the real ones."""
+    """Accepts any first sequence of a new producer, like real coordinators."""
 
     def _commit(self, object_key: str, one: BatchToCommit) -> CommittedBatch:
         state = self.partitions.setdefault(key(), PartitionState())
@@ -143,7 +143,7 @@ def test_a_producer_comes_back_to_a_broker_that_dropped_a_batch_of_it() -> None:
 
 
 class NeverAnswers(FakeCoordinator):
-    """A coordinator whose answers are lost, although its calls may take effect."""
+    """A coordinator that loses its responses, although its calls may take effect."""
 
     async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
         await asyncio.sleep(10_000)
@@ -151,8 +151,8 @@ class NeverAnswers(FakeCoordinator):
 
 
 def test_a_commit_that_is_given_up_leaves_its_object() -> None:
-    """The simulation ``diskless-cluster`` found this defect: the stop deleted the object although its
-    commit took effect later."""
+    """The simulation ``diskless-cluster`` found this defect: the stop deleted an object whose commit took
+    effect later."""
 
     async def story(machine: Machine) -> None:
         storage = MemoryStorage(machine.clock)

@@ -96,7 +96,8 @@ def test_producers_are_served_again_within_two_seconds(mood: str, seed: int) -> 
         assert min(end for _, end, _ in bench.answered if end > healed) - healed < 2.0
         late = [end for begin, end, _ in bench.answered if end > healed and end - begin > 1.0]
         assert max(late, default=healed) - healed < 2.0
-        # A store that throttles or resets answers soon: further requests to it are the writer's own retries.
+        # The store throttles or resets requests quickly, so further requests to it are the writer's own
+        # retries.
         if mood in ("silent", "loses answers"):
             assert asked < 15 * BAD_S
         if mood == "loses answers":
@@ -152,7 +153,7 @@ def test_slow_uploads_are_not_made_twice() -> None:
 
 @pytest.mark.parametrize("slow_s", [2.5, 5.0, 12.0])
 def test_a_store_that_becomes_slow_is_awaited(slow_s: float) -> None:
-    """Added attempts do not end the first one, so the wait before them adapts to the store."""
+    """Additional attempts do not end the first attempt, so the wait before them adapts to the store."""
 
     async def story(machine: Machine) -> None:
         patience, budget = Patience(1.0), HedgeBudget()
@@ -255,7 +256,7 @@ def test_an_error_counts_when_no_attempt_is_left() -> None:
 
 
 def test_an_attempt_that_the_budget_refuses_is_made_when_it_allows() -> None:
-    """If the attempt waited for the whole patience again, the oldest object would delay the commits of all
+    """If the attempt waited again for the full time limit, the oldest object would delay the commits of all
     later objects."""
 
     async def story(machine: Machine) -> None:

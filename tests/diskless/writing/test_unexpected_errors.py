@@ -1,5 +1,5 @@
-"""Exceptions between accepting a batch and answering it: the producer gets an error in time, no byte
-leaks, and there is one log line."""
+"""An exception after a batch was accepted and before its response: the producer gets an error in time, no
+byte leaks, and there is one log line."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ class Defect(Exception):
 
 
 class Faults:
-    """A number of next calls that raise, by name."""
+    """The number of next calls that raise, by the name of the call."""
 
     def __init__(self) -> None:
         self.left: dict[str, int] = {}
@@ -69,7 +69,7 @@ class BrittleCoordinator(FakeCoordinator):
 
 
 class BrittleCache:
-    """Accepts every promised batch, and writes nothing."""
+    """A cache that accepts every announced batch, and writes nothing."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -195,7 +195,7 @@ def test_a_dropped_batch_of_a_sequence_comes_before_those_behind_it() -> None:
 
         bench.faults.left["upload"] = 1
         first = asyncio.ensure_future(send(0))
-        await asyncio.sleep(0.008)  # its buffer is closed after this time
+        await asyncio.sleep(0.008)  # the buffer of these batches is closed after this time
         second = asyncio.ensure_future(send(1))
         assert (await first).error is STORAGE
         assert (await second).error is ErrorCode.out_of_order_sequence_number

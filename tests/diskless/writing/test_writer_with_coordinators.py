@@ -186,7 +186,9 @@ class SetClock:
 
 
 def test_a_file_that_its_coordinator_has_forgotten_does_not_hold_up_those_behind_it(tmp_path: Path) -> None:
-    """This happens after a clock error, or after a link failure that lasts longer than files are kept."""
+    """This can happen after a clock error, or after a link failure that is longer than the lifetime of
+    files.
+    """
 
     async def main() -> None:
         clock = SetClock()

@@ -1,4 +1,5 @@
-"""Kafka's DumpLogSegments checks every file that a stopped node leaves behind; its metadata shell, two."""
+"""Kafka's DumpLogSegments checks every file of a stopped node. Kafka's metadata shell checks two of the
+files."""
 
 import random
 import re

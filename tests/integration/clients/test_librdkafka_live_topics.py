@@ -132,7 +132,7 @@ def test_a_reader_of_deleted_records_starts_where_they_end(
 def test_two_producers_and_a_reader_at_the_tail(bootstrap: str, topic: str) -> None:
     create(bootstrap, topic)
     senders = [producer(bootstrap, linger_ms=0, enable_idempotence=True) for _ in range(2)]
-    # If nothing wakes a fetch, it waits longer than the test.
+    # Without a notification, a fetch waits longer than the test.
     waits = {"fetch.wait.max.ms": 250_000, "socket.timeout.ms": 300_000}
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "tail", **waits})
     reader.assign([TopicPartition(topic, 0, 0)])

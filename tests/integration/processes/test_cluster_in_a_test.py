@@ -52,7 +52,7 @@ def create(cluster: moldau.testing.Cluster, topic: str, partitions: int, replica
 
 
 def unreachable_leaders(cluster: moldau.testing.Cluster, node_id: int) -> str:
-    """The notice of a broker's health page about leaders that it follows."""
+    """The notice on a broker's health page about the leaders that it follows."""
     return cluster._thread(node_id).ask(lambda node: node.get(PartitionsSubsystem).replication.notice()) or ""
 
 

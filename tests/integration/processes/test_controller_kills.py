@@ -43,7 +43,7 @@ class Creations:
             try:
                 self._admin.create_topics([NewTopic(topic, 1, 1)], operation_timeout=10)[topic].result(20)
             except (KafkaException, TimeoutError):
-                continue  # its outcome is unknown, and the next one has another name
+                continue  # the outcome of this creation is unknown, and the next topic has another name
             now = time.monotonic()
             self.pauses_s[-1], last = max(self.pauses_s[-1], now - last), now
             self.acknowledged.append(topic)

@@ -85,7 +85,7 @@ def test_committed_offsets_never_go_back_over_kills(tmp_path: Path) -> None:
             at_start = [committed(node.bootstrap, each.group) for each in committers]
             for found, acknowledged in zip(at_start, before, strict=True):
                 assert all(map(int.__ge__, found, acknowledged)), (found, acknowledged)
-            # Wait for all, because a commit in progress may be acknowledged only now.
+            # Wait for all commits, because a commit in progress may be acknowledged only now.
             for each in committers:
                 each.stop()
             for each in committers:

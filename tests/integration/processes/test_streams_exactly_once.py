@@ -58,7 +58,7 @@ class Reader:
         self.counts: dict[str, Counts] = {kind: {} for kind in KINDS}
 
     def has(self, words: int) -> bool:
-        """Read on; whether each topic has at least this many counts."""
+        """Continue to read; return whether each topic has at least this many counts."""
         message = self._consumer.poll(0.1)
         if message is not None and message.error() is None:
             kind = message.topic().partition("-")[0]

@@ -46,6 +46,6 @@ def test_a_transaction_outlives_the_coordinator_of_its_partitions() -> None:
             else:
                 producer.abort_transaction(TIMEOUT_S)
         for topic in TOPICS:
-            # A replica of a diskless partition may hear of a marker after the producer.
+            # A replica of a diskless partition may get a marker later than the producer gets its response.
             found = eventually(lambda name=topic: values(bootstrap, name), f"{topic} has committed values")
             assert found == ["committed before", "committed after"]

@@ -1,5 +1,5 @@
-"""Exports are exactly once: also if they are killed at any step, repeated, or made by two drivers at once.
-No Spark is needed."""
+"""Exports are exactly once, also if they are killed at any step, are repeated, or have two drivers at once.
+The tests do not need Spark."""
 
 import dataclasses
 import errno
@@ -137,7 +137,7 @@ def test_a_unit_that_is_written_twice_is_there_once(
 def test_two_drivers_at_once_make_one_folder_of_files(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
 ) -> None:
-    """The second driver starts after the first has planned, and again at the end with more records."""
+    """The second driver starts after the first driver has planned, and again at the end with more records."""
     job = job_of(node, topic, tmp_path, "parquet")
     produce(node, topic, RECORDS)
     inner: list[Any] = []
@@ -177,7 +177,7 @@ def test_of_two_iceberg_drivers_one_commits(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
 ) -> None:
     job = job_of(node, topic, tmp_path, "iceberg")
-    for start in (0, RECORDS):  # the first commit of a table, and a later one
+    for start in (0, RECORDS):  # the first commit of a table, and a later commit
         produce(node, topic, RECORDS, start)
 
         def run(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:

@@ -254,7 +254,7 @@ def test_a_new_member_with_the_name_of_a_renamed_column(node: moldau.testing.Nod
 
 
 def test_a_table_that_was_set_back_is_refused_until_it_is_set_forward(job: ExportJob) -> None:
-    """Its properties say that it has the records of later rounds."""
+    """The properties of the table say that it has the records of later rounds."""
     snapshots = []
     for first in (0, 2):
         produce(job, first, first + 2)

@@ -1,4 +1,4 @@
-"""Two drivers at one Iceberg table: at any interleaving, no record is written twice."""
+"""Two drivers work on one Iceberg table. No record is written twice, in any order of their steps."""
 
 import functools
 import pathlib

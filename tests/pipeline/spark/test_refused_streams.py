@@ -1,4 +1,4 @@
-"""A streaming query that is refused: Spark shows its error in one line, and no error of its own instead."""
+"""A streaming query is refused. Spark shows the error of Moldau in one line, and no error of its own."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""The exactly-once part of the sink, with a driver that is killed at any step. No Spark."""
+"""The exactly-once part of the sink, with a driver that is killed at any step. The tests do not need
+Spark.
+"""
 
 import asyncio
 import pathlib

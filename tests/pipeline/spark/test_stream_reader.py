@@ -162,7 +162,7 @@ def test_a_batch_waits_for_enough_records_and_not_for_ever(node: moldau.testing.
     given = {"subscribe": "t", "minOffsetsPerTrigger": "10", "maxTriggerDelay": "1m"}
     planner = StreamPlanner(parse_options(options_of(node, **given)), lambda: now_s)
     begin = ends_of(0, 0)
-    # the first batch comes immediately
+    # the first batch is available immediately
     assert planner.end_of_batch(begin, ends_of(2, 1), None) == ends_of(2, 1)
     begin = ends_of(2, 1)
     assert planner.end_of_batch(begin, ends_of(8, 4), None) == begin

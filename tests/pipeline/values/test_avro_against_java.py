@@ -1,6 +1,7 @@
-"""Avro is decoded as by Avro's Java library. The library's answers are committed, and computed again in CI.
+"""The results of decoding Avro are equal to those of Avro's Java library. The library's results are
+committed, and computed again in CI.
 
-``MOLDAU_REWRITE_GOLDEN=1`` rewrites the answers; review the diff.
+``MOLDAU_REWRITE_GOLDEN=1`` rewrites the results; review the diff.
 """
 
 import datetime
@@ -89,7 +90,7 @@ def ask_java(asked: Iterable[Case]) -> list[dict[str, Any]]:
 
 
 def differences(asked: list[Case], answers: list[dict[str, Any]]) -> list[str]:
-    """Differing answers. For errors, only their existence is compared."""
+    """The results that differ. For errors, the comparison only includes whether there is an error."""
     found = []
     for case, answer in zip(asked, answers, strict=True):
         ours = decode(case)

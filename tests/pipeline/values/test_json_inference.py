@@ -276,7 +276,7 @@ def test_a_table_keeps_its_columns() -> None:
     assert render_ddl(columns.type) == (
         "b BIGINT, a STRUCT<x: STRING, z: BIGINT>, l ARRAY<STRUCT<y: BIGINT, v: BIGINT>>, c BIGINT"
     )
-    assert columns.odd  # B is the same column as b
+    assert columns.odd  # B and b are one column
     many = encoded(*({f"k{number}": 1} for number in range(json_found.NAMES_MAX + 1)))
     assert found_in(many, table) == (table, True)
     assert found_in(many, pa.string()) == (pa.string(), False)

@@ -1,4 +1,4 @@
-"""Configs of loggers, groups and client metrics; refusals before the controller is asked."""
+"""Configs of loggers, groups and client metrics; refusals before a request to the controller."""
 
 import logging
 from collections.abc import Iterator

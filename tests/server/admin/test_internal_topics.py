@@ -1,4 +1,4 @@
-"""Internal topics cannot be written or deleted by clients."""
+"""Clients cannot write or delete internal topics."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A broker takes no more partitions than ``max.broker.partitions``."""
+"""A broker accepts at most ``max.broker.partitions`` partitions."""
 
 import pytest
 from wire_client import CREATE_TOPICS, METADATA_V12, WireClient

@@ -1,4 +1,6 @@
-"""The end of an active chunk at its leader: when appends go on, by the answers of the controller."""
+"""The end of an active chunk at its leader. The responses of the controller determine when appends
+continue.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -38,7 +40,8 @@ BATCH = build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())])
 
 
 class Broker:
-    """Broker 1, which leads a partition with one record. The test is the controller, and broker 2."""
+    """Broker 1, which leads a partition with one record. The test takes the place of the controller and of
+    broker 2."""
 
     def __init__(self, folder: Path) -> None:
         machine = Machine(SystemClock(), SeededEntropy(1), LocalDisk(), InlineWorkers())
@@ -194,7 +197,8 @@ def test_appends_go_on_after_a_refusal_by_the_present_epochs(
 
 
 def test_a_partition_whose_chunk_ends_does_not_move_between_log_folders(tmp_path: Path) -> None:
-    """It would be opened again without the freeze, and lead in the same epoch."""
+    """After a move, the partition would be opened again without the stop of appends, and lead in the same
+    epoch."""
 
     async def story(broker: Broker) -> None:
         inner = cast(Any, SimpleNamespace(may_suspend=lambda partition: True))
@@ -211,7 +215,8 @@ def test_a_partition_whose_chunk_ends_does_not_move_between_log_folders(tmp_path
 
 
 def test_the_ended_chunk_is_durable_before_its_border_is_handed_over(tmp_path: Path) -> None:
-    """After the switch nobody has its last records but its replicas, whose logs would be cut off."""
+    """After the switch, only the chunk's replicas have its last records. If these records were not durable, a
+    crash could cut them off."""
 
     async def story(broker: Broker) -> None:
         log = broker.partition.log
@@ -231,7 +236,8 @@ def test_the_ended_chunk_is_durable_before_its_border_is_handed_over(tmp_path: P
 def test_producers_are_refused_while_the_controller_does_not_answer_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their batches are not kept without a limit. They try again, and nothing is appended meanwhile."""
+    """The batches of producers are not kept without a limit. The producers retry, and meanwhile nothing is
+    appended."""
     monkeypatch.setattr(creation, "DRAIN_TIMEOUT_S", 0)
 
     async def story(broker: Broker) -> None:

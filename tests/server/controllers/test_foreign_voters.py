@@ -1,4 +1,5 @@
-"""Nodes of Apache Kafka become voters at level 0 of our own features only, whatever is decided meanwhile."""
+"""Nodes of Apache Kafka become voters only at level 0 of our own features, even if a level is decided at the
+same time."""
 
 import asyncio
 from functools import partial
@@ -51,7 +52,7 @@ class Answering:
 
 
 class Quorum:
-    """Adds every voter."""
+    """A quorum that adds every voter."""
 
     async def handle_rpc(self, message: Message) -> Message:
         return AddRaftVoterResponse(error_message=None)
@@ -85,8 +86,8 @@ def test_a_level_and_a_voter_that_are_decided_at_once_exclude_each_other() -> No
     seen: list[frozenset[int]] = []
 
     def image() -> MetadataImage:
-        # From its first step on, a decision about a level takes the new voter into account. Earlier decisions
-        # are in the image, which is read after the voter's answer.
+        # From the first step of the change on, a decision about a level takes the new voter into account.
+        # Earlier decisions are in the image, which is read after the voter's response.
         seen.append(changing.adding)
         return RAISED
 

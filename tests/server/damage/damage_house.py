@@ -125,7 +125,9 @@ def make_folders(root: Path) -> dict[str, Path]:
 
 
 def _is_copied(source: Path, target: Path) -> bool:
-    """Copy a folder in which checkpoints are being replaced; False when one disappeared meanwhile."""
+    """Copy a folder in which checkpoints are being replaced; return False if one disappeared during the
+    copy.
+    """
     try:
         shutil.copytree(source, target)
     except shutil.Error:

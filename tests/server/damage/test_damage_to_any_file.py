@@ -136,7 +136,7 @@ def test_no_damage_is_silent(folders: dict[str, Path], tmp_path: Path, kind: str
             assert path.parent.name in OWN_LOGS, told
             assert path.suffix == ".log", told
             checks = health(running.monitoring_url)
-            # It is not read at the start, as in Kafka, so a reader detects the damage.
+            # The log is not read at the start, as in Kafka, so a reader detects the damage.
             sealed_and_trusted = state == "stopped"
             assert path.parent.name in checks["recovery"] or sealed_and_trusted, f"{told}: {checks}"
     finally:

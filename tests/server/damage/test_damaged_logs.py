@@ -1,4 +1,4 @@
-"""A damaged metadata log stops the start, and the error names it, because an empty image would delete the
+"""A damaged metadata log stops the start, and the error names the log. An empty image would delete the
 records in objects."""
 
 import shutil
@@ -135,7 +135,8 @@ def test_an_older_metadata_folder_beside_newer_partitions_stops_the_start(tmp_pa
     reason = refusal(folder)
     assert reason is not None
     assert "replication-offset-checkpoint" in reason
-    # With the line of the same backup, and without any, the epochs of the second run still prove the loss.
+    # The checkpoint may have the line of the same backup, or no line. In both cases, the epochs of the second
+    # run still prove the loss.
     shutil.rmtree(folder / "second-0")
     checkpoint.write_text(line)
     reason = refusal(folder)

@@ -1,4 +1,4 @@
-"""A real disk that fails a sync or turns read-only: after it no record is acknowledged, and no sync is
+"""A real disk fails a sync or becomes read-only. After that no record is acknowledged, and no sync is
 repeated."""
 
 import asyncio

@@ -1,5 +1,4 @@
-"""A handler that raises an unexpected exception is answered with an error, and the node's health reports
-it."""
+"""If a handler raises an unexpected exception, the client gets an error, and the node's health reports it."""
 
 import asyncio
 from typing import Any
@@ -16,7 +15,8 @@ from moldau.server.requests.dispatch import Dispatcher
 def answer_of(
     fault: Exception | DescribeClusterResponse, unexpected: UnexpectedErrors, *, later: bool
 ) -> Any:
-    """The answer to a request whose handler raises, or returns this, immediately or in a task."""
+    """The response to a request whose handler raises this exception or returns this value, immediately or in
+    a task."""
 
     def fail_now(context: RequestContext, request: Any) -> Any:
         if isinstance(fault, Exception):

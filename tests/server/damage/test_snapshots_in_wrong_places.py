@@ -1,4 +1,5 @@
-"""A metadata snapshot in the place of another one stops the start: it would give producer ids out twice."""
+"""A metadata snapshot in the place of another snapshot stops the start, because producer ids would be
+assigned twice."""
 
 import shutil
 from dataclasses import replace
@@ -100,7 +101,8 @@ def test_an_older_snapshot_of_another_writer_is_known_by_its_timestamp(
 
 @pytest.mark.parametrize("is_named", [True, False], ids=["named", "unnamed"])
 def test_a_snapshot_of_another_log_is_refused_with_its_path(folder: Path, is_named: bool) -> None:
-    """Of a coordinator: the header names it; and without that, its records are no metadata."""
+    """The snapshot of a coordinator. Its header names the log; without this header, its records are no
+    metadata."""
     *_, newest = snapshots(folder)
     snapshot_id = snapshot.snapshot_of(newest.name)
     assert snapshot_id is not None

@@ -94,8 +94,8 @@ def test_none_of_our_apis_is_advertised(client):
 
 
 def test_every_api_of_ours_has_a_handler():
-    # This API is a call to a broker of the same rack, not to a coordinator. Another subsystem has its
-    # handler.
+    # This API is a call to a broker of the same rack, not to a coordinator. Its handler is in another
+    # subsystem.
     assert {*CALLS, READ_OBJECT.api_key} == {
         key for key, row in MODULES.items() if row[0].startswith(".diskless.")
     }

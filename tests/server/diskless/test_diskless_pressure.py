@@ -122,8 +122,8 @@ def test_another_batch_coordinator_gives_offsets_and_keeps_its_objects(tmp_path:
         assert runtime._coordinator.colour == "green"
         stored = set((tmp_path / "objects" / "wal").rglob("*-*"))
         assert stored
-        # Our own coordinators know none of these objects, so an orphan scan that asked them would delete all
-        # objects.
+        # Our own coordinators have none of these objects, so an orphan scan with our coordinators would
+        # delete all objects.
         runtime.orphans.settings = replace(
             runtime.orphans.settings, max_commit_age_ms=0, clock_skew_ms=-1_000_000, grace_ms=-1_000_000
         )

@@ -1,4 +1,5 @@
-"""Diskless topics over restarts: no acknowledged record is lost or duplicated, whatever the disk has lost."""
+"""Diskless topics over restarts: no acknowledged record is lost or duplicated, even if the disk has lost
+files."""
 
 import asyncio
 import shutil
@@ -20,7 +21,8 @@ Story = Callable[[Requests], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def _patient_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use longer time limits. A wait usually takes milliseconds, but it takes longer on a busy machine."""
+    """Longer time limits for the waits. A wait usually takes milliseconds, but it takes longer on a busy
+    machine."""
     for name in (
         "partition.partition._KNOWN_TIMEOUT_S",
         "partition.partition._KEPT_TIMEOUT_S",

@@ -1,4 +1,4 @@
-"""Commits of one file to several coordinators of one broker travel in one request."""
+"""Commits of one file to several coordinators of one broker are in one request."""
 
 import asyncio
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ def test_a_request_without_an_answer_fails_all_its_parts() -> None:
 
 
 def test_a_defect_is_an_answer_to_each_part() -> None:
-    """Without an answer each part would wait for its time-out, and would be sent again for ever."""
+    """Without a response each part would wait for its time-out, and would be sent again forever."""
 
     async def story() -> None:
         async def fail(*_: object) -> PartResults:

@@ -47,7 +47,7 @@ CALLS_A_STEP = 100_000
 OBJECTS_MAX = 1_500_000
 FIND_BATCHES = 11645
 CALLS_TO_FIND_BATCHES = 500_000
-"""Maximum calls for the one answer to a broker that follows 15,000 partitions and waits for bytes."""
+"""Maximum calls for a single response to a broker that follows 15,000 partitions and waits for bytes."""
 SIZES = (30_000, 250_000)
 """The larger requests are sent in the newest version only: one step of a handler serves all versions."""
 CALLS_OF_LONG_STEPS = 500

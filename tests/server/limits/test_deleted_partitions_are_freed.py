@@ -1,5 +1,5 @@
-"""Deleted partitions leave no reference cycles, because the garbage collection of 10,000 of them would
-take a second."""
+"""Deleted partitions leave no reference cycles. The garbage collection of 10,000 such cycles would take a
+second."""
 
 import gc
 import time

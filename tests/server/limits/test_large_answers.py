@@ -1,4 +1,4 @@
-"""Small requests with large answers do not block the loop: the rows are made in steps, and a worker
+"""Small requests with large responses do not block the loop: the rows are created in steps, and a worker
 encodes them."""
 
 import asyncio

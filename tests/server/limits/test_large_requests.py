@@ -1,4 +1,5 @@
-"""Requests with many rows are answered in slices, whose answers together are the answer to the whole."""
+"""Requests with many rows are handled in slices. The responses to the slices together are the response to the
+whole request."""
 
 import asyncio
 import re
@@ -78,7 +79,7 @@ def answer(request):
 
 
 def joined(api, answers, cut):
-    """The answer to the whole, joined from the answers to the slices."""
+    """The response to the whole request, joined from the responses to the slices."""
     api_key, version = api
     whole = JoinedAnswer(api_key, version, cut.answered)
     for each in answers:

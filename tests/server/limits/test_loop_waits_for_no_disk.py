@@ -24,7 +24,7 @@ FOLDER_SYNCS_MAX = 10
 
 
 class WatchedDisk(LocalDisk):
-    """Records the operations that wait for a device, if one thread calls them."""
+    """Records the operations that wait for a device, if they run in the watched thread."""
 
     def __init__(self):
         super().__init__()

@@ -42,7 +42,7 @@ def test_soft_limit_of_open_files_does_not_bound_the_partitions(few_open_files):
 
 
 def test_hard_limit_of_open_files_does_not_bound_the_partitions():
-    # The test runs in a separate process, because a hard limit cannot be raised again.
+    # The test runs in a separate process, because a lowered hard limit cannot be raised again.
     program = (
         "import sys; sys.path.insert(1, '..'); from test_many_partitions import *; holds_many_partitions()"
     )

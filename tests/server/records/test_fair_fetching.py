@@ -1,4 +1,4 @@
-"""No partition uses all bytes of a fetch, so that others get none."""
+"""No partition uses all bytes of a fetch and leaves no bytes to other partitions."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def test_who_was_served_is_the_last_in_the_sessions_next_fetch(node: Node) -> No
                 fetching.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
                 for index in range(PARTITIONS)
             ]
-            # The limit is enough for one batch, and no offset advances. Each partition gets its turn.
+            # The limit is enough for one batch, and no offset advances. Each partition is the first in turn.
             opened = await fetch(client, 0, 0, [fetching.FetchTopic(topic="fair", partitions=rows)])
             served = with_records(opened)
             for epoch in range(1, 2 * PARTITIONS):

@@ -116,7 +116,7 @@ GAPS = (ErrorCode.out_of_order_sequence_number, ErrorCode.not_leader_or_follower
 
 @pytest.fixture(autouse=True)
 def _believing_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown producer's first sequence is accepted immediately, as in Kafka, and not after 10 s."""
+    """As in Kafka, an unknown producer's first sequence is accepted immediately, and not after 10 s."""
     monkeypatch.setattr(commit, "BELIEF_MS", 0)
 
 
@@ -145,7 +145,8 @@ def test_five_batches_in_flight_twice(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic)
         batches = [numbered(2 * n, 2) for n in range(5)]
-        # They use separate connections, so that they may be in one file. Retries come before the answers.
+        # The batches use separate connections, so that they may be in one file. Retries arrive before the
+        # responses.
         first = [asyncio.create_task(client.produce(topic, batch)) for batch in batches[:1]]
         second = [asyncio.create_task(client.produce(topic, batch)) for batch in batches[:1]]
         answers = await asyncio.gather(*first, *second)
@@ -374,7 +375,7 @@ def test_a_topic_of_the_same_name_begins_anew(play: Any) -> None:
             polling = asyncio.create_task(client.fetch(topic, 2, max_wait_ms=FOREVER_MS))
             await asyncio.sleep(0.02)
             await client.delete(topic)
-            # A waiting reader is answered immediately.
+            # A waiting reader gets its response immediately.
             assert (await polling).error_code is not ErrorCode.none
             gone = await client.produce(topic, numbered(6, 1))
             assert gone.error_code is ErrorCode.unknown_topic_or_partition
@@ -445,7 +446,7 @@ def test_a_transactional_batch_is_refused_and_holds_no_reader_up(play: Any) -> N
         assert refused.error_code is ErrorCode.transactional_id_authorization_failed
         answer = await client.produce_all({(topic, 0): batch}, transactional_id="nobody's")
         refused = answer[topic, 0]
-        # Its coordinator does not know the producer, or is not loaded yet.
+        # The coordinator of the partition does not have the producer's state, or is not loaded yet.
         assert refused.error_code in (
             ErrorCode.invalid_producer_id_mapping,
             ErrorCode.not_enough_replicas,

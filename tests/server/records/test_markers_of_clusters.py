@@ -1,4 +1,6 @@
-"""Markers for partitions that are gone or diskless, and markers of a coordinator that was replaced."""
+"""Markers for partitions that were deleted or are diskless, and markers of a coordinator that was
+replaced.
+"""
 
 import asyncio
 from types import SimpleNamespace

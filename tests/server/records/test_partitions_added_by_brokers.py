@@ -1,4 +1,5 @@
-"""AddPartitionsToTxn of brokers: each partition that joined the transaction is answered without an error."""
+"""AddPartitionsToTxn requests of brokers: the response has no error for each partition that joined the
+transaction."""
 
 import asyncio
 from types import SimpleNamespace

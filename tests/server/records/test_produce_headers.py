@@ -103,7 +103,7 @@ def changed(change: Change, batch: bytes = GOOD) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _believing_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A diskless coordinator waits for the first batch of an unknown producer; not in these tests."""
+    """A diskless coordinator waits for the first batch of an unknown producer, but not in these tests."""
     monkeypatch.setattr(commit, "BELIEF_MS", 0)
 
 
@@ -142,7 +142,7 @@ def test_each_value_of_each_field_is_answered_alike_everywhere(clients: str) -> 
 
 
 def test_accepted_batches_are_read_back_as_they_were_sent(clients: str) -> None:
-    """They are stored with all their attributes, and every request about them is answered."""
+    """The batches are stored with all their attributes, and every request about them gets a response."""
 
     async def story() -> None:
         async with Requests(clients) as client, asyncio.timeout(200):
@@ -185,8 +185,8 @@ def test_timestamps_beyond_64_bits_wrap(clients: str) -> None:
                 for timestamp in (-3, -1, 500):
                     answer = await client.offset_at(topic, timestamp)
                     assert answer.error_code is OK, (topic, timestamp, answer)
-                # A topic with its own codec has the batch opened, and the timestamp of the first record is
-                # too far in the future.
+                # The batch is opened because the topic has its own codec. The timestamp of the first record
+                # is too far in the future.
                 topic = f"{kind}-recompressed"
                 await client.create(topic, diskless_enable=diskless, compression_type="gzip")
                 assert (await client.produce(topic, two)).error_code is BAD_TIME

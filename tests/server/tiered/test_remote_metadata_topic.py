@@ -92,7 +92,7 @@ class House:
 
     async def flushed(self, offset: int) -> None:
         """Wait until the appended events are on the disk."""
-        await asyncio.sleep(0)  # The append itself comes first.
+        await asyncio.sleep(0)  # The append itself is before this sync.
         assert await self.log.flush() >= offset
 
     def lead(self, epoch: int = 4, *, replicas: tuple[int, ...] = (1,)) -> None:
@@ -226,8 +226,8 @@ def test_what_is_not_led_here_is_somebody_elses(tmp_path: Path) -> None:
 
 
 def test_events_of_a_leader_whose_epoch_has_passed_are_refused(tmp_path: Path) -> None:
-    """They are refused because of a newer leader's event here, and because of metadata with a newer
-    leader."""
+    """The events are refused in two cases: this topic has an event of a newer leader, or the metadata contain
+    a newer leader."""
 
     async def main() -> None:
         async with housed(tmp_path) as house:

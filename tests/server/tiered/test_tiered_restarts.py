@@ -38,8 +38,8 @@ def run(node: Node, story: Callable[[Requests], Awaitable[None]]) -> None:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a stopped node with a tiered topic: records 0 to 14 were copied, those up to 17 were
-    not."""
+    """The folder of a stopped node with a tiered topic: records 0 to 14 were copied, and records 15 to 17
+    were not."""
     data = tmp_path_factory.mktemp("original")
 
     async def story(client: Requests) -> None:

@@ -19,7 +19,7 @@ PROPERTIES = {
     "remote.log.manager.task.retry.backoff.max.ms": "100",
     "log.retention.check.interval.ms": "100",
     "log.index.interval.bytes": "1",
-    # The first answer to a fetch contains its records, even if they take long.
+    # The first response to a fetch contains its records, even if the read takes a long time.
     "remote.fetch.max.wait.ms": "60000",
 }
 TIERED = {

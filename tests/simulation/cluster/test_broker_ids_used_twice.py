@@ -1,4 +1,6 @@
-"""Two brokers with one id, in virtual time: only one of them goes on, and the other one names the reason."""
+"""Two brokers with one id, in virtual time: only one of them continues, and the other one names the
+reason.
+"""
 
 from typing import Any
 
@@ -48,7 +50,7 @@ def test_a_broker_that_lost_its_registration_to_another_one_stops() -> None:
             for source, target in ((f"node-{FIRST}", "node-1"), ("node-1", f"node-{FIRST}")):
                 world.network.cut(source, target)
             cluster.start(SECOND)
-            # It is accepted when the session of the first one has ended.
+            # The second broker is accepted when the session of the first one has ended.
             await cluster.until(lambda: SECOND in cluster.nodes)
             world.network.heal_all()
             await cluster.until(lambda: end_of(cluster, FIRST).done())

@@ -1,4 +1,5 @@
-"""The log lines of whole controllers while peers are unreachable, foreign or duplicated, in virtual time."""
+"""The log lines of whole controllers while other nodes are unreachable, belong to another cluster, or have
+the same id. The time is virtual."""
 
 import asyncio
 import logging

@@ -1,6 +1,6 @@
-"""Stories of two brokers for defects that a lone broker hides.
+"""Stories of two brokers, for defects that do not appear with a single broker.
 
-Each story is also played with the defect that it should find, and must find it.
+Each story also runs with the defect that it must find.
 """
 
 import asyncio
@@ -125,11 +125,11 @@ def batch(text: str) -> memoryview:
 
 
 def follow_with_another_log() -> list[str]:
-    """A leader is replaced by its follower, which lacks the last records, and then follows it. Returns the
-    errors.
+    """A leader is replaced by its follower, which lacks the last records. Then the former leader follows the
+    new leader. Returns the errors.
 
-    At the offsets of these records the new leader has other records, whose producer waits for both replicas.
-    The new leader is lost as soon as this producer is answered.
+    At the offsets of the missing records, the new leader has other records, whose producer waits for both
+    replicas. The new leader is lost as soon as this producer gets its response.
     """
     with World(1) as world:
         brokers = Brokers(world, COMMON)
@@ -146,7 +146,7 @@ def follow_with_another_log() -> list[str]:
             await prefer(mover, (second, first), elect=False)
             brokers.part()
             # The record is appended only at the first broker, and never acknowledged, because its follower is
-            # cut off.
+            # disconnected.
             brokers.replica(first, "t").append(batch("old"), required_acks=ACKS_ALL, timeout_ms=60_000)
             await elect()
             await brokers.until_led_by(second, "t")
@@ -209,9 +209,9 @@ def test_that_a_follower_counts_before_its_log_was_compared_is_caught(
 
 
 def lose_the_only_coordinator_in_sync() -> list[str]:
-    """The leader of a coordinator is cut off from its follower, and lost later. Returns the errors.
+    """The leader of a coordinator is disconnected from its follower, and lost later. Returns the errors.
 
-    Producers continue meanwhile. Later the lost node comes back.
+    Producers continue meanwhile. Later the lost node starts again.
     """
     with World(2) as world:
         brokers = Brokers(world, DISKLESS)

@@ -1,5 +1,5 @@
-"""A rolling upgrade and downgrade under load, in virtual time: no acknowledged record is lost, no level is
-raised too early, and no node serves with a level that it does not know."""
+"""A rolling upgrade and downgrade under load, in virtual time. No acknowledged record is lost, no level is
+raised too early, and no node serves clients with a level that it does not support."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def raised_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def unknown_level_followed(patch: pytest.MonkeyPatch) -> None:
-    """A node of the former version follows metadata that it may not understand."""
+    """A node of the former version follows metadata that it may not support."""
     patch.setattr(MetadataPublisher, "check_levels", lambda *_: None)
 
 

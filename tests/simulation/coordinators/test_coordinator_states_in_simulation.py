@@ -42,7 +42,7 @@ def _a_batch() -> bytearray:
 
 
 def expire_producers_without_a_record(patch: pytest.MonkeyPatch) -> None:
-    """Producers are forgotten in an operation instead of in a replay."""
+    """Producers are removed from the state in an operation instead of in a replay."""
 
     def expire(shard: Any, now_ms: int, token: Any) -> Any:
         shard.partitions.expire_producers(now_ms)
@@ -52,7 +52,7 @@ def expire_producers_without_a_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def restore_one_result_short(patch: pytest.MonkeyPatch) -> None:
-    """The store restores all stored answers except the oldest one."""
+    """The store restores all stored responses except the oldest one."""
     load = DisklessStore._load
 
     async def load_most(store: Any, shard: Any, materialiser: Any) -> None:

@@ -34,7 +34,7 @@ def test_a_snapshot_waits_for_the_reference_and_ends_no_check(monkeypatch: pytes
 
 
 def restore_a_generation_late(patch: pytest.MonkeyPatch) -> None:
-    """A loaded group has a generation that is one higher than in its record."""
+    """The generation of a loaded group is one higher than in its record."""
     restore = Group.restore.__func__  # type: ignore[attr-defined]
 
     def restore_late(cls: Any, group_id: str, stored: Any) -> Any:

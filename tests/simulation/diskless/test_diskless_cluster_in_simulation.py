@@ -103,7 +103,7 @@ def fewer_replicas_while_brokers_are_missing(patch: pytest.MonkeyPatch) -> None:
 
 
 def expired_without_a_record(patch: pytest.MonkeyPatch) -> None:
-    """A leader forgets producers and files by its own clock, instead of in a replay."""
+    """A leader removes producers and files from its state by its own clock, instead of in a replay."""
 
     def expire(shard: Any, now_ms: int, token: Any) -> Any:
         shard.partitions.expire_producers(now_ms)
@@ -114,7 +114,7 @@ def expired_without_a_record(patch: pytest.MonkeyPatch) -> None:
 
 
 SEEDS_MAX = 8
-"""Seeds that are tried, from the pinned one, which finds the flaw while no history changes."""
+"""Seeds to try. The first one is the pinned seed, which finds the flaw as long as no history changes."""
 FLAWS = [
     (fetch_counts_for_all, "diskless-cluster", 13),
     (unsynced_offset_acknowledged, "diskless-cluster-power", 6),

@@ -1,5 +1,5 @@
-"""Diskless topics on three brokers in three racks: the metadata that they send to clients, and their
-answers."""
+"""Diskless topics on three brokers in three racks: the metadata that they send to clients, and their other
+responses."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""All disks vanish, and the cluster comes back from its object store, in virtual time."""
+"""A cluster loses all disks, and is restored from its object store, in virtual time."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,25 +23,25 @@ def test_a_cluster_comes_back_from_its_store(scenario: Callable[[], Scenario]) -
 
 
 async def _commit_nothing(recommit: Recommit, found: Iterable[FoundObject]) -> None:
-    """Newer objects are not committed again."""
+    """Flaw: objects that are newer than the cut are not committed again."""
 
 
 def _always(saved: SavedEnds, *_: Any) -> bool:
-    """Objects are deleted although the records that freed them are not saved."""
+    """Flaw: objects are deleted although the records that freed them are not saved."""
     return True
 
 
 def _late_objects(found: FoundCut, until_ms: int | None) -> ObjectWindow:
-    """Objects from the time of the cut are not looked at."""
+    """Flaw: objects from the time of the cut are ignored."""
     return ObjectWindow(found.cut.created_ms + 1_500, 1 << 60, until_ms)
 
 
 def _copy_nothing(machine: Machine, source: str, target: str) -> None:
-    """Only one of a log's replicas gets its records."""
+    """Flaw: only one of a log's replicas gets its records."""
 
 
 async def _abort_none(*_: Any) -> set[int]:
-    """Transactions stay open that only diskless partitions know."""
+    """Flaw: if only diskless partitions have a transaction, it stays open."""
     return set()
 
 

@@ -1,4 +1,4 @@
-"""All disks vanish from a node with remote segments, in virtual time."""
+"""A node with remote segments loses all disks, in virtual time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ SEED = 1
 
 @pytest.fixture(autouse=True)
 def no_scans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the orphan scans of the end to long runs. They have a test of their own."""
+    """The orphan scans at the end are only in long runs, because another test covers them."""
     monkeypatch.setattr(tiers, "SCANS_S", 0.0)
 
 
@@ -25,12 +25,12 @@ def test_remote_records_come_back() -> None:
 
 
 def _at_once(gate: DeletionGate, _: Any) -> bool:
-    """Segments are deleted although the records that freed them are not saved."""
+    """Flaw: segments are deleted although the records that freed them are not saved."""
     return True
 
 
 async def _write_nothing(*_: Mapping[Any, Any]) -> Sequence[str]:
-    """The logs of classic topics begin anew."""
+    """Flaw: the logs of classic topics start again empty."""
     return []
 
 

@@ -1,7 +1,7 @@
-"""Transactions over diskless and classic partitions of a cluster whose brokers are killed; and mutants that
-the checks of the lists detect.
+"""Transactions over diskless and classic partitions of a cluster whose brokers are killed. The checks of the
+lists detect mutants.
 
-Set MUTANT_SEEDS to run every mutant with seeds from 0 up to that number until one finds it.
+Set MUTANT_SEEDS to run every mutant with seeds from 0 up to that number until one seed finds it.
 """
 
 import os
@@ -64,7 +64,7 @@ def forget_a_classic_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 def store_repeated_batches(patch: pytest.MonkeyPatch) -> None:
-    """A diskless coordinator stores a batch again that its producer sends again."""
+    """If a producer sends a batch again, a diskless coordinator stores it again."""
     check = commit.check_sequence
 
     def forgetful(window: Any, *batch: Any) -> Any:
@@ -87,7 +87,7 @@ def join_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 PINNED: dict[Mutant, int] = {join_without_the_coordinator: 0}
-"""A mutant that needs several brokers, and a seed that finds it. Shorter stories find the others."""
+"""A mutant that needs several brokers, and a seed that finds it. Shorter stories find the other mutants."""
 ALL: Iterable[Mutant] = (
     *PINNED,
     leave_prepared_transactions,

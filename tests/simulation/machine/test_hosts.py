@@ -192,7 +192,7 @@ def test_a_link_is_cut_and_delayed_in_one_direction() -> None:
 
         received = record_what_servers_receive(server)
         there, back, elsewhere = on_client(world, story())
-        assert 2 <= there < 2.1  # one delay to connect, and one for the request
+        assert 2 <= there < 2.1  # one delay for the connection, and one for the request
         assert 2 <= back < 2.1
         assert elsewhere < 0.1
 

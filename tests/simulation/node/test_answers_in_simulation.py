@@ -27,7 +27,7 @@ def test_defects_cost_what_they_meet_and_no_more(name: str) -> None:
 
 
 def forget_answers(patch: pytest.MonkeyPatch) -> None:
-    """The batches of a lost object are never answered."""
+    """The batches of a lost object never get a response."""
 
     def resolve_nothing(files: Any, batches: Any, waiters: Any, payload_bytes: int, outcome: Any) -> None:
         waiters.stop()
@@ -92,12 +92,12 @@ def stop_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def say_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Errors are contained but not reported."""
+    """Errors affect only their own work, but are not reported."""
     patch.setattr(UnexpectedErrors, "report", lambda *_: None)
 
 
 def lose_waiters(patch: pytest.MonkeyPatch) -> None:
-    """Some committed batches are not answered."""
+    """Some committed batches get no response."""
     resolve = WaitingProducer.resolve
     counter = iter(range(10**9))
 
@@ -127,7 +127,7 @@ def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], name: 
 
     def is_caught(seed: int) -> bool:
         with pytest.MonkeyPatch.context() as patch:
-            # It is called again for each seed, because a mutant may count events of one history.
+            # This function is called again for each seed, because a mutant may count events of one history.
             mutate(patch)
             return bool(run_seed(SCENARIOS[name](), seed).violations)
 

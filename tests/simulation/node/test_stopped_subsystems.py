@@ -113,7 +113,8 @@ def test_no_subsystem_works_or_follows_the_metadata_after_its_stop(monkeypatch: 
         told_late: list[str] = []
 
         def news() -> None:
-            """Topics that are led here, topics that are followed, and changes of existing ones."""
+            """Topics with leaders on this node, topics with followers on this node, and changes of existing
+            topics."""
             number = next(numbers)
             show(
                 node,

@@ -283,7 +283,7 @@ def test_a_truncation_that_loses_power_brings_nothing_back_behind_it(seed: int) 
             await log.flush()
             kept[:] = [value for _, value in _records(log)]
             offset = chance.randrange(log.log_end_offset + 1)
-            # From here on both the old and the new end are valid.
+            # From now on both the old end and the new end are valid.
             del kept[offset:]
             await log.truncate_to(offset)
 

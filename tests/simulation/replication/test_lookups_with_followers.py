@@ -1,5 +1,5 @@
-"""Lookups at a leader and at its follower: only the leader returns offsets, and each describes its own
-log."""
+"""Lookups at a leader and at its follower. Only the leader returns offsets, and each of them describes its
+own log."""
 
 import asyncio
 from typing import Any

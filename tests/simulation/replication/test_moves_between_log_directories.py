@@ -30,7 +30,7 @@ RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 class MovingHouse(House):
-    """A house with a replica of broker 11 that moves."""
+    """A test environment with a replica of broker 11 that moves."""
 
     index = 0
 
@@ -69,7 +69,7 @@ class MovingHouse(House):
         }
 
     async def moved(self, path: str) -> None:
-        """Return when the replica is at the path, also by the metadata, and in sync."""
+        """Return when the replica is at the path, also according to the metadata, and in sync."""
         wanted = self.directory_id(11, path)
         await self.cluster.until(lambda: self.rows()[self.index].directory_of(11) == wanted)
         await self.cluster.until(lambda: self.index in self.hosted(11) and self.place() == path)
@@ -180,7 +180,8 @@ def test_an_exchange_survives_its_interruption_at_each_step(
             await house.cluster.until(lambda: list(house.rows()[house.index].isr) == [12])
             assert house.index not in house.hosted(11)
             await house.restart(11)
-            # Before the first rename the copy is started again; after it the exchange is completed.
+            # If the failure is before the first rename, the copy is started again. If it is after the first
+            # rename, the exchange is completed.
             await house.moved(target)
             assert source != target
             assert len(set(house.contents())) == 1

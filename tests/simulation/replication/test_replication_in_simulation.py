@@ -102,7 +102,7 @@ def leaderships_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def watermark_goes_back(patch: pytest.MonkeyPatch) -> None:
-    """A new leader forgets the watermark that it had as a follower."""
+    """A new leader drops the watermark that it had as a follower."""
     init: Callable[..., None] = LeaderReplica.__init__
 
     def forgetful(self: LeaderReplica, *arguments: Any, **more: Any) -> None:

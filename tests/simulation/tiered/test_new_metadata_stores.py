@@ -1,4 +1,6 @@
-"""A loss of power right after the creation of the cache of remote metadata leaves it empty, and usable."""
+"""A loss of power right after the creation of the cache of remote metadata leaves the cache empty and
+usable.
+"""
 
 import asyncio
 import logging

@@ -17,7 +17,8 @@ def test_what_is_acknowledged_stays_readable_and_no_object_leaks(name: str, coun
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
-        # A log start after the first local segment, which only the epochs contained, moved back after a kill.
+        # Only the epochs contained a log start after the first local segment. After a kill the log start
+        # moved back.
         ("tiered", 15),
         # The record of a segment was dropped because its topic had been deleted, but the segment was copied.
         ("consolidation", 60029),

@@ -1,6 +1,6 @@
 """Two brokers with one object store: if one of them lacks metadata, this causes no deletion.
 
-Each story is also run with the defect that it should find, and must find it.
+Each story also runs with the defect that it must find.
 """
 
 import asyncio
@@ -126,10 +126,10 @@ class Brokers:
         )
 
     async def not_uploaded(self, name: str, broker: int) -> list[str]:
-        """Ask the leader for the first offset that is not in the store yet, and check its answer.
+        """Request from the leader the first offset that is not in the store yet, and check the response.
 
-        A new leader may not know the offset yet (-1). It never returns an offset that the previous leader has
-        copied.
+        A new leader may return that this offset is unknown (-1). It never returns an offset that the previous
+        leader has copied.
         """
         client, partition = self.cluster.client("asker", broker), PartitionName(name, 0)
 
@@ -237,7 +237,7 @@ def reconcile_deletions_with_old_metadata() -> list[str]:
                     "the events have come, the metadata have not"
                 )
                 for _ in range(10):
-                    with contextlib.suppress(KafkaError, TimeoutError):  # the quorum does not answer
+                    with contextlib.suppress(KafkaError, TimeoutError):  # the quorum does not respond
                         await tiered.remover.reconcile_deletions()
                     await asyncio.sleep(1.0)
 

@@ -152,7 +152,8 @@ def test_markers_outlive_their_records_by_the_horizon(box: Any) -> None:
         markers.append(sum(header.is_control for header in headers_of(cleaned)))
         indexed.append(sum(len(s.transaction_index) for s in cleaned.log.segments.segments))
         box.clock.time_ms += 600
-    # The rounds are: with the records; without them, with a new horizon; before the horizon; after it.
+    # There are four rounds: with the records; without the records, with a new horizon; before the horizon;
+    # after the horizon.
     assert markers == [1, 1, 1, 0]
     assert indexed == [1, 0, 0, 0]
 

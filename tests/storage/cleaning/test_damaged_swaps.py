@@ -1,4 +1,4 @@
-"""A compacted segment that is damaged before it has replaced the old ones."""
+"""A compacted segment that was damaged before it replaced the old segments."""
 
 from typing import Any
 

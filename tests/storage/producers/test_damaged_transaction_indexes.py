@@ -1,5 +1,5 @@
-"""Damaged transaction indexes: readers of committed records get no aborted records, and miss no committed
-ones."""
+"""Damaged transaction indexes: readers of committed records get no aborted records, and all committed
+records."""
 
 from pathlib import PurePosixPath
 from typing import Any

@@ -46,7 +46,7 @@ def put(box: Any, path: str, other: str) -> None:
 @pytest.mark.parametrize("how", [{}, {"clean_shutdown": False, "was_killed": True}], ids=["stop", "kill"])
 @pytest.mark.parametrize("size", [100, 130])
 def test_a_segment_of_another_partition_is_refused(box: Any, number: int, how: Any, size: int) -> None:
-    """Also one with the same offsets and lengths."""
+    """The segments include one with the same offsets and lengths."""
     fill(box, ONE, 1_000)
     fill(box, OTHER, 500_000, size)
     path = segments(box, ONE)[number]
@@ -65,7 +65,7 @@ def test_a_segment_of_another_partition_is_refused(box: Any, number: int, how: A
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("number", [0, 2])
 def test_an_index_of_another_partition_is_refused_with_the_remedy(box: Any, suffix: str, number: int) -> None:
-    """A start cannot know whether the index or the log file was replaced."""
+    """A start cannot detect whether the index or the log file was replaced."""
     fill(box, ONE, 1_000)
     fill(box, OTHER, 500_000, 90)
     path = segments(box, ONE, suffix)[number]
@@ -98,7 +98,7 @@ def test_a_damaged_entry_of_an_index_is_rebuilt(box: Any, suffix: str) -> None:
 
 
 def test_a_cached_segment_of_another_partition_is_emptied(box: Any) -> None:
-    """Its records are read from the object store again."""
+    """The records of the segment are read from the object store again."""
     fill(box, ONE, 1_000)
     fill(box, OTHER, 500_000)
     path = segments(box, ONE)[0]

@@ -1,6 +1,5 @@
-"""Every acknowledged record is readable at any moment, whenever a leader crashes, also with other active
-leaders.
-"""
+"""Every acknowledged record is readable at any moment, even if a leader crashes at any step while other
+leaders are active."""
 
 import asyncio
 from uuid import UUID
@@ -134,7 +133,7 @@ def test_a_leader_whose_metadata_lag_behind_waits_for_what_was_pruned() -> None:
         world = await furnished()
         old = Leader(world, 1, rules=RULES)
         lease_id, copies = await built(old)
-        new = Leader(world, 2, rules=RULES)  # it has seen only that the copies were begun
+        new = Leader(world, 2, rules=RULES)  # this leader has read only the events that the copies were begun
         assert all(answer.error is ErrorCode.none for answer in await old.leader.publish(lease_id, copies))
         await new.run_once()
         await settled(world, 3)
@@ -149,7 +148,7 @@ def test_what_a_leader_finished_and_did_not_prune_is_adopted_where_all_others_ca
         old = Leader(world, 1, Steps(world), rules=RULES)
         lease_id, copies = await built(old)
         copy = next(copy for copy in copies if copy.partition == TOPIC)
-        late = Leader(world, 3, rules=RULES)  # it has seen only the beginning
+        late = Leader(world, 3, rules=RULES)  # this leader has read only the beginning
         old.steps.kill_at = old.steps.count + 1
         old.steps.after = True
         with pytest.raises(Killed):

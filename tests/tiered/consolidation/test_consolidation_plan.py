@@ -1,5 +1,5 @@
-"""The batches of a segment, the segments of a unit, the reads of objects, and expiry. These are pure
-decisions."""
+"""The batches of a segment, the segments of a unit, the reads of objects, and expiry. All these decisions are
+pure."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -223,7 +223,7 @@ def test_what_others_have_begun_is_judged_by_when_it_was_seen() -> None:
 
 
 def test_a_segment_of_a_lost_end_is_not_adopted() -> None:
-    # Generation 1 begins at 30: the offsets from there on have other records than the lost segment.
+    # Generation 1 begins at 30. From this offset on, the log has other records than the lost segment.
     lost = segment(1, 10, 49)
     whole = replace(segment(2, 10, 39), leader_epochs=(EpochStart(0, 10), EpochStart(1, 30)))
     for segments in ([lost], [lost, whole]):

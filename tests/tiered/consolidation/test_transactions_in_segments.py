@@ -63,8 +63,9 @@ class Wal:
 
 
 async def some_transactions() -> Wal:
-    """Offsets 0-1 and 4-5 are of producer 7, and aborted by 6. 2-3 are of producer 8, and committed by 9.
-    7-8 are of producer 7, and aborted by 10."""
+    """Offsets 0-1 and 4-5 belong to producer 7, and are aborted by the marker at 6. Offsets 2-3 belong to
+    producer 8, and are committed by the marker at 9. Offsets 7-8 belong to producer 7, and are aborted by the
+    marker at 10."""
     wal = Wal()
     await wal.batch(7, 0)
     await wal.batch(8, 0)

@@ -1,4 +1,4 @@
-"""A follower of a metadata partition: the time at which its parts become available."""
+"""A follower of a metadata partition, and the times at which its parts become available."""
 
 import asyncio
 import threading

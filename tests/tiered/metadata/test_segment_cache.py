@@ -166,5 +166,5 @@ def test_the_cache_is_its_segments(puts: list[RemoteLogSegmentMetadata], chance:
             candidates = holders(model, epoch, offset)
             assert (found is None) == (not candidates)
             assert found is None or found in candidates
-            # Two brokers with the same segments read the same segment, whatever the order of events was.
+            # Two brokers with the same segments read the same segment, for any order of events.
             assert other.segment_for(epoch, offset) == found

@@ -135,7 +135,7 @@ def test_the_writer_whose_event_came_second_is_told(tmp_path: Path) -> None:
 
 
 def test_a_writer_is_told_that_its_event_was_dropped_before_it_knew_the_offset(tmp_path: Path) -> None:
-    """Otherwise a segment without an event would be copied, and its objects would stay forever."""
+    """Without this rule, a segment without an event would be copied, and its objects would stay forever."""
 
     async def main() -> None:
         topic = TopicInMemory()

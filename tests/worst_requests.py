@@ -30,7 +30,7 @@ class _Minimal:
         self.flexible = flexible
 
     def arrays(self, cls: type[Message], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        """Paths of fields to every array, nested ones too."""
+        """Paths of fields to every array, including nested arrays."""
         for field in layout(cls, self.version, self.flexible).fields:
             if field.array:
                 yield (*path, field.name)
@@ -38,7 +38,7 @@ class _Minimal:
                 yield from self.arrays(field.kind, (*path, field.name))
 
     def struct(self, cls: type[Message], path: tuple[str, ...], size_bytes: int) -> bytes:
-        """A message whose array at ``path`` fills this many bytes; the others are empty or null."""
+        """A message whose array at ``path`` fills this many bytes; the other arrays are empty or null."""
         fields = layout(cls, self.version, self.flexible).fields
         out = b"".join(
             self.field(field, path[1:], size_bytes, chosen=bool(path) and field.name == path[0])

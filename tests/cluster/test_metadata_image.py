@@ -150,7 +150,7 @@ records = st.one_of(
 
 
 def _replay_what_fits(candidates: list[Message]) -> tuple[MetadataImage, list[Message]]:
-    """An image of all records that do not contradict earlier ones."""
+    """An image of all records, except records that contradict earlier records."""
     image, kept = EMPTY_IMAGE, []
     for record in candidates:
         try:

@@ -197,7 +197,7 @@ def test_offsets_that_no_segment_has_are_found(
         found = await list_segments(client, topic, partition, tier)
         if topic.name == "other":
             return found
-        # The range is cut into three segments, so that one between two others may be left out.
+        # The range is divided into three segments, so that the test can leave out the segment in the middle.
         first = found[0]
         third = (found[-1].end_offset + 1) // 3
         hidden = (third, 2 * third - 1) if partition == 0 else (third, found[-1].end_offset)

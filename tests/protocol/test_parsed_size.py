@@ -48,8 +48,8 @@ def test_requests_of_40_kb_are_never_refused():
 
 
 def test_a_parsed_request_takes_no_more_than_it_is_allowed():
-    """The worst arrays of every API are refused, or stay within the allowance. This checks the estimate
-    behind the allowance."""
+    """The worst arrays of every API are refused, or need at most the allowed memory. This checks the estimate
+    on which the limit is based."""
     tried = refused = 0
     for api_key, versions in SUPPORTED.items():
         for version in {versions.min, versions.max}:

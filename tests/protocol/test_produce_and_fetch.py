@@ -1,4 +1,4 @@
-"""The hand-written codecs have the same results as the compiled ones, and never copy records."""
+"""The hand-written codecs have the same results as the compiled codecs, and never copy records."""
 
 import random
 from typing import Any

@@ -30,9 +30,8 @@ def change(cluster: Cluster) -> None:
 
 
 def replace_disk(cluster: Cluster) -> None:
-    """Give a node an empty disk, so that it forgets its vote. A voter loses its disk only without other
-    faults and among three voters or more; otherwise the others could not continue.
-    """
+    """Give a node an empty disk, so that its vote is lost. A voter loses its disk only without other faults,
+    and only if there are at least three voters. Otherwise the other voters could not continue."""
     node = cluster.random.choice(list(cluster.nodes.values()))
     is_voter = node.key in named_voters(cluster)
     if is_voter:

@@ -114,7 +114,7 @@ def test_a_synced_log_acknowledges_what_is_on_both_disks(tmp_path: pathlib.Path)
 def test_what_an_earlier_life_has_not_synced_is_synced_before_it_is_acknowledged(
     tmp_path: pathlib.Path,
 ) -> None:
-    """A follower that appends nothing starts no sync by itself."""
+    """A follower starts a sync only if it appends records."""
 
     async def scenario() -> None:
         before = Replicas(tmp_path, WRITTEN)

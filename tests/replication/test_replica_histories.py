@@ -1,9 +1,9 @@
-"""Random histories of whole groups of replicas: no committed record is lost, whatever faults the network and
-the disks have.
+"""Random histories of whole groups of replicas: no fault of the network or the disks causes the loss of a
+committed record.
 
 Messages are lost, repeated and reordered; programs are killed, machines lose power. Under the WRITTEN policy
 one in-sync replica keeps its power, and the controller detects a loss of power before other failures. Under
-this policy, where an acknowledged record may be unsynced, the group cannot survive more faults.
+this policy an acknowledged record may be unsynced, so the group cannot survive more faults.
 """
 
 import random

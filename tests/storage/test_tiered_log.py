@@ -206,8 +206,8 @@ def test_a_closed_segment_becomes_durable_without_the_active_one(box: Any) -> No
 
 
 def test_a_loss_of_power_between_removals_brings_back_one_segment_at_most(box: Any) -> None:
-    """If only one of several segments came back, there would be a gap after it, and all later records
-    would be cut off."""
+    """If only one of several segments were restored, there would be a gap after it, and all later records
+    would be removed."""
 
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/data"])

@@ -110,7 +110,7 @@ class Scenario:
     """The story of a scenario that does not consist of producers and consumers at a single node."""
     prepare: Prepare | None = None
     meddle: Prepare | None = None
-    """The work of an administrator while producers work; it ends by itself."""
+    """The work of an administrator while producers work. The work ends without being cancelled."""
     shortened: frozenset[PartitionName] = frozenset()
     """Partitions whose first records are deleted sometimes."""
     afterlife: Afterlife | None = None

@@ -28,7 +28,7 @@ def open_log(folder: Path, report: RecoveryReport | None = None, config: LogConf
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of a log with four segments, the second of which is gone."""
+    """The folder of a log with four segments. The second segment is missing."""
     folder = tmp_path / "t-0"
     log = open_log(folder)
     for offset in range(8):

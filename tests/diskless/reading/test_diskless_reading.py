@@ -101,7 +101,7 @@ def test_what_this_broker_committed_is_cached_before_anybody_finds_it() -> None:
         partition = broker.open(K)
         await asyncio.sleep(1)
         for number in range(5):
-            stamped = number == 3  # with LogAppendTime, its bytes are changed in a copy
+            stamped = number == 3  # with LogAppendTime, the bytes of the batch are changed in a copy
             await broker.commit((K, [b"%d" % number]), at_once=True, timestamp_type=stamped)
             assert (await read(partition, number + 1)).high_watermark == number + 1
             assert values_of(await read(partition, number), number) == [(number, b"%d" % number)]

@@ -27,7 +27,7 @@ LATENCY = Latency(30, 90)
 
 
 class MoodyStorage(MemoryStorage):
-    """Objects in memory behind a faulty connection."""
+    """A store in memory that clients reach over a faulty connection."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine.clock)

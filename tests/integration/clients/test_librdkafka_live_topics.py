@@ -32,7 +32,8 @@ def messages_of(consumer: Consumer) -> list[Message]:
 
 
 class Persistent:
-    """A producer that sends a value until it is acknowledged, also while the topic is deleted and created."""
+    """A producer that sends a value until it is acknowledged, even if the topic is deleted and created
+    meanwhile."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic

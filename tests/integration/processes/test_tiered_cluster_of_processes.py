@@ -83,7 +83,7 @@ def test_leaders_are_killed_while_they_copy_and_all_records_are_read(
     produce(range(RECORDS // 2, RECORDS))
     wait_for(lambda: leader() not in (killed, -1) and copied() * SEGMENT_BYTES > RECORDS * 7_000)
     processes.start(killed)
-    # The broker that was away continues at the first local offset of the others.
+    # The broker that was down continues at the first local offset of the other brokers.
     wait_for(lambda: min(local_starts()) > RECORDS // 2)
     assert len(acknowledged) == RECORDS
 

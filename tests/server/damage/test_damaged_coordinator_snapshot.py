@@ -36,7 +36,7 @@ def snapshots(folder: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A node's folder whose SQLite file is gone, so that the coordinator has to read its snapshot."""
+    """A node's folder without its SQLite file, so that the coordinator has to read its snapshot."""
     folder = tmp_path_factory.mktemp("whole") / "data"
 
     async def has_snapshot() -> bool:

@@ -70,7 +70,7 @@ DECIDED_AS_A_WHOLE = (
     (ApiKey.UPDATE_FEATURES, 0),
     (ApiKey.TXN_OFFSET_COMMIT, 0),
 )
-"""APIs that need all rows at once. The size of their parsed requests has a stricter limit."""
+"""APIs that need all rows together. The size of their parsed requests has a stricter limit."""
 LAST = 77
 """The correlation id of the request after the attack. Its answer shows that the attack is over."""
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real_time
 
 
 def read_in_rack(cluster: moldau.testing.Cluster, rack: str, count: int) -> tuple[int, int]:
-    """Read this many records; returns their number, and the broker of the last ones."""
+    """Read this many records; returns their number, and the broker that sent the last records."""
     brokers: list[int] = []
 
     def note(text: str) -> None:
@@ -41,7 +41,7 @@ def read_in_rack(cluster: moldau.testing.Cluster, rack: str, count: int) -> tupl
         message = consumer.poll(0.1)
         seen += message is not None and message.error() is None
         if seen == count:
-            brokers.clear()  # only the last ones are returned
+            brokers.clear()  # return only the brokers of the last records
             seen += 1
     consumer.close()
     return seen - 1, brokers[-1]

@@ -13,7 +13,7 @@ from moldau.simulation.scenario import run_seed
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 SEEDS = (0, 1)
-"""One story ends with the former version, and one ends with a raised metadata.version."""
+"""One story ends with the former version, and another story ends with a raised metadata.version."""
 
 
 def test_two_versions_work_together() -> None:
@@ -22,7 +22,7 @@ def test_two_versions_work_together() -> None:
 
 
 def raised_too_early(patch: pytest.MonkeyPatch) -> None:
-    """A level is raised while nodes of the former version are left."""
+    """A level is raised while some nodes still have the former version."""
     patch.setattr(features, "reasons_against", lambda *_: iter(()))
 
 

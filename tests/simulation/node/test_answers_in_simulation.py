@@ -1,4 +1,6 @@
-"""Every accepted request is answered and no budget leaks, whatever exceptions occur. Mutants are detected."""
+"""Every accepted request gets a response and no budget leaks, even if exceptions occur. Mutants are
+detected.
+"""
 
 from collections.abc import Callable
 from typing import Any

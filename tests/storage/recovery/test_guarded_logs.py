@@ -1,4 +1,4 @@
-"""A guarded log: a partial batch at its end is cut off. Any other damage stops the start before a byte is
+"""A guarded log: a partial batch at its end is removed. Any other damage stops the start before a byte is
 changed."""
 
 from dataclasses import replace

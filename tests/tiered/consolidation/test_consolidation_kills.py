@@ -97,7 +97,8 @@ def test_the_next_leader_may_die_too() -> None:
 
 
 def test_leaders_that_do_not_know_of_each_other_lose_nothing() -> None:
-    """Old leaders continue beside new ones, pause for long, and rely on outdated state."""
+    """Old leaders continue at the same time as new leaders, pause for a long time, and rely on outdated
+    state."""
 
     async def scene() -> None:
         for seed in range(1, SEEDS + 1):

@@ -253,7 +253,7 @@ def test_retention_takes_whole_segments_from_the_oldest_on() -> None:
         return expired_before(chain, Retention(ms, size), wal_start=end, wal_size_bytes=wal, now_ms=NOW_MS)
 
     assert expire() is None
-    assert expire(ms=500) == 10  # the next one is younger, so older ones after it are kept
+    assert expire(ms=500) == 10  # the next segment is younger, so older segments after it are kept
     assert expire(ms=99) == 30
     assert expire(ms=10) == 40
     assert expire(ms=10, end=35) == 35

@@ -61,7 +61,7 @@ async def stop_and_check(host: Host, history: History) -> None:
         return
     node: Any = process.exhibit
     context = process.context()
-    process.serves = False  # from here on its event loop may wait for the disk
+    process.serves = False  # from now on the node's event loop may wait
     process.main.cancel()
     await asyncio.wait([process.main], timeout=STOP_LIMIT_S)
     stopping = context.run(asyncio.get_running_loop().create_task, node.stop(), context=context)
@@ -90,7 +90,8 @@ async def check_budgets(host: Host, history: History) -> None:
 
 
 def check_defects(host: Host, history: History) -> None:
-    """Check that the node reported the planted defects as unexpected errors, and no others."""
+    """Check that the node reported the planted defects as unexpected errors, and that it reported no other
+    errors."""
     reported = sum(errors.count for errors in host.unexpected)
     met = sum(host.defects.met.values())
     if met and not reported:

@@ -115,9 +115,8 @@ def diskless_cluster_store() -> Scenario:
 
 
 def diskless_cluster_behind() -> Scenario:
-    """Nodes are down until the logs of the others begin after the end of their own logs. They then
-    download snapshots.
-    """
+    """A node is down until the logs of the other nodes begin after the end of its own log. It then downloads
+    snapshots."""
     scenario = scenario_of((Fault.KILL,))
     story = partial(DisklessClusterStory, leaves_behind=True)
     return replace(scenario, story=story, fault_count=2, records_per_producer=500)

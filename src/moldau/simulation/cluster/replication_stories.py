@@ -103,9 +103,10 @@ def replication_power() -> Scenario:
 
 
 def replication_unsynced() -> Scenario:
-    """Machines stop cleanly until the last one loses its power and its unsynced writes.
+    """Machines stop cleanly, except the last one, which loses its power and its unsynced writes.
 
-    This is the case of KIP-966: no complete replica is in the in-sync set when the last machine comes back.
+    This is the case of KIP-966: when the last machine starts again, no complete replica is in the in-sync
+    set.
     """
     scenario = _scenario({}, (Fault.KILL,))
     return replace(scenario, story=partial(ReplicationStory, properties={}, blackouts=True), fault_count=3)
@@ -416,7 +417,9 @@ class ReplicationStory:
     # Nodes
 
     def _features_of(self, node_id: int) -> FeatureRanges:
-        """The levels that the node's version supports; a story of several versions has others."""
+        """The feature levels that the node's version supports. A story of several versions sets other
+        levels.
+        """
         return SUPPORTED_FEATURES
 
     async def _node(self, node_id: int, machine: Machine) -> None:

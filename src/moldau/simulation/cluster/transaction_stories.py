@@ -41,7 +41,7 @@ from moldau.simulation.transactions.record import check_transactions
 
 CLASSIC_TOPIC: Final = "plain"
 PLACES: Final = (*PARTITIONS, PartitionName(CLASSIC_TOPIC, 0), PartitionName(CLASSIC_TOPIC, 1))
-"""The lists: three diskless partitions and two classic ones."""
+"""The lists: three diskless partitions and two classic partitions."""
 PRODUCER_COUNT: Final = 3
 TRANSACTION_COUNT: Final = 12
 END_WAIT_S: Final = 60.0

@@ -65,7 +65,7 @@ class Commits:
 class OffsetCommitter(GroupClient):
     """Commits one value at a time to all of its partitions, and the same value in the metadata.
 
-    Values go down as well as up, as after a reset, so that older values are distinguishable from newer ones.
+    Values increase and decrease, as after a reset, so that older values differ from newer values.
     """
 
     def __init__(

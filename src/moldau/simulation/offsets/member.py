@@ -1,8 +1,8 @@
 """A member of a consumer group: it joins, gets its assignment, sends heartbeats, leaves and joins again.
 
 The members of one group share a :class:`GroupMonitor`. When a member has received an assignment, its
-generation is in the group's log. Therefore, whatever happens to the coordinator, no partition has two owners
-in a generation. A member that synchronises later does not get an earlier generation.
+generation is in the group's log. Therefore no partition has two owners in a generation, even if the
+coordinator fails. A member that synchronises later does not get an earlier generation.
 """
 
 import asyncio

@@ -116,7 +116,9 @@ class GroupProgress(GroupClient):
         self.disconnect()
 
     async def check(self, safe_before_s: float) -> None:
-        """Check that the group is not behind the commits that were acknowledged before a time."""
+        """Check that the group's offsets are not lower than the commits that were acknowledged before a
+        time.
+        """
         while (found := await self._committed()) is None:
             self.disconnect()
             await self.pause()

@@ -305,7 +305,9 @@ class Network:
         return [end for end in self._transports.values() if end.number % 2 == 0 and not end.lost]
 
     def break_connection(self, end: SimulatedTransport) -> None:
-        """Reset both ends at once. Data in flight are lost, even in the middle of a frame."""
+        """Reset both ends of a connection together. Data in flight are lost, even in the middle of a
+        frame.
+        """
         for side in (end, end.peer):
             side.reset(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
 

@@ -55,9 +55,8 @@ class FileNode:
         self._truncated_to = None
 
     def sync_failed(self, chance: random.Random) -> None:
-        """Apply a failed sync. Some sectors have reached the disk. The others are lost, although they
-        count as clean.
-        """
+        """Apply a failed sync. Some sectors have reached the disk. The other sectors are lost, although they
+        count as clean."""
         self._dirty = [(sector, sector + 1) for sector in self._dirty_sectors() if chance.random() < 0.5]
         self.sync()
 

@@ -331,7 +331,7 @@ def test_the_log_of_another_partition_stops_the_start(box: Any, guard: LogGuard,
 
 
 def box_of_other_records(box: Any) -> dict[str, bytes]:
-    """The segments of another partition, with other timestamps only."""
+    """The segments of another partition that differ only in their timestamps."""
 
     def at_another_time(path: str) -> bytes:
         batches = b""

@@ -105,8 +105,7 @@ def replication_power() -> Scenario:
 def replication_unsynced() -> Scenario:
     """Machines stop cleanly, except the last one, which loses its power and its unsynced writes.
 
-    This is the case of KIP-966: when the last machine starts again, no complete replica is in the in-sync
-    set.
+    This is the case of KIP-966: when it starts again, no complete replica is in the in-sync set.
     """
     scenario = _scenario({}, (Fault.KILL,))
     return replace(scenario, story=partial(ReplicationStory, properties={}, blackouts=True), fault_count=3)
@@ -417,9 +416,7 @@ class ReplicationStory:
     # Nodes
 
     def _features_of(self, node_id: int) -> FeatureRanges:
-        """The feature levels that the node's version supports. A story of several versions sets other
-        levels.
-        """
+        """The feature levels of the node's version. A story of several versions sets other levels."""
         return SUPPORTED_FEATURES
 
     async def _node(self, node_id: int, machine: Machine) -> None:

@@ -55,10 +55,15 @@ async def ask(failure: Exception, answer: Any, *holders: int) -> Any:
     holder: Any = BadHolder(failure)
     unused: Any = None
     peers: Any = ChunkPeers(context, holder, unused)
+    unreadable: list[Any] = []
+    peers.on_unreadable = unreadable.append
     peers._channel = lambda broker_id, timeout_ms: Others(answer)
     held = chunk(0, 9, *holders)
     if isinstance(answer, ChunkRecords):
-        found = await peers.read("t", held, ChunkRead(*ID, 0, 100))
+        try:
+            found = await peers.read("t", held, ChunkRead(*ID, 0, 100))
+        finally:
+            assert unreadable == [ID]
         assert peers.proxied_bytes == found.size_bytes
         return found
     if isinstance(answer, FoundOffset):

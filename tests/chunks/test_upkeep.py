@@ -1,6 +1,8 @@
 """The rounds of retention, and the cost of a change of the metadata."""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +12,12 @@ from active_replica import KEY, active, machine
 from registered_chunks import chunk, partition
 
 from moldau.chunks.retention import retained_start
+from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.replication.appending.freezing import AppendFreeze
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.upkeep import ChunkCopies, ChunkRetention
+from moldau.storage.chunks.chunk_store import ChunkId
 from moldau.storage.log.config import LogConfig
 
 OLD = partition(chunk(0, 9, 1, max_timestamp_ms=1000), chunk(10, 19, 1, max_timestamp_ms=2000))
@@ -82,6 +86,92 @@ def test_a_chunk_without_timestamps_is_as_old_as_its_end(now_ms: int, start_offs
         now_ms=now_ms,
     )
     assert found == start_offset
+
+
+FIRST = ChunkId(KEY.topic_id, 0, 0)
+
+
+class Store:
+    """The chunks of broker 1."""
+
+    def __init__(self, *, is_here: bool) -> None:
+        self.copied: list[Any] = []
+        self.dropped: list[ChunkId] = []
+        self._is_here = is_here
+
+    def __contains__(self, chunk: ChunkId) -> bool:
+        return self._is_here
+
+    async def drop(self, name: Any, chunk: ChunkId) -> None:
+        self.dropped.append(chunk)
+
+    async def copy(self, name: Any, chunk: ChunkId, end_offset: int, source: Any) -> None:
+        await source.files()
+        self.copied.append((chunk, end_offset))
+
+    def directory_of(self, chunk: ChunkId) -> None:
+        return None
+
+
+class Topics(dict[str, Any]):
+    """The topics of an image."""
+
+    def get_by_id(self, topic_id: Any) -> Any:
+        return next((each for each in self.values() if each.topic_id == topic_id), None)
+
+
+class Source:
+    """Other brokers with a chunk. ``meanwhile`` runs while it is copied."""
+
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.asked: list[tuple[int, ...]] = []
+        self._meanwhile = meanwhile
+
+    async def fetch_file(self, held: Any, wanted: Any) -> Any:
+        self.asked.append(held.isr)
+        self._meanwhile()
+        return SimpleNamespace(files={})
+
+
+def copies_of(topics: Topics, store: Any, source: Any) -> ChunkCopies:
+    view = SimpleNamespace(local_id=1, image=SimpleNamespace(topics=topics))
+    context: Any = SimpleNamespace(view=view, logs=None)
+    unused: Any = None
+    copies = ChunkCopies(context, store, source, unused, unused)
+    copies._chunked.add("t")
+    return copies
+
+
+def topic_with(*chunks: ChunkRegistration) -> Any:
+    return SimpleNamespace(topic_id=KEY.topic_id, name="t", partitions=[partition(*chunks)])
+
+
+@pytest.mark.parametrize("holders", [(1, 2, 3), (1,)])
+def test_a_chunk_that_cannot_be_read_is_copied_anew_once_from_another_broker(
+    holders: tuple[int, ...],
+) -> None:
+    async def run() -> None:
+        store, source = Store(is_here=True), Source()
+        copies = copies_of(Topics(t=topic_with(chunk(0, 9, *holders))), store, source)
+        for _ in range(2):
+            copies.unreadable(FIRST)
+            assert await copies._round()
+        assert store.copied == [(FIRST, 10)] * (len(holders) > 1)
+        assert source.asked == [(2, 3)] * (len(holders) > 1)
+
+    asyncio.run(run())
+
+
+def test_a_copy_that_is_complete_after_the_chunk_was_moved_away_is_removed() -> None:
+    async def run() -> None:
+        wanted = replace(chunk(0, 9, 1, 2), isr=(2,))
+        topics = Topics(t=topic_with(wanted))
+        source = Source(lambda: topics.update(t=topic_with(replace(wanted, replicas=(2, 3)))))
+        store = Store(is_here=False)
+        assert await copies_of(topics, store, source)._round()
+        assert (store.copied, store.dropped) == ([(FIRST, 10)], [FIRST])
+
+    asyncio.run(run())
 
 
 def test_a_change_of_a_topic_without_chunks_looks_only_at_what_has_changed() -> None:

@@ -162,6 +162,46 @@ def test_a_folder_whose_topic_is_unknown_is_moved_aside_and_makes_room_for_a_cop
     asyncio.run(run())
 
 
+class Copied:
+    """The files of a chunk at another broker."""
+
+    def __init__(self, content: dict[str, bytes]) -> None:
+        self._content = content
+
+    async def files(self) -> dict[str, int]:
+        return {name: len(content) for name, content in self._content.items()}
+
+    async def read(self, name: str, position: int) -> bytes:
+        return self._content[name][position : position + 100]
+
+
+def test_a_copy_replaces_a_damaged_chunk_which_is_kept_aside(box: Any) -> None:
+    async def run() -> None:
+        logs = LogManager(box.machine, ["/data"])
+        await logs.start(lambda _: LogConfig())
+        append(box, await get_or_create(logs, NAME, LogConfig(), TOPIC_ID), 10)
+        store = ChunkStore(box.machine, logs)
+        await store.carve(NAME, FIRST, 10)
+        folder = f"/data/{chunk_folder(NAME, 0)}"
+        content = {name: box.disk.read(f"{folder}/{name}") for name in box.disk.list(folder)}
+        await store.open(NAME, FIRST)
+        log = f"{0:020d}.log"
+        box.disk.write_atomically(f"{folder}/{log}", b"damaged")
+        cut = {**content, log: content[log][:-80]}
+        with pytest.raises(KafkaError):
+            await store.copy(NAME, FIRST, 10, Copied(cut))
+        assert box.disk.read(f"{folder}/{log}") == b"damaged"
+        await store.copy(NAME, FIRST, 10, Copied(content))
+        assert box.disk.read(f"{folder}/{log}") == content[log]
+        found = await store.open(NAME, FIRST)
+        assert found.read(3, 10**6, upper_bound_offset=10).next_offset == 10
+        assert sum(is_stray_folder(each) for each in box.disk.list("/data")) == 1
+        store.close()
+        await logs.stop()
+
+    asyncio.run(run())
+
+
 def test_a_chunk_whose_folder_is_gone_is_not_opened_as_an_empty_log(box: Any) -> None:
     async def run() -> None:
         logs = LogManager(box.machine, ["/data"])

@@ -196,14 +196,12 @@ class ChunkStore:
     async def copy(self, name: TopicPartition, chunk: ChunkId, end_offset: int, source: ChunkSource) -> None:
         """Copy a chunk that ends before ``end_offset`` into the log directory with the fewest chunks.
 
-        The copy is complete and checked before it gets the chunk's name. Raises ``KafkaError`` and
+        The copy is complete and checked before it gets the chunk's name. If the chunk is here already, the
+        copy replaces it in its directory, and the earlier folder is kept aside. Raises ``KafkaError`` and
         ``OSError``.
         """
-        counts = Counter(folder.directory for folder in self._folders.values())
-        online = [each for each in self._logs.directories if each.is_online]
-        if not online:
-            raise KafkaError(ErrorCode.kafka_storage_error, "every log folder is offline")
-        directory = min(online, key=lambda each: counts[each])
+        old = self._folders[chunk] if chunk in self else None
+        directory = self._emptiest() if old is None else old.directory
         path = f"{directory.path}/{chunk_copy_folder(name, chunk.start_offset)}"
         run = self._machine.workers.run
         await run(self._begin_copy, path)
@@ -216,8 +214,21 @@ class ChunkStore:
                 if not piece:
                     break
         target = f"{directory.path}/{chunk_folder(name, chunk.start_offset)}"
-        await run(self._finish_copy, path, target, name, chunk, end_offset)
+        await run(self._check_copy, path, name, chunk, end_offset)
+        if old is not None and self._folders.get(chunk) is old:
+            async with old.lock:
+                # After a crash here the chunk is missing, and is copied again.
+                await self.put_aside(chunk)
+        await run(self._finish_copy, path, target)
         self._folders[chunk] = _Folder(target, directory, asyncio.Lock())
+
+    def _emptiest(self) -> LogDirectory:
+        """The log directory with the fewest chunks. Raises ``KafkaError``."""
+        counts = Counter(folder.directory for folder in self._folders.values())
+        online = [each for each in self._logs.directories if each.is_online]
+        if not online:
+            raise KafkaError(ErrorCode.kafka_storage_error, "every log folder is offline")
+        return min(online, key=lambda each: counts[each])
 
     def _begin_copy(self, path: str) -> None:
         if self._machine.disk.is_dir(path):
@@ -232,17 +243,17 @@ class ChunkStore:
         finally:
             file.close()
 
-    def _finish_copy(
-        self, path: str, target: str, name: TopicPartition, chunk: ChunkId, end_offset: int
-    ) -> None:
-        disk = self._machine.disk
+    def _check_copy(self, path: str, name: TopicPartition, chunk: ChunkId, end_offset: int) -> None:
         # Without a recovery point, every batch is checked by its own checksum.
         log = PartitionLog.open(self._machine, path, name, topic_id=chunk.topic_id, may_be_tiered=True)
         found = log.log_end_offset
         log.close()
         if found != end_offset:
             raise KafkaError(ErrorCode.corrupt_message, f"{path} ends at {found}, not at {end_offset}")
-        disk.sync_dir(path)
+        self._machine.disk.sync_dir(path)
+
+    def _finish_copy(self, path: str, target: str) -> None:
+        disk = self._machine.disk
         disk.rename(path, target)
         disk.sync_dir(target.rpartition("/")[0])
 
@@ -263,9 +274,12 @@ class ChunkStore:
         self._machine.disk.remove_tree(target)
 
     async def put_aside(self, chunk: ChunkId) -> None:
-        """Move a chunk aside because it is not in the metadata. Its folder is kept for a long time, like the
-        folder of a stray partition. Raises ``OSError``."""
-        await self._move_aside(self._folders.pop(chunk))
+        """Move a chunk aside because it is not in the metadata, or has another copy. Its folder is kept for a
+        long time, like the folder of a stray partition. Raises ``OSError``."""
+        folder, log = self._folders.pop(chunk), self._open.pop(chunk, None)
+        if log is not None:
+            log.take_offline("the chunk is moved aside")
+        await self._move_aside(folder)
 
     async def _move_aside(self, folder: _Folder) -> None:
         old = folder.path.rpartition("/")[2]
@@ -275,7 +289,7 @@ class ChunkStore:
         await self._machine.workers.run(self._rename, folder, path)
         self._logs.removals.add_stray(path)
         self._logs.stray_count += 1
-        logger.warning("%s has an unknown topic: its folder is kept as %s", old, path)
+        logger.warning("%s is not used: its folder is kept as %s", old, path)
 
     def _rename(self, folder: _Folder, path: str) -> None:
         self._machine.disk.rename(folder.path, path)

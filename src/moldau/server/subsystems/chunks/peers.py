@@ -38,6 +38,7 @@ A = TypeVar("A", ChunkRead, ChunkSearch, ChunkFileFetch)
 READ_TIMEOUT_MS: Final = 10_000
 """Time-out of a call that reads a chunk. After it, another broker with the chunk is called."""
 HAND_OVER_TIMEOUT_MS: Final = 5_000
+_UNREADABLE: Final = frozenset({ErrorCode.kafka_storage_error, ErrorCode.corrupt_message})
 
 
 class ChunkPeers:
@@ -50,6 +51,8 @@ class ChunkPeers:
         self._client = RpcClient(context.machine.entropy, client_id=f"chunks-{context.view.local_id}")
         self._holder = holder
         self._hand_overs = hand_overs
+        self.on_unreadable: Callable[[ChunkId], None] = lambda _: None
+        """Called with a chunk of this broker that cannot be read."""
         self.proxied_bytes = 0
         """Bytes that other brokers have read for clients of this broker."""
 
@@ -86,6 +89,8 @@ class ChunkPeers:
             except (OSError, MalformedMetadataError) as failure:
                 error = KafkaError(ErrorCode.kafka_storage_error, str(failure))
             logger.warning("chunk %d cannot be read on this broker: %s", chunk.start_offset, error)
+            if error.code in _UNREADABLE:
+                self.on_unreadable(ChunkId(*wanted[:3]))
         found = await self._call_holder(call, chunk, wanted, error)
         if isinstance(found, ChunkRecords):
             self.proxied_bytes += found.size_bytes

@@ -61,6 +61,7 @@ class ChunksSubsystem(Subsystem):
             "retention of chunks", retention.run_once, interval_ms, unexpected=machine.unexpected
         )
         self._copies = ChunkCopies(context, self.store, self.peers, reports, self._settled)
+        self.peers.on_unreadable = self._copies.unreadable
         self._creation = ChunkCreation(
             view.local_id,
             machine,

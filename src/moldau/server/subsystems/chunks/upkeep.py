@@ -7,6 +7,7 @@ round.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from moldau.chunks.calls import ChunkFileFetch
@@ -181,6 +182,16 @@ class ChunkCopies:
         """Set when the image has changed."""
         self._chunked: set[str] = set()
         """Topics with inactive chunks."""
+        self._unreadable: set[ChunkId] = set()
+        """Chunks that this broker has and could not read."""
+        self._replaced: set[ChunkId] = set()
+        """Such chunks that were copied anew. They are not copied again before the next start."""
+
+    def unreadable(self, chunk: ChunkId) -> None:
+        """A read of this broker's copy has failed: it is copied anew from another broker."""
+        if chunk not in self._replaced and chunk not in self._unreadable:
+            self._unreadable.add(chunk)
+            self.wake.set()
 
     def changed(self, topics: Iterable[TopicDelta], image: MetadataImage) -> bool:
         """Record changed topics; return whether one of them has inactive chunks."""
@@ -214,7 +225,10 @@ class ChunkCopies:
     async def _round(self) -> bool:
         """Do all steps that are due. Returns False if a step must be tried again."""
         is_complete = True
-        for own in self._own_chunks():
+        for listed in tuple(self._own_chunks()):
+            own = self._newest(listed)
+            if own is None:
+                continue
             try:
                 await self._step(own)
             except (KafkaError, OSError) as error:
@@ -225,11 +239,17 @@ class ChunkCopies:
     async def _step(self, own: _OwnChunk) -> None:
         is_here, in_sync = own.chunk_id in self._store, self._view.local_id in own.chunk.isr
         if is_here == in_sync:
+            if is_here and own.chunk_id in self._unreadable:
+                await self._replace(own)
             if is_here or not own.chunk.isr:
                 return
             source = _RemoteChunk(self._peers, own.chunk, own.chunk_id)
             await self._store.copy(own.name, own.chunk_id, own.chunk.end_offset + 1, source)
             logger.info("chunk %d of %s is copied", own.chunk.start_offset, own.name)
+            if self._newest(own) is None:
+                # The image that took the chunk away came before the copy was complete.
+                await self._store.drop(own.name, own.chunk_id)
+                return
             is_here = True
         elif in_sync:
             if self._may_be_carved(own):
@@ -238,11 +258,35 @@ class ChunkCopies:
         home = self._store.directory_of(own.chunk_id)
         await self._reports.held(own.chunk_id, None if home is None else home.directory_id, is_held=is_here)
 
+    async def _replace(self, own: _OwnChunk) -> None:
+        """Copy a chunk that cannot be read here from the other brokers that have it."""
+        others = tuple(each for each in own.chunk.isr if each != self._view.local_id)
+        if others:
+            source = _RemoteChunk(self._peers, replace(own.chunk, isr=others), own.chunk_id)
+            await self._store.copy(own.name, own.chunk_id, own.chunk.end_offset + 1, source)
+            logger.warning("chunk %d of %s is copied anew", own.chunk.start_offset, own.name)
+            if self._newest(own) is None:
+                await self._store.drop(own.name, own.chunk_id)
+        self._replaced.add(own.chunk_id)
+        self._unreadable.discard(own.chunk_id)
+
     def _may_be_carved(self, own: _OwnChunk) -> bool:
         """Whether the partition's log may still become the log of a chunk, or is in an offline folder."""
         log = self._logs.get(own.name)
         is_older = log is not None and log.segments.segments[0].base_offset <= own.chunk.end_offset
         return is_older or not all(each.is_online for each in self._logs.directories)
+
+    def _newest(self, own: _OwnChunk) -> _OwnChunk | None:
+        """The chunk in the newest image; ``None`` if this broker must not have it any more."""
+        topic = self._view.image.topics.get_by_id(own.chunk_id.topic_id)
+        chunk = (
+            None
+            if topic is None
+            else topic.partitions[own.chunk_id.partition].chunk_at(own.chunk.start_offset)
+        )
+        if topic is None or chunk is None or self._view.local_id not in chunk.replicas:
+            return None
+        return own._replace(topic=topic, chunk=chunk)
 
     def _own_chunks(self) -> Iterator[_OwnChunk]:
         local_id = self._view.local_id

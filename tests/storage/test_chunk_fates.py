@@ -10,7 +10,7 @@ import pytest
 
 from created_logs import get_or_create
 from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece, HandedOver
-from moldau.chunks.hand_overs import STATES_MAX, HandOvers
+from moldau.chunks.hand_overs import STATES_MAX, HandOvers, encode_producers
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
@@ -26,6 +26,7 @@ from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.producers.producer_snapshot import encode_producer_snapshot
+from moldau.storage.producers.producer_state import BatchMetadata, ProducerEntry
 from moldau.storage.topic_partition import TopicPartition
 
 NAME, TOPIC_ID = TopicPartition("t", 0), uuid.UUID(int=9)
@@ -161,6 +162,26 @@ def test_a_leader_without_the_state_begins_at_the_border(box: Any, epochs: bytes
 def state(leader_epoch: int, start_offset: int) -> HandedOver:
     snapshot = encode_producer_snapshot([])
     return HandedOver(TOPIC_ID, 0, 1, leader_epoch, start_offset, 0, snapshot, [])
+
+
+def test_a_state_has_all_remembered_batches_of_a_producer(box: Any) -> None:
+    """A client sends them again after the border if their answers were lost."""
+
+    async def story(broker: Broker) -> None:
+        batches = [BatchMetadata(number, 100 + number, 0, 5 + number) for number in range(5)]
+        entries = [ProducerEntry(7, 1, 2, 9, 103, batches), ProducerEntry(8, 0, 3, 11)]
+        await broker.hand_overs.keep(state(1, 10)._replace(producer_snapshot=encode_producers(entries)))
+        found = broker.hand_overs.at(TOPIC_ID, 0, 10)
+        assert found is not None
+        assert list(found.producers) == entries
+        assert list(found.producers[0].batches) == [*batches[:4], batches[4]._replace(timestamp=9)]
+        log = await broker.log(0)
+        await log.begin_behind_remote(found)
+        kept = log.producers.state.entry(7)
+        assert kept is not None
+        assert [batch.last_sequence for batch in kept.batches] == [0, 1, 2, 3, 4]
+
+    on_broker(box, story)
 
 
 def test_a_creation_that_fails_does_not_replace_the_state_of_a_border(box: Any) -> None:

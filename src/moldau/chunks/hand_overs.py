@@ -6,7 +6,7 @@ not replace it, because the creation of the later chunk may fail before the repl
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
@@ -22,7 +22,12 @@ from moldau.storage.folders.file_names import HAND_OVERS
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.leader_epochs import EpochEntry
-from moldau.storage.producers.producer_snapshot import CorruptSnapshotError, decode_producer_snapshot
+from moldau.storage.producers.producer_snapshot import (
+    CorruptSnapshotError,
+    decode_producer_snapshot,
+    encode_producer_snapshot,
+)
+from moldau.storage.producers.producer_state import ProducerEntry
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +37,40 @@ STATES_MAX: Final = 4
 borders that were never created, or at which the replica has begun."""
 _Key = tuple[UUID, int, int]
 """The topic id, the partition and the border."""
+
+
+def encode_producers(entries: Iterable[ProducerEntry]) -> bytes:
+    """The producers at a border, in the format of Kafka's snapshots, with all remembered batches.
+
+    A snapshot on the disk has one entry for each producer, with its last batch. Here a producer has one entry
+    for each of its remembered batches, the last batch at the end. Without the earlier batches, a client that
+    sends them again after the border would get OUT_OF_ORDER_SEQUENCE_NUMBER.
+    """
+    return encode_producer_snapshot(one for entry in entries for one in _by_batches(entry))
+
+
+def _by_batches(entry: ProducerEntry) -> Iterator[ProducerEntry]:
+    for batch in list(entry.batches)[:-1]:
+        yield ProducerEntry(
+            entry.producer_id,
+            entry.producer_epoch,
+            entry.coordinator_epoch,
+            batch.timestamp,
+            entry.current_txn_first_offset,
+            [batch],
+        )
+    yield entry
+
+
+def decode_producers(content: bytes) -> list[ProducerEntry]:
+    """The producers of :func:`encode_producers`. Raises :class:`CorruptSnapshotError`."""
+    found: dict[int, ProducerEntry] = {}
+    for entry in decode_producer_snapshot(content):
+        earlier = found.get(entry.producer_id)
+        if earlier is not None:
+            entry.batches.extendleft(reversed(earlier.batches))
+        found[entry.producer_id] = entry
+    return list(found.values())
 
 
 class HandOvers:
@@ -110,7 +149,7 @@ class HandOvers:
         if state is None:
             return None
         try:
-            producers = decode_producer_snapshot(state.producer_snapshot)
+            producers = decode_producers(state.producer_snapshot)
         except CorruptSnapshotError:
             return None
         epochs = [EpochEntry(epoch, start) for epoch, start in state.leader_epochs]

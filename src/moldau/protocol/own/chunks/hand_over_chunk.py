@@ -30,7 +30,8 @@ class HandOverChunkRequest(Message):
     log_start_offset: int = wire("int64")
     """The first offset of the partition."""
     producer_snapshot: bytes = wire("bytes", default=b"")
-    """Idempotent producers and open transactions at the border, in the format of Kafka's snapshots."""
+    """Idempotent producers and open transactions at the border, in the format of Kafka's snapshots. A
+    producer has an entry for each of its last batches."""
     leader_epochs: Sequence[HandedOverEpoch] = wire([HandedOverEpoch], default=())
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""

@@ -207,6 +207,20 @@ def diskless_order() -> Scenario:
     return commit_order_stories.diskless_order()
 
 
+def chunks() -> Scenario:
+    """Partitions with chunks; see :mod:`moldau.simulation.chunks.story`."""
+    from moldau.simulation.chunks import story  # the tiny node runs without the server
+
+    return story.chunks()
+
+
+def chunks_power() -> Scenario:
+    """Partitions with chunks on nodes that lose power."""
+    from moldau.simulation.chunks import story
+
+    return story.chunks_power()
+
+
 def kill_damage() -> Scenario:
     """Damaged files after a kill; see :mod:`moldau.simulation.damage.stories`."""
     from moldau.simulation.damage import stories  # the tiny node runs without the server
@@ -273,6 +287,8 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "upgrade": _of_cluster("upgrade_stories", "upgrade"),
     "replication-directory-moves": _of_cluster("directory_stories", "replication_directory_moves"),
     "replication-moves": _of_cluster("replication_stories", "replication_moves"),
+    "chunks": chunks,
+    "chunks-power": chunks_power,
     "tiered-cluster": _of_cluster("tiered_cluster_stories", "tiered_cluster"),
     "tiered-cluster-power": _of_cluster("tiered_cluster_stories", "tiered_cluster_power"),
     "diskless": diskless,

@@ -249,10 +249,8 @@ class ReplicationStory:
             await self._on("settler", mover.settle())
         self.history.note("producers are done")
         await self._converge()
-        final: dict[PartitionName, list[tuple[int, bytes]]] = {}
-        for number, each in enumerate(PARTITIONS):
-            final_reader = self._consumer(f"judge-{number}", number, observed=False)
-            final[each] = await self._on(final_reader.name, final_reader.read_to_end())
+        final_readers = [self._consumer(f"judge-{n}", n, observed=False) for n in range(len(PARTITIONS))]
+        final = {each.partition: await self._on(each.name, each.read_to_end()) for each in final_readers}
         for reader in readers:
             if reader.done() and not reader.cancelled() and reader.exception() is not None:
                 self.history.violate(f"a consumer failed: {reader.exception()!r}")
@@ -262,7 +260,7 @@ class ReplicationStory:
         supervisor.cancel()
         watch.end()
         watermarks.end()
-        return check(self.history, final)
+        return check(self.history, final, {each.partition: each.first_offset for each in final_readers})
 
     async def _storm(self, nemesis: Nemesis) -> None:
         """Inject faults, and isolate leaders."""
@@ -484,14 +482,15 @@ class ReplicationStory:
 
     def _differences(self) -> Iterator[str]:
         for each in PARTITIONS:
-            contents = {_content(replica) for replica in self._replicas(each)}
+            contents = {replica_content(replica) for replica in self._replicas(each)}
             if len(contents) > 1:
                 yield f"the replicas of {each} are not equal"
 
 
-def _content(replica: ClassicPartition) -> bytes:
+def replica_content(replica: ClassicPartition, offset: int = 0) -> bytes:
+    """The committed batches of a replica's own log, from an offset on."""
     log, parts = replica.log, []
-    offset = log.log_start_offset
+    offset = max(offset, log.local_log_start_offset)
     while offset < replica.high_watermark:
         found = log.read(offset, 1 << 20, upper_bound_offset=replica.high_watermark)
         parts += [bytes(view) for view in found.views]

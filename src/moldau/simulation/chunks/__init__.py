@@ -1,0 +1,1 @@
+"""Simulated clusters with partition chunks (KIP-1114)."""

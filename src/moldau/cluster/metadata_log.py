@@ -67,7 +67,8 @@ class SnapshotTarget(Protocol):
     def append(self, values: Sequence[bytes]) -> None: ...
 
     async def settle(self) -> None:
-        """Sync the written bytes when there are many, so that commits of the log wait less for the disk."""
+        """Sync the written bytes when there are many of them, so that later commits of the log wait less for
+        the disk."""
         ...
 
     async def freeze(self) -> None: ...

@@ -15,8 +15,7 @@ logger = logging.getLogger(__name__)
 
 BATCH_RECORDS = 128
 """Number of records in a batch, which takes about a millisecond. Other tasks of the event loop run between
-two batches. A request may wait for three batches, one each for its bytes, its handler and its answer.
-"""
+two batches. A request may wait for three batches: before its bytes, its handler and its answer."""
 
 
 class SnapshotGenerator:

@@ -321,7 +321,7 @@ class DisklessRuntime:
     # -- health -------------------------------------------------------------------------------
 
     def notice(self) -> str | None:
-        """A known fault for the health page, in a sentence; ``None`` without one."""
+        """A known fault for the health page, in a sentence; ``None`` without a fault."""
         return self._notice
 
     def problem(self) -> str | None:

@@ -31,7 +31,8 @@ class StoreClaim:
         self._source = source
 
     async def ensure(self) -> bool:
-        """Return when the store belongs to this cluster alone: whether the cluster had its claim before.
+        """Return when the store belongs to this cluster alone. The result is whether the cluster had its
+        claim before.
 
         Raises a permanent ``StorageError`` that names the other cluster. Raises a transient ``StorageError``
         when the store does not answer.

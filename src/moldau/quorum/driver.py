@@ -137,7 +137,7 @@ class QuorumDriver:
     # Life cycle
 
     async def start(self) -> None:
-        """Load the durable state and begin. When this returns, a single voter leads.
+        """Load the durable state and begin. If this node is the only voter, it leads when this returns.
 
         Raises ``QuorumStateError`` and ``DiskError``.
         """

@@ -85,9 +85,8 @@ class QuorumVoice:
         cluster_id: str,
         bootstrap_servers: Mapping[int, str] | None = None,
     ) -> None:
-        """``bootstrap_servers`` has ``HOST:PORT`` of ``controller.quorum.bootstrap.servers`` by id. They are
-        reported while the node knows of no voter.
-        """
+        """``bootstrap_servers`` contains ``HOST:PORT`` of ``controller.quorum.bootstrap.servers`` by id.
+        These servers are reported while the node knows no voter."""
         self._local = local
         self._voters = voters
         self._settings = settings
@@ -204,7 +203,7 @@ class QuorumVoice:
                 peer.state, peer.problem = PeerState.REACHED, ""
 
     def _fetched(self, node_id: int, now_ms: int) -> None:
-        """Note that a node answered a fetch. Only the leader does."""
+        """Note that a node answered a fetch. Only the leader answers fetches."""
         if self._leader is None or self._leader[0] != node_id:
             return
         if self._has_told_of_no_leader:
@@ -303,10 +302,10 @@ class QuorumVoice:
     # Current problems
 
     def no_leader(self, now_ms: int) -> str | None:
-        """The reason why there has been no leader for too long; ``None`` when the leader answers, or when
-        an election is in progress.
+        """The reason why there has been no leader for too long; ``None`` when the leader answers, or when an
+        election is in progress.
 
-        A node without a majority keeps the leader of its epoch (KIP-996), so a leader may be known that has
+        A node without a majority keeps the leader of its epoch (KIP-996). Therefore the known leader may have
         ended.
         """
         since_ms = self._absent_since_ms()

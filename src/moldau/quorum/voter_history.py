@@ -68,8 +68,8 @@ class VoterHistory:
         self._versions = [known for known in self._versions if known[0] < offset]
 
     def _read_snapshot(self, batches: Iterable[memoryview], offset: int) -> None:
-        """Read the voters of a snapshot, which are before all data (KIP-630's header, and the records
-        after it)."""
+        """Read the voters of a snapshot. They are before all data, in KIP-630's header and the records after
+        it."""
         for view in batches:
             for position, header in iter_headers(view):
                 if not header.is_control:

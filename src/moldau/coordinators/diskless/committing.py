@@ -47,7 +47,8 @@ def _active(runtime: _Runtime, coordinator_id: int) -> DisklessShard | None:
 
 
 def _decide(runtime: _Runtime, coordinator_id: int, waiting: WaitingCommit, elapsed_ms: int) -> None:
-    """Decide the waiting file, which is due. Its call is also answered after a defect: it waits no more."""
+    """Decide the waiting file, which is due. Its call is also answered after a bug, because it no longer
+    waits."""
     due = runtime.write(
         coordinator_id, lambda shard, now_ms, token: shard.commit_due(now_ms, token, elapsed_ms)
     )

@@ -155,8 +155,8 @@ class FileCommitQueue:
         return attempt
 
     def _ended(self, number: int, attempt: "asyncio.Task[KnownOutcome]") -> None:
-        """Close a commit. After an error the coordinator may not know its number. The next commit may wait
-        there for that number, so it is sent again."""
+        """Close a commit. After an error the coordinator may not know the number of this commit. The next
+        commit may wait there for that number, so the next commit is sent again."""
         if attempt.cancelled():
             self._open.settle(number)
             return
@@ -253,7 +253,7 @@ class FileCommitQueue:
             retry += 1
 
     async def _attempt(self, number: int, call: CommitFileCall) -> CommitFileResult:
-        """Raises ``TimeoutError`` also when the commit must be sent again with a new place."""
+        """Also raises ``TimeoutError`` when the commit must be sent again with a new place."""
         async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000) as limit:
             self._limits[number] = limit
             try:
@@ -319,7 +319,7 @@ class CommitQueues:
         return queue
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """Repeat a waiting commit now, because another broker leads its coordinator since the failure."""
+        """Another broker leads the coordinator now, so repeat a commit that waits after a failure."""
         queue = self._queues.get(coordinator_id)
         if queue is not None:
             queue.go_on()

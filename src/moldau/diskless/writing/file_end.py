@@ -99,10 +99,8 @@ class FileFinisher:
             waiter.resolve(TIMED_OUT)
         self._held.size_bytes -= file.payload_bytes
         self._own.memory.recent.committed(file.key)
-        # The parts refer to the file. This reference cycle is broken here, because the arena must not wait
-        # for.
-
-        # the garbage collector.
+        # The parts refer to the file. The references are removed here, because the arena must not wait
+        # for the garbage collector.
         file.shares = []
         is_stored = file.uploaded.done() and file.uploaded.result()
         if is_stored and not file.accepted_count:

@@ -62,15 +62,17 @@ class OpenCommits:
         return next(iter(self._open)) == number
 
     def halt(self) -> None:
-        """An attempt has failed: until the next outcome is known, only the first commit may be sent."""
+        """Record that an attempt has failed. Until the next outcome is known, only the first commit may be
+        sent."""
         self._is_halted = True
 
     async def until_sendable(self, number: int) -> None:
         """Wait while only earlier commits may be sent.
 
-        Assume that two commits have failed and a third is sent before they are repeated. It waits at the
-        coordinator for the second. The answer to the repeated first commit comes after the third's on their
-        connection, and the second is repeated only after that answer: none would be answered.
+        Assume that two commits have failed, and that a third commit is sent before they are repeated. The
+        third commit waits at the coordinator for the second commit. On their connection, the answer to the
+        repeated first commit comes after the answer to the third commit. The second commit is repeated only
+        after the answer to the first. Therefore no commit would be answered.
         """
         while self._is_halted and not self.is_first(number):
             await self.until_settled()

@@ -226,7 +226,7 @@ class DisklessWriter:
             self._finisher.drop(file)
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """Repeat a waiting commit now, because another broker leads its coordinator since the failure."""
+        """Another broker leads the coordinator now, so repeat a commit that waits after a failure."""
         self._queues.coordinator_moved(coordinator_id)
 
     def _look_again(self) -> None:

@@ -4,8 +4,8 @@ Pure.
 **The watermark** is the minimum of the acknowledged offsets of the leader and of these replicas:
 
 * the *maximal* in-sync set (KIP-497). It contains the members of the committed set and of the proposal in
-  progress. The controller has committed one of these two sets. In each case the members of the committed set
-  have all records below the watermark;
+  progress. The controller has committed one of these two sets. All members of that set have all records
+  below the watermark;
 * replicas that have caught up and may join. If the watermark did not wait for them, it would move away from a
   replica that will soon join, as long as producers continue.
 

@@ -4,8 +4,9 @@ database.
 It contains every partition whose events this broker has followed. For each metadata partition it contains the
 offset up to which events are applied. This offset is written in the same transaction as the events. Therefore
 a restart continues from that offset, and a newly assigned partition is read from the database instead of the
-whole topic. The database is only a cache. When it is unreadable or does not match the topic (another topic
-id, an offset or a leader epoch that the log does not have), it is dropped and rebuilt from the topic.
+whole topic. The database is only a cache. It is dropped and rebuilt from the topic when it is unreadable or
+does not match the topic. For example, the topic id differs, or the log does not have the offset or the leader
+epoch.
 
 All calls block. They are made one at a time, on worker threads.
 """

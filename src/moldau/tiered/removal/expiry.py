@@ -26,8 +26,8 @@ class ExpiryPlan:
     """Expiry of a partition's segments. Add all segments by start offset, then decide.
 
     A segment that ends before the log's start is not read any more. From the log's start on, the first
-    segments are removed while they are too old or while both tiers together are too large
-    (``local_only_bytes`` is the size of the uncopied part). Segments outside the log's lineage do not prevent
+    segments are removed while they are too old, or while the two tiers together are too large.
+    ``local_only_bytes`` is the size of the uncopied part. Segments outside the log's lineage do not prevent
     that. They are removed when the log's start is after them.
     """
 

@@ -14,8 +14,8 @@ __all__ = ["DeletionGate"]
 
 _POLL_S: Final = 1.0
 _UNASKED_S: Final = 3600.0
-"""Time without a question after which a segment is forgotten, because another broker deletes it. If this
-broker asks for it again, the wait begins anew."""
+"""A segment is forgotten after this time without a call of :meth:`is_open`, because another broker deletes
+it. If this broker calls it again, a new wait begins."""
 
 
 def _nothing_is_saved() -> Callable[[], bool]:
@@ -26,7 +26,7 @@ def _nothing_is_saved() -> Callable[[], bool]:
 class _Wait(NamedTuple):
     is_saved: Callable[[], bool]
     asked_s: float
-    """Time of the last question about the segment, on the clock of the event loop."""
+    """Time of the last :meth:`is_open` for the segment, on the clock of the event loop."""
 
 
 class DeletionGate:

@@ -28,8 +28,8 @@ PartResults: TypeAlias = Sequence[tuple[int, CommitFileResult | KafkaError]]
 _NO_PLACE: Final = CommitPlace(-1, -1, -1)
 
 PATIENCE_S: Final = 0.5
-"""Time in seconds for which the first known result waits for the results of the other parts. After it the
-known results are answered, and the broker repeats the other parts."""
+"""Time in seconds for which the first known result waits for the results of the other parts. After this time
+the known results are answered, and the broker repeats the other parts."""
 _LATE: Final = KafkaError(ErrorCode.request_timed_out, "The outcome of this part is not known yet.")
 
 

@@ -42,8 +42,8 @@ def topics_of(values: Iterable[P], topic: Callable[..., Any], row: Callable[[P],
 class LateRows(Sequence[V], Generic[S, V]):
     """Values that are computed from other values each time when they are read.
 
-    For rows by the ten thousand: the event loop does not compute all of them in one turn, and they do not
-    use memory all at once.
+    They are for requests with tens of thousands of rows. The event loop does not compute all rows in one
+    turn, and not all rows use memory at once.
     """
 
     def __init__(self, origins: Sequence[S], value: Callable[[S], V]) -> None:
@@ -69,7 +69,7 @@ class LateRows(Sequence[V], Generic[S, V]):
 
 
 def late_topics_of(values: Iterable[P], topic: Callable[..., Any], row: Callable[[P], Any]) -> Fields:
-    """Like :func:`topics_of`, with messages that are made when they are encoded."""
+    """The topics as in :func:`topics_of`, with messages that are made when they are encoded."""
     return {
         "topics": LateRows(
             by_topic(values), lambda one: topic(topic_id=one[0], partitions=LateRows(one[1], row))
@@ -78,7 +78,7 @@ def late_topics_of(values: Iterable[P], topic: Callable[..., Any], row: Callable
 
 
 def late_rows_of(message: Any, value: Callable[[UUID, Any], V]) -> Sequence[V]:
-    """Like :func:`rows_of`, with values that are made when they are read."""
+    """The rows as in :func:`rows_of`, with values that are made when they are read."""
     rows = [(topic.topic_id, row) for topic in message.topics for row in topic.partitions]
     return LateRows(rows, lambda one: value(*one))
 

@@ -46,7 +46,7 @@ class Finder:
     async def _search(
         reader: Callable[[], StoreReader], call: FindBatchesCall, waiter: Waiter[PartitionId] | None
     ) -> "_Search":
-        """Search all partitions. ``waiter`` waits for each of them from the time of its search on."""
+        """Search all partitions. ``waiter`` waits for each partition from the time of its search on."""
         search = _Search(call)
         for start in range(0, max(1, len(call.partitions)), ROWS_A_TURN):
             if start:

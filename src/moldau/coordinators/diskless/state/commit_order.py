@@ -44,7 +44,7 @@ class WaitingCommit(NamedTuple):
     call: CommitFileCall
     token: Token
     since_ms: int
-    """When it arrived, by a clock without jumps."""
+    """Time of its arrival, by a clock without jumps."""
 
 
 @dataclass(slots=True)

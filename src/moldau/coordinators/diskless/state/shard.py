@@ -125,7 +125,7 @@ class DisklessShard:
         return replace(effects, replies=(*effects.replies, own))
 
     def refuse_outdated(self, elapsed_ms: int, token: Token) -> Effects[DisklessRecord]:
-        """Refuse commits that have waited too long for an earlier one. Answers ``None``."""
+        """Refuse commits that have waited too long for an earlier commit. Answers ``None``."""
         return Effects(replies=(*self.order.outdated(elapsed_ms), Reply(token, None)))
 
     def _commit(

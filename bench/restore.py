@@ -60,7 +60,7 @@ async def _save(bench: Bench, storage: ObjectStorage) -> FoundCut:
         r.PartitionRecord(partition_id=0, topic_id=COORDINATORS, **shared),
         r.TopicRecord(name="bench", topic_id=TOPIC),
         *(
-            r.PartitionRecord(partition_id=index, topic_id=TOPIC, diskless_coordinator=0, **shared)
+            r.PartitionRecord(partition_id=index, topic_id=TOPIC, owner=0, **shared)
             for index in range(PARTITIONS)
         ),
     ]

@@ -47,7 +47,7 @@ OLD: list[Message] = [
     r.TopicRecord(name="__diskless_metadata", topic_id=COORDINATORS),
     _partition(COORDINATORS),
     r.TopicRecord(name="orders", topic_id=ORDERS),
-    _partition(ORDERS, diskless_coordinator=0, generation_starts=[5]),
+    _partition(ORDERS, owner=0, generation_starts=[5]),
     r.TopicRecord(name="classic", topic_id=CLASSIC),
     _partition(CLASSIC),
     _config(TOPIC, "__diskless_metadata", "min.insync.replicas", "2"),

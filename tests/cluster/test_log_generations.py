@@ -46,7 +46,7 @@ def test_generations_survive_a_snapshot_of_the_metadata() -> None:
         leader=1,
         leader_epoch=0,
         partition_epoch=0,
-        diskless_coordinator=0,
+        owner=0,
         generation_starts=[7, 12],
     )
     records = [r.TopicRecord(name="t", topic_id=topic_id), partition]

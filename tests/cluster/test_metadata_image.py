@@ -30,12 +30,12 @@ def _partition(topic_id: uuid.UUID, index: int, replicas: tuple[int, ...], owner
         leader_epoch=0,
         partition_epoch=0,
         directories=[uuid.UUID(int=0)] * len(replicas),
-        diskless_coordinator=owner,
+        owner=owner,
     )
 
 
 records = st.one_of(
-    st.builds(r.TopicRecord, name=names, topic_id=ids),
+    st.builds(r.TopicRecord, name=names, topic_id=ids, kind=st.sampled_from(["", "sharded"])),
     st.builds(_partition, ids, st.integers(0, 3), brokers, st.integers(-1, 2)),
     st.builds(
         r.PartitionChangeRecord,
@@ -168,7 +168,7 @@ def test_a_snapshot_says_what_the_log_says(candidates: list[Message]) -> None:
     again = image_of(snapshot)
     assert again == image
     assert list(to_records(again)) == snapshot
-    assert again.topics.diskless_load == image.topics.diskless_load
+    assert again.topics.owner_load == image.topics.owner_load
     # One delta over all records has the same result as one delta for each record.
     assert image_of(kept) == image
     for topic in image.topics:

@@ -29,8 +29,8 @@ FIELDS: dict[str, tuple[dict[str, Any], Any]] = {
     "adding_replicas": ({"adding_replicas": [1]}, (1,)),
     "eligible_leader_replicas": ({"eligible_leader_replicas": [3]}, (3,)),
     "last_known_eligible_leader_replicas": ({"last_known_elr": [4]}, (4,)),
-    "generations": ({"diskless_coordinator": 0, "generation_starts": [7]}, LogGenerations((7,))),
-    "diskless_coordinator": ({"diskless_coordinator": 2}, 2),
+    "generations": ({"owner": 0, "generation_starts": [7]}, LogGenerations((7,))),
+    "owner": ({"owner": 2}, 2),
     "start_offset": ({"start_offset": 40}, 40),
     "start_timestamp_ms": ({"start_offset": 40, "start_timestamp": 5}, 5),
 }

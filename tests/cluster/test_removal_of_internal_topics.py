@@ -24,7 +24,7 @@ def _image(*, coordinator: int = -1, configs: dict[str, str] | None = None) -> M
         records += [
             r.TopicRecord(name=name, topic_id=topic_id),
             r.PartitionRecord(
-                partition_id=0, topic_id=topic_id, replicas=[1], isr=[1], leader=1, diskless_coordinator=owner
+                partition_id=0, topic_id=topic_id, replicas=[1], isr=[1], leader=1, owner=owner
             ),
         ]
     for key, value in (configs or {}).items():

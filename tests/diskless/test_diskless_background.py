@@ -314,7 +314,7 @@ async def nothing_new() -> None:
 def _topic(number: int, owners: Sequence[int]) -> Topic:
     partitions = tuple(
         PartitionRegistration(
-            replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0, diskless_coordinator=owner
+            replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0, owner=owner
         )
         for owner in owners
     )

@@ -48,7 +48,7 @@ async def nothing_new() -> None:
 
 def topic(number: int) -> Topic:
     partition = PartitionRegistration(
-        replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0, diskless_coordinator=0
+        replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0, owner=0
     )
     return Topic(f"topic-{number}", UUID(int=number), (partition,))
 

@@ -160,7 +160,7 @@ def test_a_kind_that_wraps_another_claims_topics_of_that_kind_only() -> None:
 
 def test_a_kind_of_topics_without_partitions_is_named_when_the_broker_is_composed() -> None:
     kinds = PartitionKinds()
-    row = TopicKind(name="sharded", is_kind_of=lambda topic: False, replicas_hold_data=True)
+    row = TopicKind(name="sharded", is_marked=False, replicas_hold_data=True)
     kinds.add([KindClaim(SimpleNamespace())])
     with pytest.raises(ValueError, match="no subsystem of the broker claims the sharded topics"):
         kinds.check_complete([row])

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, S
 from typing import Final, Protocol
 from uuid import UUID
 
+from moldau.cluster.decisions.kinds.diskless import DISKLESS
 from moldau.cluster.image.topics_image import Topic
 from moldau.coordinators.diskless.calls import PartitionsToCreate, TopicResult
 from moldau.runtime import ErrorCode, KafkaError
@@ -77,12 +78,12 @@ class ImageSync:
         changes.
         """
         for topic in changed:
-            if topic.is_diskless:
+            if DISKLESS.is_kind_of(topic):
                 self._changed[topic.topic_id] = topic
         for topic in removed:
-            if topic.is_diskless:
+            if DISKLESS.is_kind_of(topic):
                 self._changed.pop(topic.topic_id, None)
-                owners = {partition.diskless_coordinator for partition in topic.partitions}
+                owners = {partition.owner for partition in topic.partitions}
                 self._removed.setdefault(topic.topic_id, set()).update(owners)
         return bool(self._changed or self._removed)
 
@@ -129,9 +130,7 @@ class ImageSync:
         wanted = []
         for topic in topics:
             indexes = [
-                index
-                for index, partition in enumerate(topic.partitions)
-                if partition.diskless_coordinator == coordinator_id
+                index for index, partition in enumerate(topic.partitions) if partition.owner == coordinator_id
             ]
             for start in range(0, len(indexes), _PARTITIONS_A_CALL):
                 some = indexes[start : start + _PARTITIONS_A_CALL]

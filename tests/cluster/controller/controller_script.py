@@ -27,7 +27,7 @@ from cluster_fakes import SmallConfigPolicy
 
 from moldau.cluster.controller.controller import Controller
 from moldau.cluster.decisions.features import SUPPORTED_FEATURES
-from moldau.cluster.decisions.own_features import DISKLESS_FEATURE
+from moldau.cluster.decisions.kinds.diskless import DISKLESS_FEATURE
 from moldau.cluster.decisions.view import ControllerSettings, QuorumMembers
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.image import CHUNK_FEATURE, EMPTY_IMAGE, ResourceType
@@ -508,7 +508,7 @@ class ControllerScript(ChunkCommands):
         lines = []
         for topic in image.topics:
             for index, partition in enumerate(topic.partitions):
-                owner = partition.diskless_coordinator
+                owner = partition.owner
                 lines.append(
                     f"{topic.name}-{index} leader={partition.leader}@{partition.leader_epoch} "
                     f"replicas={list(partition.replicas)} isr={list(partition.isr)} "

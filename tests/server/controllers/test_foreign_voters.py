@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from moldau.cluster.controller.quorum_changes import QuorumChanges, VoterChanges
-from moldau.cluster.decisions.own_features import DISKLESS_FEATURE
+from moldau.cluster.decisions.kinds.diskless import DISKLESS_FEATURE
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
 from moldau.config.broker import BrokerConfig

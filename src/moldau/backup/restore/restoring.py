@@ -28,9 +28,10 @@ from moldau.backup.restore.tiered_logs import (
 from moldau.backup.restore.transactions import DecidedCommit, abort_strays, fence_producers
 from moldau.backup.store_generations import begin_generation, latest_generation
 from moldau.backup.stored_cuts import FoundCut, StoredCuts
+from moldau.cluster.decisions.kinds.diskless import DISKLESS
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
-from moldau.cluster.image.partition import NO_COORDINATOR
+from moldau.cluster.image.partition import NO_OWNER
 from moldau.cluster.internal_topics import (
     DISKLESS_METADATA_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
@@ -103,8 +104,8 @@ async def examine(storage: ObjectStorage, found: FoundCut, until_ms: int | None 
 def _describe(report: RestoreReport, image: MetadataImage) -> None:
     topics = [topic for topic in image.topics if topic.name not in STATE_TOPICS]
     report.topics = len(topics)
-    report.diskless_topics = sum(topic.is_diskless for topic in topics)
-    report.classic_topics = [topic.name for topic in topics if not topic.is_diskless]
+    report.diskless_topics = sum(DISKLESS.is_kind_of(topic) for topic in topics)
+    report.classic_topics = [topic.name for topic in topics if not DISKLESS.is_kind_of(topic)]
 
 
 def _image_of(records: Sequence[Message]) -> MetadataImage:
@@ -231,7 +232,7 @@ class Restoring:
         folders: dict[TopicIdPartition, Sequence[str]] = {}
         for topic in self._image.topics:
             config = self._image.config(ResourceType.TOPIC, topic.name)
-            if topic.is_diskless or config.get("remote.storage.enable", "").lower() != "true":
+            if DISKLESS.is_kind_of(topic) or config.get("remote.storage.enable", "").lower() != "true":
                 continue
             for index, partition in enumerate(topic.partitions):
                 name = TopicIdPartition(topic.topic_id, topic.name, index)
@@ -299,8 +300,8 @@ async def _create_partitions(image: MetadataImage, coordinators: DisklessCoordin
     for topic in image.topics:
         indexes: dict[int, list[int]] = {}
         for index, partition in enumerate(topic.partitions):
-            if partition.diskless_coordinator != NO_COORDINATOR:
-                indexes.setdefault(partition.diskless_coordinator, []).append(index)
+            if partition.owner != NO_OWNER:
+                indexes.setdefault(partition.owner, []).append(index)
         for coordinator_id, found in indexes.items():
             call = PartitionsToCreate(topic.topic_id, topic.name, found)
             wanted.setdefault(coordinator_id, []).append(call)
@@ -339,8 +340,8 @@ def _diskless_partitions(image: MetadataImage) -> tuple[dict[LogId, int], set[UU
     stamped: set[UUID] = set()
     for topic in image.topics:
         for index, partition in enumerate(topic.partitions):
-            if partition.diskless_coordinator != NO_COORDINATOR:
-                owners[LogId(topic.topic_id, index)] = partition.diskless_coordinator
+            if partition.owner != NO_OWNER:
+                owners[LogId(topic.topic_id, index)] = partition.owner
         config = image.config(ResourceType.TOPIC, topic.name)
         if config.get("message.timestamp.type") == "LogAppendTime":
             stamped.add(topic.topic_id)

@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import assert_never
 
 from moldau.cluster.decisions.heartbeats import Heartbeats
-from moldau.cluster.decisions.own_features import check_knows_own_levels
+from moldau.cluster.decisions.kinds.levels import check_knows_own_levels
 from moldau.cluster.decisions.partitions.election_causes import (
     changes_with_broker,
     leads_any_partition,

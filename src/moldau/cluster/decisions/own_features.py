@@ -1,11 +1,6 @@
-"""Moldau's own feature levels, and checks for nodes that do not know them. Pure.
+"""Nodes that prevent a feature level, and Moldau's features that belong to no kind of topics. Pure."""
 
-Nodes of Apache Kafka fail on an unknown feature level, and their snapshots drop Moldau's tagged fields of
-metadata records. Therefore a level above 0 and such a node cannot be in one cluster. The level is refused
-while such a node is registered or part of the quorum, and the node is refused while a level is above 0.
-"""
-
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from moldau.cluster.decisions.view import View
@@ -13,64 +8,12 @@ from moldau.cluster.image.image import CHUNK_FEATURE, OWN_PREFIX, MetadataImage
 from moldau.cluster.image.registrations import SupportedFeature
 from moldau.runtime import ErrorCode, KafkaError
 
-DISKLESS_FEATURE: Final = "moldau.diskless.version"
-DISKLESS_LATEST: Final = 1
-"""Level 1: topics may be diskless, and their partition records name a coordinator in Moldau's own field."""
 CHUNK_LATEST: Final = 1
 """Level 1: partitions may have inactive chunks, which have records of Moldau. Their partition records have
 two fields of Moldau."""
 OWN_FEATURES: Final = (SupportedFeature(CHUNK_FEATURE, 0, CHUNK_LATEST),)
 """Moldau's features that belong to no kind of topics. New clusters have level 0, because no setting says that
 they will be used. An operator raises the level."""
-
-
-def own_levels(image: MetadataImage) -> dict[str, int]:
-    """Moldau's features above level 0, by name.
-
-    Records of diskless topics count as level 1, because clusters that are older than the feature have such
-    records without it.
-    """
-    levels = {name: int(level) for name, level in image.features.items() if name.startswith(OWN_PREFIX)}
-    if len(image.topics.diskless_load):
-        levels.setdefault(DISKLESS_FEATURE, 1)
-    return levels
-
-
-def check_knows_own_levels(
-    image: MetadataImage, node: str, features: Iterable[SupportedFeature], code: ErrorCode
-) -> None:
-    """Raise ``KafkaError(code)`` if a node does not support one of Moldau's features at its present level.
-
-    ``node`` is the node's name for the message, for example "Broker 4".
-    """
-    ranges = {feature.name: feature for feature in features}
-    for name, level in sorted(own_levels(image).items()):
-        supported = ranges.get(name)
-        if supported is None:
-            raise KafkaError(
-                code,
-                f"{node} does not know {name}, and the cluster has level {level}: nodes of Apache Kafka can"
-                " join while every moldau.* feature level is 0 and no topic is diskless.",
-            )
-        if not supported.supports(level):
-            raise KafkaError(
-                code,
-                f"{node} supports {name} {supported.min_level} to {supported.max_level}, and the cluster has"
-                f" {level}.",
-            )
-
-
-def check_diskless_allowed(view: View, what: str) -> None:
-    """Raise ``KafkaError(invalid_config)`` with the reason if no topic can be diskless at this level."""
-    if own_levels(view.image).get(DISKLESS_FEATURE, 0):
-        return
-    reason = next(reasons_against(view, DISKLESS_FEATURE, DISKLESS_LATEST), None)
-    advice = (
-        f"raise it with `moldau cluster upgrade {DISKLESS_FEATURE}={DISKLESS_LATEST}`"
-        if reason is None
-        else f"it cannot be raised, because {reason[0].lower()}{reason[1:]}"
-    )
-    raise KafkaError(ErrorCode.invalid_config, f"{what} needs {DISKLESS_FEATURE} 1, and it is 0: {advice}.")
 
 
 def check_chunks_allowed(image: MetadataImage) -> None:

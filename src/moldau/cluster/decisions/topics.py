@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from uuid import UUID
 
-from moldau.cluster.decisions.kinds.table import check_removal, new_topic_configs, owners_of_new
+from moldau.cluster.decisions.kinds.table import check_removal, kind_of_new
 from moldau.cluster.decisions.partitions.placement import check_assignment, default_directory, place
 from moldau.cluster.decisions.topic_names import check_new_name
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.directories import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.image import MetadataImage, ResourceType
-from moldau.cluster.image.partition import NO_COORDINATOR
+from moldau.cluster.image.partition import NO_OWNER
 from moldau.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -83,7 +83,7 @@ def _create(view: View, topic: CreatableTopic) -> _NewTopic:
     if topic.name == CLUSTER_METADATA_TOPIC:
         raise KafkaError(ErrorCode.invalid_request, f"Creation of internal topic {topic.name} is prohibited.")
     check_new_name(view.image.topics, topic.name)
-    configs = new_topic_configs(view, topic.name, _requested_configs(topic))
+    kind, configs = kind_of_new(view, topic.name, _requested_configs(topic))
     view.configs.validate(ResourceType.TOPIC, topic.name, configs)
     assignments = _assignments(view, topic)
     check_room(view, assignments)
@@ -91,12 +91,12 @@ def _create(view: View, topic: CreatableTopic) -> _NewTopic:
     if view.topic_policy is not None:
         view.topic_policy.check(topic.name, len(assignments), replication_factor, configs)
     topic_id = new_topic_id(view)
-    records: list[Message] = [TopicRecord(name=topic.name, topic_id=topic_id)]
+    records: list[Message] = [TopicRecord(name=topic.name, topic_id=topic_id, kind=kind.mark)]
     records += [
         ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=topic.name, name=key, value=value)
         for key, value in sorted(configs.items())
     ]
-    owners = owners_of_new(view, configs, len(assignments))
+    owners = kind.owners(view, len(assignments))
     records += [
         new_partition(view, topic_id, index, replicas, owner)
         for index, (replicas, owner) in enumerate(zip(assignments, owners, strict=True))
@@ -218,7 +218,7 @@ def new_partition(
     topic_id: UUID,
     index: int,
     replicas: tuple[int, ...],
-    diskless_coordinator: int = NO_COORDINATOR,
+    owner: int = NO_OWNER,
 ) -> PartitionRecord:
     """A new partition. Its in-sync replicas are the active replicas, and at least one replica must be
     active."""
@@ -234,7 +234,7 @@ def new_partition(
         leader_epoch=0,
         partition_epoch=0,
         directories=tuple(default_directory(view.image, broker_id) for broker_id in replicas),
-        diskless_coordinator=diskless_coordinator,
+        owner=owner,
     )
 
 

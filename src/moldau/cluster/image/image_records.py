@@ -143,7 +143,7 @@ def topic_records(topic: Topic, start: int = 0, count: int | None = None) -> Ite
     """The records of a topic: its own record, unless ``start`` is greater than 0, and the records of
     ``count`` partitions from ``start`` on."""
     if start == 0:
-        yield r.TopicRecord(name=topic.name, topic_id=topic.topic_id)
+        yield r.TopicRecord(name=topic.name, topic_id=topic.topic_id, kind=topic.kind)
     some = islice(enumerate(topic.partitions), start, None if count is None else start + count)
     for index, partition in some:
         yield _partition(topic, index, partition)
@@ -166,7 +166,7 @@ def _partition(topic: Topic, index: int, partition: PartitionRegistration) -> Me
         directories=partition.directories,
         eligible_leader_replicas=partition.eligible_leader_replicas or None,
         last_known_elr=partition.last_known_eligible_leader_replicas or None,
-        diskless_coordinator=partition.diskless_coordinator,
+        owner=partition.owner,
         generation_starts=partition.generations.starts,
         start_offset=partition.start_offset,
         start_timestamp=partition.start_timestamp_ms,

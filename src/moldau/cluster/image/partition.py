@@ -10,8 +10,8 @@ from moldau.cluster.image.log_generations import FIRST_GENERATION, LogGeneration
 
 NO_LEADER = -1
 
-NO_COORDINATOR = -1
-"""The value of ``diskless_coordinator`` for a partition that is not diskless."""
+NO_OWNER = -1
+"""The value of ``owner`` for a partition of a kind without owners."""
 
 
 class LeaderRecoveryState(IntEnum):
@@ -37,9 +37,10 @@ class PartitionRegistration:
     eligible_leader_replicas: tuple[int, ...] = ()
     last_known_eligible_leader_replicas: tuple[int, ...] = ()
     generations: LogGenerations = FIRST_GENERATION
-    """The generations of a diskless partition's log."""
-    diskless_coordinator: int = NO_COORDINATOR
-    """The partition of ``__diskless_metadata`` that owns this diskless partition (KIP-1164)."""
+    """The generations of a log whose leader epochs are not those of the metadata."""
+    owner: int = NO_OWNER
+    """The partition of the kind's metadata topic that owns this partition, as the coordinators of KIP-1164
+    do."""
     start_offset: int = -1
     """The first offset of the active chunk (KIP-1114); -1 for a partition that never had other chunks."""
     start_timestamp_ms: int = -1

@@ -26,11 +26,12 @@ NO_RECOVERY_CHANGE = -1
 class TopicDelta:
     """One topic that was created or changed."""
 
-    __slots__ = ("_before", "name", "partitions", "topic_id")
+    __slots__ = ("_before", "kind", "name", "partitions", "topic_id")
 
-    def __init__(self, name: str, topic_id: uuid.UUID, before: Topic | None) -> None:
+    def __init__(self, name: str, topic_id: uuid.UUID, kind: str, before: Topic | None) -> None:
         self.name = name
         self.topic_id = topic_id
+        self.kind = kind
         self._before = before
         self.partitions: dict[int, PartitionRegistration] = {}
         """Partitions that were created or changed, by index."""
@@ -60,7 +61,7 @@ class TopicDelta:
                 partitions.append(partition)
             else:
                 raise MetadataError(f"topic {self.name} has partition {index} but not {len(partitions)}")
-        return Topic(self.name, self.topic_id, tuple(partitions))
+        return Topic(self.name, self.topic_id, tuple(partitions), self.kind)
 
 
 class TopicsDelta:
@@ -96,7 +97,7 @@ class TopicsDelta:
         )
         if is_used:
             raise MetadataError(f"topic {record.name} is created with the id {record.topic_id} of another")
-        self.changed[record.topic_id] = TopicDelta(record.name, record.topic_id, None)
+        self.changed[record.topic_id] = TopicDelta(record.name, record.topic_id, record.kind, None)
         self._created.add(record.name)
 
     def replay_remove_topic(self, record: RemoveTopicRecord) -> None:
@@ -160,7 +161,7 @@ class TopicsDelta:
             before = self._image.get_by_id(topic.topic_id)
             if before is topic or before == topic:
                 continue
-            delta = self.changed[topic.topic_id] = TopicDelta(topic.name, topic.topic_id, before)
+            delta = self.changed[topic.topic_id] = TopicDelta(topic.name, topic.topic_id, topic.kind, before)
             for index, partition in enumerate(topic.partitions):
                 if delta.before(index) != partition:
                     delta.partitions[index] = partition
@@ -187,7 +188,7 @@ class TopicsDelta:
             before = None if topic_id in self.removed else self._image.get_by_id(topic_id)
             if before is None:
                 raise MetadataError(f"record of topic id {topic_id}, which does not exist")
-            delta = self.changed[topic_id] = TopicDelta(before.name, topic_id, before)
+            delta = self.changed[topic_id] = TopicDelta(before.name, topic_id, before.kind, before)
         return delta
 
 
@@ -205,7 +206,7 @@ def partition_of(record: PartitionRecord) -> PartitionRegistration:
         adding_replicas=tuple(record.adding_replicas),
         eligible_leader_replicas=tuple(record.eligible_leader_replicas or ()),
         last_known_eligible_leader_replicas=tuple(record.last_known_elr or ()),
-        diskless_coordinator=record.diskless_coordinator,
+        owner=record.owner,
         generations=LogGenerations(tuple(record.generation_starts))
         if record.generation_starts
         else FIRST_GENERATION,

@@ -6,9 +6,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 from operator import is_not
+from typing import TypeVar
 
-from moldau.cluster.image.partition import NO_COORDINATOR, PartitionRegistration
+from moldau.cluster.image.partition import NO_OWNER, PartitionRegistration
 from moldau.cluster.image.persistent_map import PersistentMap
+
+K = TypeVar("K", int, tuple[str, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +21,13 @@ class Topic:
     name: str
     topic_id: uuid.UUID
     partitions: tuple[PartitionRegistration, ...]
+    kind: str = ""
+    """The mark of its kind in the metadata, which never changes; empty for kinds without a mark."""
 
     @property
-    def is_diskless(self) -> bool:
-        """Whether diskless coordinators own its partitions. This is fixed at creation."""
-        return bool(self.partitions) and self.partitions[0].diskless_coordinator != NO_COORDINATOR
+    def has_owners(self) -> bool:
+        """Whether partitions of an internal topic own its partitions. This is fixed at creation."""
+        return bool(self.partitions) and self.partitions[0].owner != NO_OWNER
 
 
 def collision_key(name: str) -> str:
@@ -39,8 +44,8 @@ class TopicsImage:
     # step of a search.
     _names_by_id: PersistentMap[int, str] = field(default_factory=PersistentMap)
     _names_by_collision_key: PersistentMap[str, str] = field(default_factory=PersistentMap, compare=False)
-    diskless_load: PersistentMap[int, int] = field(default_factory=PersistentMap, compare=False)
-    """Number of user partitions for each partition of ``__diskless_metadata``."""
+    owner_load: PersistentMap[tuple[str, int], int] = field(default_factory=PersistentMap, compare=False)
+    """Number of partitions for each mark of a kind and owner."""
     replica_load: PersistentMap[int, int] = field(default_factory=PersistentMap, compare=False)
     """Number of partitions for each broker that has a replica of them."""
 
@@ -96,23 +101,25 @@ class TopicsImage:
             _names_by_collision_key=self._names_by_collision_key.updated(
                 keys, [key for key in (collision_key(topic.name) for topic in gone) if key not in keys]
             ),
-            diskless_load=_counted(self.diskless_load, self._coordinator_changes(changed, removed)),
+            owner_load=_counted(self.owner_load, self._owner_changes(changed, removed)),
             replica_load=_counted(self.replica_load, self._replica_changes(changed, removed)),
         )
 
-    def _coordinator_changes(self, changed: Collection[Topic], removed: Collection[Topic]) -> dict[int, int]:
-        differences: dict[int, int] = {}
-        before = [topic for topic in removed if topic.is_diskless]
+    def _owner_changes(
+        self, changed: Collection[Topic], removed: Collection[Topic]
+    ) -> dict[tuple[str, int], int]:
+        differences: dict[tuple[str, int], int] = {}
+        before = [topic for topic in removed if topic.has_owners]
         gone = {topic.topic_id for topic in removed}
         for topic in changed:
             old = self.get_by_id(topic.topic_id)
-            if old is not None and old.is_diskless and old.topic_id not in gone:
+            if old is not None and old.has_owners and old.topic_id not in gone:
                 before.append(old)
-        for sign, topics in ((-1, before), (1, [topic for topic in changed if topic.is_diskless])):
+        for sign, topics in ((-1, before), (1, [topic for topic in changed if topic.has_owners])):
             for topic in topics:
                 for partition in topic.partitions:
-                    owner = partition.diskless_coordinator
-                    differences[owner] = differences.get(owner, 0) + sign
+                    key = (topic.kind, partition.owner)
+                    differences[key] = differences.get(key, 0) + sign
         return differences
 
     def _replica_changes(self, changed: Collection[Topic], removed: Collection[Topic]) -> dict[int, int]:
@@ -139,7 +146,7 @@ def _replicas(partitions: Sequence[PartitionRegistration]) -> Iterable[int]:
     return chain.from_iterable(partition.replicas for partition in partitions)
 
 
-def _counted(load: PersistentMap[int, int], differences: Mapping[int, int]) -> PersistentMap[int, int]:
+def _counted(load: PersistentMap[K, int], differences: Mapping[K, int]) -> PersistentMap[K, int]:
     counts = {key: load.get(key, 0) + difference for key, difference in differences.items() if difference}
     return load.updated(
         {key: count for key, count in counts.items() if count > 0},

@@ -64,6 +64,8 @@ class TopicRecord(Message):
     FLEXIBLE = "0+"
     name: str = wire("string", default="")
     topic_id: UUID = wire("uuid", default=ZERO_UUID)
+    # Moldau's own field: the topic's kind, for kinds that are marked. Kafka's readers skip the tag.
+    kind: str = wire("string", default="", tag=11640)
 
 
 @message
@@ -88,10 +90,10 @@ class PartitionRecord(Message):
     last_known_elr: Sequence[int] | None = wire(
         ["int32"], "2+", default=None, nullable="2+", tag=2, tagged="2+"
     )
-    # Moldau's own field: the partition of __diskless_metadata that owns this partition. Kafka's readers skip
-    # the tag.
-    diskless_coordinator: int = wire("int32", default=-1, tag=11640)
-    # Moldau's own field: the first offset of each generation of the log after the first generation.
+    # Moldau's own field: the partition of an internal topic that owns this partition, for kinds with owners.
+    # Kafka's readers skip the tag.
+    owner: int = wire("int32", default=-1, tag=11640)
+    # Moldau's own field: the first offset of each generation of the log after the first one.
     generation_starts: Sequence[int] = wire(["int64"], default=(), tag=11641)
     # Moldau's own fields (KIP-1114): the first offset of the active chunk and its timestamp, if the partition
     # has or had chunks.

@@ -76,7 +76,7 @@ class ClusterRacks:
         """
         if client_rack == self.own_rack:
             return -1
-        owner = topic.partitions[index].diskless_coordinator
+        owner = topic.partitions[index].owner
         found = self.gateways.of_partition(topic.topic_id, index, owner, client_rack)
         return -1 if found is None or found == self._local_id else found
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from moldau.cluster.decisions.own_features import check_knows_own_levels
+from moldau.cluster.decisions.kinds.levels import check_knows_own_levels
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import SupportedFeature
 from moldau.config.broker import BrokerConfig

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from moldau.cluster.decisions.features import METADATA_VERSION_LATEST, METADATA_VERSION_MIN, UpgradeType
-from moldau.cluster.decisions.own_features import DISKLESS_FEATURE, DISKLESS_LATEST
+from moldau.cluster.decisions.kinds.diskless import DISKLESS_FEATURE, DISKLESS_LATEST
 from moldau.cluster.image.image import METADATA_VERSION_FEATURE
 from moldau.cluster.image.registrations import FeatureRanges
 from moldau.protocol.api import ApiKey

@@ -6,12 +6,7 @@ Pure.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from moldau.cluster.decisions.kinds.kind import RackBrokers, TopicKind, is_true
-from moldau.cluster.decisions.own_features import (
-    DISKLESS_FEATURE,
-    DISKLESS_LATEST,
-    check_diskless_allowed,
-)
+from moldau.cluster.decisions.kinds.kind import RackBrokers, TopicKind
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.image import ResourceType
 from moldau.cluster.image.registrations import SupportedFeature
@@ -20,44 +15,27 @@ from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, INTERNAL_TOP
 from moldau.cluster.racks.gateways import Gateways
 from moldau.runtime import ErrorCode, KafkaError
 
+DISKLESS_FEATURE: Final = "moldau.diskless.version"
+DISKLESS_LATEST: Final = 1
+"""Level 1: topics may be diskless, and their partition records name an owner in Moldau's own field."""
 DISKLESS_ENABLE = "diskless.enable"
 CLEANUP_POLICY = "cleanup.policy"
 
 
-def _new_configs(view: View, name: str, configs: Mapping[str, str]) -> dict[str, str]:
-    """The configs to record for a new topic.
-
-    If diskless is this cluster's default, a topic without the config becomes diskless. The config is then
-    recorded, because later changes of the default must not affect the topic. Internal and compacted topics,
-    which cannot be diskless, stay classic. Raises ``KafkaError(invalid_config)`` when such a topic requests
-    to be diskless, and while the level of the cluster's feature allows no diskless topic.
-    """
-    if name == DISKLESS_METADATA_TOPIC:
-        check_diskless_allowed(view, f"The topic {name}")
-    resolved = dict(configs)
-    requested = configs.get(DISKLESS_ENABLE)
-    possible = name not in INTERNAL_TOPICS and not _is_compacted(view, configs)
-    if requested is None:
-        default = view.configs.default(ResourceType.TOPIC, DISKLESS_ENABLE)
-        if is_true(default) and possible and DISKLESS.is_enabled(view.settings):
-            check_diskless_allowed(view, f"A topic without {DISKLESS_ENABLE}=false")
-            resolved[DISKLESS_ENABLE] = "true"
-        return resolved
-    if not is_true(requested):
-        return resolved
-    if not DISKLESS.is_enabled(view.settings):
-        raise _invalid(f"{DISKLESS_ENABLE}=true needs {DISKLESS.enable_key}=true on the cluster.")
+def _reason_against(view: View, name: str, configs: Mapping[str, str]) -> str | None:
     if name in INTERNAL_TOPICS:
-        raise _invalid(f"The internal topic {name} cannot be diskless.")
-    if not possible:
-        raise _invalid(f"A topic with {DISKLESS_ENABLE}=true cannot have {CLEANUP_POLICY}=compact yet.")
-    check_diskless_allowed(view, f"A topic with {DISKLESS_ENABLE}=true")
-    return resolved
+        return f"The internal topic {name} cannot be diskless."
+    if _is_compacted(view, configs):
+        return f"A topic with {DISKLESS_ENABLE}=true cannot have {CLEANUP_POLICY}=compact yet."
+    return None
 
 
 def _check_configs(view: View, name: str, configs: Mapping[str, str]) -> None:
     if _is_compacted(view, configs):
-        raise _invalid(f"Topic {name} is diskless and cannot have {CLEANUP_POLICY}=compact yet.")
+        raise KafkaError(
+            ErrorCode.invalid_config,
+            f"Topic {name} is diskless and cannot have {CLEANUP_POLICY}=compact yet.",
+        )
 
 
 def assign_coordinators(load: Mapping[int, int], metadata_partitions: int, count: int) -> list[int]:
@@ -86,8 +64,7 @@ def _owners(view: View, count: int) -> list[int]:
         raise KafkaError(
             ErrorCode.coordinator_not_available, f"{DISKLESS_METADATA_TOPIC} does not exist yet; try again."
         )
-    load = dict(view.image.topics.diskless_load.items())
-    return assign_coordinators(load, len(metadata.partitions), count)
+    return assign_coordinators(DISKLESS.load(view.image), len(metadata.partitions), count)
 
 
 def _is_compacted(view: View, configs: Mapping[str, str]) -> bool:
@@ -95,10 +72,6 @@ def _is_compacted(view: View, configs: Mapping[str, str]) -> bool:
     if policy is None:
         policy = view.configs.default(ResourceType.TOPIC, CLEANUP_POLICY) or ""
     return "compact" in (part.strip() for part in policy.split(","))
-
-
-def _invalid(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.invalid_config, message)
 
 
 def _leader_of_rack(
@@ -110,7 +83,7 @@ def _leader_of_rack(
     """
     partition = topic.partitions[index]
     if rack is not None:
-        found = gateways.of_partition(topic.topic_id, index, partition.diskless_coordinator, rack)
+        found = gateways.of_partition(topic.topic_id, index, partition.owner, rack)
         if found is not None and found in reachable:
             return found
     return partition.leader
@@ -124,7 +97,7 @@ def _preferred_produce_brokers(
     When the rack is unknown, the result is the partition's gateway in each rack, in the order of the
     racks' names.
     """
-    owner = topic.partitions[index].diskless_coordinator
+    owner = topic.partitions[index].owner
     if rack is not None:
         first = gateways.of_partition(topic.topic_id, index, owner, rack)
         if first is not None:
@@ -135,11 +108,11 @@ def _preferred_produce_brokers(
 
 DISKLESS: Final = TopicKind(
     name="diskless",
-    is_kind_of=lambda topic: topic.is_diskless,
+    is_marked=False,
     config_key=DISKLESS_ENABLE,
     enable_key="diskless.system.enable",
     feature=SupportedFeature(DISKLESS_FEATURE, 0, DISKLESS_LATEST),
-    new_configs=_new_configs,
+    reason_against=_reason_against,
     check_configs=_check_configs,
     owners=_owners,
     metadata_topic=DISKLESS_METADATA_TOPIC,

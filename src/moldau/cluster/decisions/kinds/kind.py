@@ -5,22 +5,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from moldau.cluster.decisions.view import ControllerSettings, View
-from moldau.cluster.image.partition import NO_COORDINATOR
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.partition import NO_OWNER
 from moldau.cluster.image.registrations import SupportedFeature
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.racks.gateways import Gateways
 
 
-def _unchanged(view: View, name: str, configs: Mapping[str, str]) -> Mapping[str, str]:
-    return configs
-
-
 def _allowed(view: View, name: str, configs: Mapping[str, str]) -> None:
-    """No configs are refused."""
+    """No topic is refused."""
+
+
+def _no_reason(view: View, name: str, configs: Mapping[str, str]) -> str | None:
+    return None
 
 
 def _no_owners(view: View, count: int) -> list[int]:
-    return [NO_COORDINATOR] * count
+    return [NO_OWNER] * count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,27 +39,31 @@ class TopicKind:
     """The properties that the topics of a kind have in common."""
 
     name: str
-    """An adjective in messages: "the diskless topics"."""
-    is_kind_of: Callable[[Topic], bool]
-    """Whether a topic of the image is of this kind, which never changes."""
+    """An adjective in messages: "the sharded topics". Records of topics have it as the mark of the kind."""
+    is_marked: bool = True
+    """Whether records of topics have the mark. Kinds that are older than the mark are recognized by their
+    owners.
+    """
     config_key: str | None = None
-    """The config that makes a new topic a topic of this kind. Later changes of configs do not change the
-    kind."""
+    """The config that makes a new topic one of this kind, if the request or the broker's default sets it to
+    true. No later change of configs changes the kind."""
     enable_key: str | None = None
     """The config of a node that must be true before such topics are allowed; ``None`` when such topics are
     always allowed."""
     feature: SupportedFeature | None = None
-    """The feature whose levels above 0 allow such topics. New clusters have its highest level."""
+    """The feature whose levels above 0 allow such topics. New clusters have its highest level where the kind
+    is enabled. A marked kind needs one, because nodes that do not know the mark would drop it."""
 
-    new_configs: Callable[[View, str, Mapping[str, str]], Mapping[str, str]] = _unchanged
-    """The configs to record for a new topic of any kind. Raises ``KafkaError``, usually INVALID_CONFIG."""
+    reason_against: Callable[[View, str, Mapping[str, str]], str | None] = _no_reason
+    """Why a new topic, of a name and with some configs, cannot be of this kind; a sentence. If its request
+    does not set ``config_key``, the topic is then classic, whatever the default is."""
     check_configs: Callable[[View, str, Mapping[str, str]], None] = _allowed
     """Raises ``KafkaError`` for configs that no topic of this kind may be changed to."""
     owners: Callable[[View, int], list[int]] = _no_owners
-    """The coordinators of a number of new partitions, recorded with them. Raises ``KafkaError``."""
+    """The owners of a number of new partitions, recorded with them. Raises ``KafkaError``."""
     metadata_topic: str | None = None
-    """The internal topic that contains the positions of their records. It is deleted after the topics of the
-    kind."""
+    """The internal topic that contains the positions of their records, and whose partitions may be owners. It
+    is deleted after them."""
 
     replicas_hold_data: bool
     """Whether records are stored on replicas. Otherwise every replica is complete. It is in sync as soon as
@@ -75,6 +80,38 @@ class TopicKind:
     rack_brokers: RackBrokers | None = None
     """Finds the brokers that clients use as leaders; ``None`` when all clients use the leader of the
     metadata."""
+
+    def __post_init__(self) -> None:
+        """Raises ``ValueError`` for a mark that some nodes could drop."""
+        if self.is_marked and self.feature is None:
+            raise ValueError(f"the kind {self.name} needs a feature: nodes that do not know its mark drop it")
+
+    @property
+    def mark(self) -> str:
+        """The kind in the records of topics; empty for a kind without a mark."""
+        return self.name if self.is_marked else ""
+
+    def is_kind_of(self, topic: Topic) -> bool:
+        """Whether a topic of the image is of this kind, which never changes."""
+        if topic.kind or self.is_marked:
+            return topic.kind == self.mark
+        return topic.has_owners is (self.owners is not _no_owners)
+
+    def load(self, image: MetadataImage) -> dict[int, int]:
+        """The number of partitions of this kind that each owner has."""
+        return {owner: count for (mark, owner), count in image.topics.owner_load.items() if mark == self.mark}
+
+    def level(self, image: MetadataImage) -> int:
+        """The level of the kind's feature.
+
+        Topics without a mark count as level 1: clusters that are older than the feature have them without it.
+        """
+        if self.feature is None:
+            return 0
+        level = image.features.get(self.feature.name)
+        if level is None:
+            return 0 if self.is_marked or not self.load(image) else 1
+        return int(level)
 
     def is_enabled(self, settings: ControllerSettings) -> bool:
         """Whether the node's configuration allows such topics."""

@@ -1,29 +1,33 @@
 """All kinds of topics. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from moldau.cluster.decisions.kinds.diskless import DISKLESS
 from moldau.cluster.decisions.kinds.kind import TopicKind, is_true
+from moldau.cluster.decisions.own_features import reasons_against
 from moldau.cluster.decisions.view import View
+from moldau.cluster.errors import MetadataError
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.config.topic_config import TopicConfig
 from moldau.runtime import ErrorCode, KafkaError
 
-CLASSIC: Final = TopicKind(name="classic", is_kind_of=lambda topic: True, replicas_hold_data=True)
-"""The kind of every topic that belongs to no other kind."""
+CLASSIC: Final = TopicKind(name="classic", is_marked=False, replicas_hold_data=True)
+"""The kind of every topic that is of no other."""
 
-KINDS: Final = (DISKLESS,)
-"""The kinds other than the classic kind. If several kinds match a topic, it has the first of them."""
+KINDS: Sequence[TopicKind] = (DISKLESS,)
+"""The kinds other than the classic kind."""
 
 
 def kind_of(topic: Topic) -> TopicKind:
-    """The kind of a topic, which never changes."""
+    """The kind of a topic, which never changes. Raises ``MetadataError`` for a mark that is not known."""
     for kind in KINDS:
         if kind.is_kind_of(topic):
             return kind
+    if topic.kind:
+        raise MetadataError(f"topic {topic.name} is of a kind that this version does not know: {topic.kind}")
     return CLASSIC
 
 
@@ -40,20 +44,54 @@ def enabled_kinds(is_true: Callable[[str], bool]) -> frozenset[str]:
     return frozenset(kind.name for kind in KINDS if kind.enable_key is None or is_true(kind.enable_key))
 
 
-def new_topic_configs(view: View, name: str, configs: Mapping[str, str]) -> Mapping[str, str]:
-    """The configs to record for a new topic. Raises ``KafkaError`` if a kind refuses them."""
-    for kind in KINDS:
-        configs = kind.new_configs(view, name, configs)
-    return configs
+def kind_of_new(view: View, name: str, configs: Mapping[str, str]) -> tuple[TopicKind, Mapping[str, str]]:
+    """The kind of a new topic, and the configs to record for it.
 
-
-def owners_of_new(view: View, configs: Mapping[str, str], count: int) -> list[int]:
-    """The coordinators of ``count`` new partitions of a topic; ``NO_COORDINATOR`` if the kind has no
-    coordinators.
-
-    Raises ``KafkaError(coordinator_not_available)``.
+    Where a kind is this cluster's default, it is the kind of a topic without the kind's config, if it can be.
+    The config is then recorded: later changes of the default must not affect it. Raises
+    ``KafkaError(invalid_config)`` if the topic cannot be of the requested kind, or the level of the kind's
+    feature allows no topic of it.
     """
-    return _requested(configs).owners(view, count)
+    for kind in KINDS:
+        if name == kind.metadata_topic:
+            _check_level(view, kind, f"The topic {name}")
+    requested = [kind for kind in KINDS if kind.config_key and is_true(configs.get(kind.config_key))]
+    if len(requested) > 1:
+        keys = " and ".join(str(kind.config_key) for kind in requested)
+        raise _invalid(f"{keys} of topic {name} are true, and a topic has one kind.")
+    for kind in requested:
+        if not kind.is_enabled(view.settings):
+            raise _invalid(f"{kind.config_key}=true needs {kind.enable_key}=true on the cluster.")
+        if reason := kind.reason_against(view, name, configs):
+            raise _invalid(reason)
+        _check_level(view, kind, f"A topic with {kind.config_key}=true")
+        return kind, configs
+    for kind in KINDS:
+        key = kind.config_key
+        if key is None or key in configs or not is_true(view.configs.default(ResourceType.TOPIC, key)):
+            continue
+        if kind.is_enabled(view.settings) and kind.reason_against(view, name, configs) is None:
+            _check_level(view, kind, f"A topic without {key}=false")
+            return kind, {**configs, key: "true"}
+    return CLASSIC, configs
+
+
+def _check_level(view: View, kind: TopicKind, what: str) -> None:
+    """Raise ``KafkaError(invalid_config)`` if no topic can be of a kind at the level of its feature."""
+    if kind.feature is None or kind.level(view.image):
+        return
+    feature, latest = kind.feature.name, kind.feature.max_level
+    reason = next(reasons_against(view, feature, latest), None)
+    advice = (
+        f"raise it with `moldau cluster upgrade {feature}={latest}`"
+        if reason is None
+        else f"it cannot be raised, because {reason[0].lower()}{reason[1:]}"
+    )
+    raise _invalid(f"{what} needs {feature} 1, and it is 0: {advice}.")
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_config, message)
 
 
 def fixed_configs(configs: Mapping[str, str]) -> dict[str, str]:
@@ -68,10 +106,10 @@ def check_change(view: View, name: str, old: Mapping[str, str], new: Mapping[str
     for kind in KINDS:
         key = kind.config_key
         if key is not None and is_true(old.get(key)) != is_true(new.get(key)):
-            raise KafkaError(
-                ErrorCode.invalid_config, f"{key} of topic {name} was fixed when it was created."
-            )
-    _requested(new).check_configs(view, name, new)
+            raise _invalid(f"{key} of topic {name} was fixed when it was created.")
+    topic = view.image.topics.get(name)
+    if topic is not None:
+        kind_of(topic).check_configs(view, name, new)
 
 
 def check_removal(image: MetadataImage, topic: Topic) -> None:
@@ -106,10 +144,3 @@ def check_feature_off(image: MetadataImage, feature: str) -> None:
                 ErrorCode.invalid_update_version,
                 f"Topic {topic.name} is {kind.name}: {feature} can be 0 when no such topic is left.",
             )
-
-
-def _requested(configs: Mapping[str, str]) -> TopicKind:
-    for kind in KINDS:
-        if kind.config_key is not None and is_true(configs.get(kind.config_key)):
-            return kind
-    return CLASSIC

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from moldau.cluster.decisions.kinds.table import owners_of_new
+from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.cluster.decisions.partitions.placement import check_assignment, place
 from moldau.cluster.decisions.topics import (
     check_any_active,
@@ -14,7 +14,6 @@ from moldau.cluster.decisions.topics import (
 )
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import image_of
-from moldau.cluster.image.image import ResourceType
 from moldau.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -71,8 +70,7 @@ def _add_partitions(view: View, request: CreatePartitionsTopic, limit: int, left
     else:
         assignments = place(view.image.brokers.values(), added, replication_factor, view.entropy)
     check_room(view, assignments)
-    configs = view.image.config(ResourceType.TOPIC, topic.name)
-    owners = owners_of_new(view, configs, added)
+    owners = kind_of(topic).owners(view, added)
     return [
         new_partition(view, topic.topic_id, current + index, replicas, owner)
         for index, (replicas, owner) in enumerate(zip(assignments, owners, strict=True))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from moldau.cluster.decisions.kinds.diskless import DISKLESS
 from moldau.cluster.image.topics_image import Topic
 from moldau.diskless.cache.cache_bound import CacheBound
 from moldau.diskless.cache.partition_cache import PartitionCache
@@ -63,7 +64,7 @@ class DisklessKind(PartitionKind[DisklessPartition]):
         cache = PartitionCache(
             PartitionKey(topic.topic_id, index),
             topic.name,
-            metadata.diskless_coordinator,
+            metadata.owner,
             log,
             metadata.generations,
         )
@@ -72,7 +73,7 @@ class DisklessKind(PartitionKind[DisklessPartition]):
     def _open_passage(self, topic: Topic, index: int) -> DisklessPassage:
         """A partition that has no replica on this broker."""
         key, metadata = PartitionKey(topic.topic_id, index), topic.partitions[index]
-        owner = metadata.diskless_coordinator
+        owner = metadata.owner
         config = self._log_config(topic.name)
 
         def open_reader() -> DisklessPartition:
@@ -157,7 +158,11 @@ def diskless_off_kind() -> RefusingKind:
     """Refuses diskless topics, and the logs of their coordinators, on a broker not configured for them."""
 
     def reason(topic: Topic) -> str:
-        what = "it is diskless" if topic.is_diskless else f"{topic.name} is the state of diskless topics"
+        what = (
+            "it is diskless"
+            if DISKLESS.is_kind_of(topic)
+            else f"{topic.name} is the state of diskless topics"
+        )
         return f"{what}, and diskless.system.enable is false here"
 
     return RefusingKind(reason)

@@ -8,12 +8,11 @@ from uuid import UUID
 
 from moldau.backup.cut_format import LogId
 from moldau.backup.saved_ends import SavedEnds
-from moldau.cluster.decisions.kinds.diskless import DISKLESS
-from moldau.cluster.decisions.own_features import DISKLESS_FEATURE, own_levels
+from moldau.cluster.decisions.kinds.diskless import DISKLESS, DISKLESS_FEATURE
 from moldau.cluster.folders.meta_properties import FILE_NAME as META_PROPERTIES
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
-from moldau.cluster.image.partition import NO_COORDINATOR
+from moldau.cluster.image.partition import NO_OWNER
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import RetentionPolicy
@@ -89,7 +88,7 @@ class DisklessSubsystem(Subsystem):
                 RuntimeCluster(
                     cluster_id=context.identity.cluster_id,
                     broker_id=context.identity.node_id,
-                    topics=lambda: [topic for topic in self._view.image.topics if topic.is_diskless],
+                    topics=lambda: list(filter(DISKLESS.is_kind_of, self._view.image.topics)),
                     policies=self._policies,
                     until_current=metadata.until_current,
                     deletions_are_held=deletions.is_on,
@@ -203,7 +202,7 @@ class DisklessSubsystem(Subsystem):
 
         The creation waits until the cluster's feature level allows diskless topics.
         """
-        self._waits_for_level = DISKLESS_FEATURE not in own_levels(self._view.image)
+        self._waits_for_level = not DISKLESS.level(self._view.image)
         if self._waits_for_level:
             logger.info("diskless topics are enabled, but %s is 0", DISKLESS_FEATURE)
             return
@@ -251,7 +250,7 @@ class DisklessSubsystem(Subsystem):
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Apply newer metadata to the coordinators that this broker leads."""
-        if self._waits_for_level and DISKLESS_FEATURE in own_levels(image):
+        if self._waits_for_level and DISKLESS.level(image):
             self._waits_for_level = False
             self._run(self._topics.ensure_soon(self._metadata_topic))
         current = (image.topics.get(topic.name) for topic in delta.topics.changed.values())
@@ -307,9 +306,9 @@ class DisklessSubsystem(Subsystem):
 
     def _owner_of(self, topic_id: UUID, index: int) -> int:
         partition = self._view.image.topics.partition(topic_id, index)
-        if partition is None or partition.diskless_coordinator == NO_COORDINATOR:
+        if partition is None or partition.owner == NO_OWNER:
             raise KafkaError(ErrorCode.unknown_topic_id, "there is no such diskless partition")
-        return partition.diskless_coordinator
+        return partition.owner
 
     def _witnesses(self) -> Sequence[int]:
         """The coordinators that know which objects are in use; empty with a batch coordinator from a
@@ -323,7 +322,7 @@ class DisklessSubsystem(Subsystem):
     def _policies(self, coordinator_id: int) -> Sequence[RetentionPolicy]:
         policies: list[RetentionPolicy] = []
         for topic in self._view.image.topics:
-            if topic.is_diskless:
+            if DISKLESS.is_kind_of(topic):
                 policies += self._policies_of(topic, coordinator_id)
         return policies
 
@@ -333,7 +332,7 @@ class DisklessSubsystem(Subsystem):
         return [
             RetentionPolicy(topic.topic_id, index, ms, size_bytes)
             for index, partition in enumerate(topic.partitions)
-            if partition.diskless_coordinator == coordinator_id
+            if partition.owner == coordinator_id
         ]
 
 

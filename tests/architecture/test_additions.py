@@ -9,7 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from moldau.cluster.internal_topics import InternalTopic, StateRetention, StateTopic
+from moldau.cli.dump.decoders import TOPIC_DECODERS
+from moldau.cluster.internal_topics import STATE_TOPICS, InternalTopic, StateRetention, StateTopic
+from moldau.config.broker import BROKER
 from moldau.coordinators.hosted import HostedKind
 
 SOURCE = pathlib.Path(__file__).parents[2] / "src/moldau"
@@ -57,3 +59,11 @@ def test_a_kind_of_coordinator_over_a_topic_without_a_row_is_refused() -> None:
     runtime = cast(Any, SimpleNamespace(kind=SimpleNamespace(topic=topic)))
     with pytest.raises(ValueError, match="__audit_state has coordinators, and no row in STATE_TOPICS"):
         HostedKind("audit", runtime, InternalTopic.of(topic, 1, 1))
+
+
+def test_the_row_of_a_topic_of_coordinators_is_complete() -> None:
+    for topic in STATE_TOPICS.values():
+        assert topic.factor_key in BROKER, f"declare {topic.factor_key} in config/keys"
+        assert topic.records is not None or topic.name in TOPIC_DECODERS, (
+            f"give {topic.name} its records, or a decoder in cli/dump/decoders.py: dump-log shows bytes"
+        )

@@ -35,7 +35,7 @@ async def find_coordinator() -> None:
             continue
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_coordinators_load_once_after_a_kill(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "moldau.coordinators")
     with World(seed) as world:

@@ -136,6 +136,10 @@ class ReplicaFetcher:
     def __len__(self) -> int:
         return len(self._followed)
 
+    def partition(self, key: PartitionKey) -> ClassicPartition:
+        """A followed partition."""
+        return self._followed[key].partition
+
     def add(self, partition: ClassicPartition) -> None:
         """Follow a partition, beginning at the end of its log."""
         self._release(partition.key)

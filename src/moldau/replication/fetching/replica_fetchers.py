@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.fetching.replica_fetcher import Brokers, FetcherSettings, ReplicaFetcher
@@ -40,7 +41,7 @@ class ReplicaFetchers:
         if self._is_stopped:
             return
         key = partition.key
-        home = (leader_id, (key.topic_id.int + key.partition) % self._settings.fetcher_count)
+        home = self._home(key, leader_id)
         if self._homes.get(key) != home:
             self.leave(key)
         fetcher = self._fetchers.get(home)
@@ -56,6 +57,19 @@ class ReplicaFetchers:
             )
         self._homes[key] = home
         fetcher.add(partition)
+
+    def _home(self, key: PartitionKey, leader_id: int) -> tuple[int, int]:
+        return leader_id, (key.topic_id.int + key.partition) % self._settings.fetcher_count
+
+    def resize(self, fetcher_count: int) -> None:
+        """Use another number of connections to each leader, and move the partitions whose connection is
+        another one then.
+        """
+        self._settings = replace(self._settings, fetcher_count=fetcher_count)
+        for key, home in list(self._homes.items()):
+            leader_id, _ = home
+            if self._home(key, leader_id) != home:
+                self.follow(self._fetchers[home].partition(key), leader_id)
 
     def leave(self, key: PartitionKey) -> None:
         """Stop following a partition."""

@@ -104,6 +104,11 @@ class Replication:
         self._in_sync.brokers_changed(active)
         self._fetchers.brokers_changed()
 
+    def reconfigure(self) -> None:
+        """Apply a change of the broker's configs."""
+        self.throttle(())
+        self._fetchers.resize(self._context.metadata.configs.broker.integer("num.replica.fetchers"))
+
     def throttle(self, topics: Iterable[str]) -> None:
         """Apply changed configs of topics, or of this broker (KIP-73)."""
         configs = self._context.metadata.configs

@@ -109,7 +109,7 @@ class PartitionsSubsystem(Subsystem):
     def reconfigure(self) -> None:
         self._hosting.reconfigure(None)
         self._limit_moves()
-        self.replication.throttle(())
+        self.replication.reconfigure()
         self._logs.cleaner.settings = settings.cleaner_settings(self._context.metadata.configs.broker)
 
     async def serve(self) -> None:

@@ -1,0 +1,74 @@
+"""The partitions of a leader are spread over its connections, whose number may change."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, ClassVar
+from uuid import UUID
+
+import pytest
+
+from moldau.replication.fetching import replica_fetchers
+from moldau.replication.fetching.replica_fetcher import FetcherSettings
+from moldau.replication.fetching.replica_fetchers import ReplicaFetchers
+from moldau.replication.partition import PartitionKey
+
+LEADERS = (1, 2)
+KEYS = [PartitionKey(UUID(int=leader), index) for leader in LEADERS for index in range(4)]
+
+
+class Connection:
+    """A fetcher that only notes its partitions."""
+
+    alive: ClassVar[list["Connection"]] = []
+
+    def __init__(self, local_id: int, leader_id: int, *ports: object) -> None:
+        self.leader_id = leader_id
+        self.partitions: dict[PartitionKey, Any] = {}
+        self.alive.append(self)
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def partition(self, key: PartitionKey) -> Any:
+        return self.partitions[key]
+
+    def add(self, partition: Any) -> None:
+        self.partitions[partition.key] = partition
+
+    def remove(self, key: PartitionKey) -> None:
+        del self.partitions[key]
+
+    async def stop(self) -> None:
+        self.alive.remove(self)
+
+
+async def _sizes(fetchers: ReplicaFetchers) -> list[tuple[int, int]]:
+    await asyncio.sleep(0)
+    followed = [(key, each.leader_id) for each in Connection.alive for key in each.partitions]
+    assert sorted(followed) == sorted((key, key.topic_id.int) for key in KEYS), "each has one connection"
+    return sorted((each.leader_id, len(each)) for each in Connection.alive)
+
+
+def test_partitions_move_when_the_number_of_connections_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_fetchers, "ReplicaFetcher", Connection)
+    monkeypatch.setattr(Connection, "alive", [])
+    ports: Any = (SimpleNamespace(),) * 4
+
+    async def story() -> None:
+        fetchers = ReplicaFetchers(9, FetcherSettings(), *ports)
+        for key in KEYS:
+            fetchers.follow(SimpleNamespace(key=key), key.topic_id.int)  # type: ignore[arg-type]
+        assert await _sizes(fetchers) == [(1, 4), (2, 4)]
+        kept = list(Connection.alive)
+        fetchers.resize(2)
+        assert await _sizes(fetchers) == [(1, 2), (1, 2), (2, 2), (2, 2)]
+        fetchers.resize(2)
+        fetchers.resize(1)
+        assert await _sizes(fetchers) == [(1, 4), (2, 4)]
+        assert Connection.alive == kept, "partitions that keep their connection are not followed anew"
+        await fetchers.stop()
+        fetchers.resize(3)
+        await asyncio.sleep(0)
+        assert Connection.alive == []
+
+    asyncio.run(story())

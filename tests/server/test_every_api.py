@@ -4,12 +4,21 @@ import dataclasses
 import sys
 import types
 import typing
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from rights_of_apis import CHECKED_IF_ANY, RIGHTS, UNCHECKED
 from wire import ask, ask_all
 
+from moldau.network.authorization import (
+    AclOperation,
+    AclResourceType,
+    AllowEveryone,
+    authorized_operations,
+)
+from moldau.network.context import RequestContext
 from moldau.protocol.api import SUPPORTED, ApiKey, Scope, scopes
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.schema import Message
@@ -36,9 +45,27 @@ NOT_YET = {
 """APIs that are not advertised, because they are missing: clients report that themselves."""
 
 
+CHECKED: dict[int, set[tuple[AclOperation, AclResourceType]]] = defaultdict(set)
+"""The rights that the handlers of the node have checked, by API."""
+
+
+def _noted(
+    self: AllowEveryone,
+    context: RequestContext,
+    operation: AclOperation,
+    resource: AclResourceType,
+    name: str,
+) -> bool:
+    # Answers may contain all operations that the principal may use (KIP-430). Finding them is no check.
+    if not sys._getframe(1).f_code.co_qualname.startswith(authorized_operations.__name__):
+        CHECKED[context.api_key].add((operation, resource))
+    return True
+
+
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    with Node() as running:
+    with pytest.MonkeyPatch.context() as patch, Node() as running:
+        patch.setattr(AllowEveryone, "allows", _noted)
         yield running
 
 
@@ -105,3 +132,9 @@ def test_every_version_is_answered(node: Node, key: ApiKey, caplog: pytest.LogCa
     answers = ask_all(node, requests)
     assert len(answers) == len(requests)
     assert "request failed" not in caplog.text
+    assert key in RIGHTS, "state the right that it needs in rights_of_apis.py"
+    assert CHECKED[key] - RIGHTS[key] == set(), "Kafka checks other rights"
+    is_unchecked = bool(RIGHTS[key]) and not CHECKED[key]
+    assert key in CHECKED_IF_ANY or is_unchecked == (key in UNCHECKED), (
+        "its handler checks no right, or it is listed although it does"
+    )

@@ -27,7 +27,7 @@ OBJECT_BYTES: Final = 32 << 20
 """Number of buffered bytes after which an object is stored. It limits the memory that a large log needs."""
 
 
-class _Range(NamedTuple):
+class _SavedRange(NamedTuple):
     """The committed records that a call must store."""
 
     wanted: LogToSave
@@ -73,17 +73,17 @@ class LogSaver:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
         return [each.result(upload) for each in saved]
 
-    def _range(self, log: LogToSave) -> _Range:
+    def _range(self, log: LogToSave) -> _SavedRange:
         """Raises ``KafkaError`` unless this broker leads the partition in the epoch of the request."""
         partition = self._partition_of(log.log_id)
         if partition is None or not partition.is_leader:
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{log.log_id} is not led by this broker")
         partition.check_epoch(log.leader_epoch)
         compacted_end = self._compacted_end(partition.log.topic_partition) or 0
-        return _Range(log, partition, partition.high_watermark, compacted_end)
+        return _SavedRange(log, partition, partition.high_watermark, compacted_end)
 
 
-class _Part(NamedTuple):
+class _SavedPart(NamedTuple):
     """Bytes of a log in the objects of a call: the number of the object, and the position in it."""
 
     number: int
@@ -120,7 +120,7 @@ class _Upload:
             )
             pieces[-1] = last._replace(part=part, end_offset=found.end_offset, epoch=found.epoch)
         else:
-            part = _Part(self._number, position, len(content), crc32c(content))
+            part = _SavedPart(self._number, position, len(content), crc32c(content))
             pieces.append(found._replace(part=part))
 
     async def make_room(self) -> None:
@@ -148,7 +148,7 @@ class _Found(NamedTuple):
     end_offset: int
     epoch: int
     is_snapshot: bool = False
-    part: _Part = _Part(0, 0, 0, 0)
+    part: _SavedPart = _SavedPart(0, 0, 0, 0)
 
 
 class _Saved(NamedTuple):
@@ -164,7 +164,7 @@ class _Saved(NamedTuple):
         return SavedLog(self.log_id, self.begins_anew, pieces)
 
 
-async def _save(found: _Range, upload: _Upload) -> _Saved:
+async def _save(found: _SavedRange, upload: _Upload) -> _Saved:
     wanted, partition = found.wanted, found.partition
     pieces: list[_Found] = []
     begins_anew = not _continues(found)
@@ -189,7 +189,7 @@ async def _save(found: _Range, upload: _Upload) -> _Saved:
     return _Saved(wanted.log_id, begins_anew, pieces)
 
 
-def _continues(found: _Range) -> bool:
+def _continues(found: _SavedRange) -> bool:
     """Whether the log has the saved records in its history, and all records after them.
 
     Raises ``KafkaError`` if a log that must not lose records has lost saved records.

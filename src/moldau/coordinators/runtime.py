@@ -36,7 +36,7 @@ NO_TERM: Final = -1
 """Epoch of a standby, which has no leadership."""
 
 
-class _Place(Generic[S, R]):
+class _LocalPartition(Generic[S, R]):
     """A partition of the kind on this node: a coordinator, or the standby of another node's coordinator."""
 
     __slots__ = ("closing", "host", "standby")
@@ -68,7 +68,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self._clock = clock
         self._unexpected = unexpected or UnexpectedErrors()
         self._on_change = on_change
-        self._places: dict[int, _Place[S, R]] = {}
+        self._places: dict[int, _LocalPartition[S, R]] = {}
         """Partitions with a coordinator or a standby on this node."""
         self._closed = False
 
@@ -94,7 +94,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self.unload(index)
         # A standby has no term, so requests of its store to the runtime have no effect.
         term = Term(index, NO_TERM, self.kind.open_log(partition))
-        place = self._places.setdefault(index, _Place())
+        place = self._places.setdefault(index, _LocalPartition())
         place.standby = StandbyShard(self.kind, term, self._unexpected, after=place.closing)
 
     def stand_down(self, partition: int) -> None:
@@ -281,15 +281,15 @@ class CoordinatorRuntime(Generic[S, R]):
         )
         return future
 
-    def _place(self, partition: int) -> "_Place[S, R]":
+    def _place(self, partition: int) -> "_LocalPartition[S, R]":
         """The place of a partition on this node. If there is none, a new, empty place is made."""
-        return self._places.get(partition) or _Place()
+        return self._places.get(partition) or _LocalPartition()
 
     def _led(self) -> Iterator[ShardHost[S, R]]:
         return (place.host for place in self._places.values() if place.host is not None)
 
     def _lead(self, term: Term) -> None:
-        place = self._places.setdefault(term.partition, _Place())
+        place = self._places.setdefault(term.partition, _LocalPartition())
         place.host = ShardHost(self.kind, term, self._clock, self._unexpected, after=place.closing)
         self._on_change(term.partition)
 

@@ -1,13 +1,30 @@
-"""The topics as coordinators need them."""
+"""The topics of the current metadata image, as coordinators need them."""
 
 from collections.abc import Callable
+from typing import Protocol
 from uuid import UUID
 
 from moldau.cluster.image.image import MetadataImage
 
 
+class TopicDirectory(Protocol):
+    """The topics of the cluster in this node's current metadata image."""
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """The name of a topic, ``None`` when it does not exist."""
+        ...
+
+    def topic_id(self, name: str) -> UUID | None:
+        """The id of a topic, ``None`` when it does not exist."""
+        ...
+
+    def partition_count(self, name: str) -> int:
+        """Number of partitions; 0 when the topic does not exist."""
+        ...
+
+
 class ImageTopicDirectory:
-    """Answers from the current metadata image."""
+    """Implements :class:`TopicDirectory` with the current metadata image."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from moldau.runtime import ErrorCode, KafkaError
 
 
-class _Waiting(NamedTuple):
+class _WatermarkWait(NamedTuple):
     covers_offset: int
     deadline: float
     future: "asyncio.Future[Any]"
@@ -20,7 +20,7 @@ class CommitQueue:
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
         self._loop = loop
         self._timeout_s = timeout_ms / 1000
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WatermarkWait] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -32,7 +32,7 @@ class CommitQueue:
         Offsets never go down from one call to the next.
         """
         deadline = self._loop.time() + self._timeout_s
-        self._waiting.append(_Waiting(covers_offset, deadline, future, response))
+        self._waiting.append(_WatermarkWait(covers_offset, deadline, future, response))
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._expire)
 

@@ -39,7 +39,7 @@ parallel."""
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _WriteAttempt:
     """The file of an upload, and whether the upload was abandoned. The memory of an abandoned upload is no
     longer counted."""
 
@@ -68,7 +68,7 @@ class FileStorage:
         view = check_length(key, data, length)
         # An upload that timed out may still write in its thread, from memory that is already in use for
         # something else.
-        attempt = _Attempt(f"{self._path(key)}.{self._owner}{next(self._attempts)}{UPLOADING_SUFFIX}")
+        attempt = _WriteAttempt(f"{self._path(key)}.{self._owner}{next(self._attempts)}{UPLOADING_SUFFIX}")
         try:
             await self._workers.run(self._write, self._path(key), attempt, view)
         except OSError as error:
@@ -134,7 +134,7 @@ class FileStorage:
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
 
-    def _write(self, path: str, attempt: "_Attempt", view: memoryview) -> None:
+    def _write(self, path: str, attempt: "_WriteAttempt", view: memoryview) -> None:
         temporary = attempt.temporary
         folder = posixpath.dirname(path)
         self._folders.make(folder)

@@ -99,7 +99,7 @@ def compile_decoder(cls: type[Message], version: int) -> Decoder:
         "skip_tagged_fields": skip_tagged_fields,
         "unpack_from": unpack_from,
     }
-    source = _Source(version, is_flexible(cls, version), namespace)
+    source = _DecoderSource(version, is_flexible(cls, version), namespace)
     source.struct(cls, "message")
     source.flush()
     lines = ["def decode(buffer, p, end, left):", *source.lines, "    return message, p"]
@@ -108,7 +108,7 @@ def compile_decoder(cls: type[Message], version: int) -> Decoder:
     return function
 
 
-class _Source:
+class _DecoderSource:
     """The source lines of a decoding function, and the fixed-size fields that must still be unpacked
     together."""
 

@@ -36,7 +36,7 @@ def encoder(cls: type[Message], version: int) -> Encoder:
 def compile_encoder(cls: type[Message], version: int) -> Encoder:
     """Compile the encoder; ``encoder`` caches the result."""
     namespace: dict[str, Any] = {"uvarint": uvarint, "SINGLE_BYTES": SINGLE_BYTES}
-    source = _Source(version, is_flexible(cls, version), namespace)
+    source = _EncoderSource(version, is_flexible(cls, version), namespace)
     source.struct(cls, "message")
     source.flush()
     lines = ["def encode(message):", "    parts = []; add = parts.append"]
@@ -81,14 +81,14 @@ def array_encoders(cls: type[Message], version: int, flexible: bool, array: str)
         kind = fields[at].kind
         assert not isinstance(kind, str), "an array of structs"
 
-        def rows(source: _Source) -> None:
+        def rows(source: _EncoderSource) -> None:
             source.line("for row in message:")
             source.depth += 1
             source.struct(kind, "row")
             source.flush()
             source.depth -= 1
 
-        def after(source: _Source) -> None:
+        def after(source: _EncoderSource) -> None:
             source.some_fields(fields[at + 1 :], "message")
             if flexible:
                 source.tagged_fields(cls, "message")
@@ -103,10 +103,10 @@ def array_encoders(cls: type[Message], version: int, flexible: bool, array: str)
 
 
 def _compile_piece(
-    version: int, flexible: bool, write: Callable[["_Source"], None]
+    version: int, flexible: bool, write: Callable[["_EncoderSource"], None]
 ) -> Callable[[Any], bytes]:
     namespace: dict[str, Any] = {"uvarint": uvarint, "SINGLE_BYTES": SINGLE_BYTES}
-    source = _Source(version, flexible, namespace)
+    source = _EncoderSource(version, flexible, namespace)
     write(source)
     source.flush()
     assert not source.has_records, "records are not copied into pieces"
@@ -117,7 +117,7 @@ def _compile_piece(
     return function
 
 
-class _Source:
+class _EncoderSource:
     """The source lines of an encoding function, and the chunks that must still be added to ``parts``."""
 
     def __init__(self, version: int, flexible: bool, namespace: dict[str, Any], depth: int = 1) -> None:
@@ -319,7 +319,7 @@ class _Source:
         self.chunk(f"b'\\0' if {same} else {encode}({owner})")
 
     def _compile_tagged(self, plan: Layout, defaults: dict[str, str]) -> Callable[[Any], bytes]:
-        source = _Source(self.version, True, self.namespace)
+        source = _EncoderSource(self.version, True, self.namespace)
         for field in plan.tagged:
             value = f"message.{field.name}"
             source.line(f"if {_differs(field, value, defaults[field.name])}:")

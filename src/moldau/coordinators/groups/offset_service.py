@@ -8,7 +8,6 @@ from functools import partial
 from typing import Final
 
 from moldau.coordinators.effects import BatchKind, Effects, Token
-from moldau.coordinators.groups.directory import TopicDirectory
 from moldau.coordinators.groups.offsets import requests as offset_requests
 from moldau.coordinators.groups.offsets import transactions
 from moldau.coordinators.groups.offsets.requests import CommitPlan
@@ -16,6 +15,7 @@ from moldau.coordinators.groups.offsets.store import Place
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord
 from moldau.coordinators.groups.shard import GroupShard
 from moldau.coordinators.groups.shard_calls import GroupCaller, GroupCalls
+from moldau.coordinators.topic_directory import TopicDirectory
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from moldau.protocol.messages.offset_delete import (
     OffsetDeleteRequest,

@@ -8,7 +8,6 @@ from typing import Final
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS
 from moldau.coordinators.groups.classic_service import ClassicGroupService
 from moldau.coordinators.groups.codec import ConsumerOffsetsCodec
-from moldau.coordinators.groups.directory import TopicDirectory
 from moldau.coordinators.groups.offset_service import OffsetService
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord
 from moldau.coordinators.groups.settings import GroupSettings
@@ -18,6 +17,7 @@ from moldau.coordinators.groups.tally import GroupTally
 from moldau.coordinators.kind import CoordinatorKind, LogPolicy
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.partitioning import coordinator_partition
+from moldau.coordinators.topic_directory import TopicDirectory
 from moldau.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,

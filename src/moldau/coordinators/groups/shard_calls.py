@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS
 from moldau.coordinators.effects import Effects, Token
-from moldau.coordinators.groups.directory import TopicDirectory
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.shard import GroupShard
 from moldau.coordinators.runtime import CoordinatorRuntime
+from moldau.coordinators.topic_directory import TopicDirectory
 from moldau.runtime import ErrorCode, KafkaError
 
 T = TypeVar("T")

@@ -61,7 +61,7 @@ class Rewriter:
         return self._root.write(value.strip(), has_repeated_names(value))
 
 
-class _Place(NamedTuple):
+class _JsonPlace(NamedTuple):
     """The columns for a member: its own column, and the additional columns. The keys are JSON text."""
 
     own: bytes
@@ -117,7 +117,7 @@ class _Object(_Node):
     def __init__(self, column: pa.DataType, path: Path, whole: bool, seconds: Seconds) -> None:
         super().__init__(column, path)
         self._whole = whole
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _JsonPlace] = {}
         others = {name for own, names in seconds.items() if own[:-1] == path for name in names}
         types = {field.name: field.type for field in column}
         for name in types:
@@ -128,7 +128,7 @@ class _Object(_Node):
                 (msgspec.json.encode(one), _node(types[one], (*path, one), whole, seconds, len(names) > 1))
                 for one in names
             ]
-            self._places[name.lower() if whole else name] = _Place(columns[0][0], columns)
+            self._places[name.lower() if whole else name] = _JsonPlace(columns[0][0], columns)
 
     def write(self, raw: bytes, repeated: bool) -> bytes:
         if raw == b"null":
@@ -157,7 +157,7 @@ class _Object(_Node):
         return b"{%s}" % b",".join([b"%s:%s" % pair for pair in written.items()])
 
 
-def _first_that_fits(place: _Place, raw: bytes, repeated: bool) -> tuple[bytes, bytes]:
+def _first_that_fits(place: _JsonPlace, raw: bytes, repeated: bool) -> tuple[bytes, bytes]:
     for key, node in place.columns[:-1]:
         try:
             return key, node.write(raw, repeated)

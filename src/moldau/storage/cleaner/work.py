@@ -130,7 +130,7 @@ class Rewriting:
         cleaned = Segment(self._disk, self.folder, self.base_offset, self._config, file_suffix=CLEANED_SUFFIX)
         cleaned.create(self._now_ms, 0)
         try:
-            waiting = _Waiting(cleaned)
+            waiting = _GatheredBatches(cleaned)
             for source in self.group:
                 for header, batch in _batches(source):
                     kept = self._filter.filter(header, batch)
@@ -148,7 +148,7 @@ class Rewriting:
         self._disk.sync_dir(self.folder)
 
 
-class _Waiting:
+class _GatheredBatches:
     """Batches for a segment, collected so that many are written together."""
 
     def __init__(self, segment: Segment) -> None:

@@ -26,7 +26,7 @@ EPOCHS_A_STEP: Final = 250
 """Number of a segment's leader epochs that are changed without a break. It takes some milliseconds."""
 
 
-class _Range(NamedTuple):
+class _OffsetRange(NamedTuple):
     """A finished segment within an epoch: its first and last offset, and its precedence over a segment with
     the same range."""
 
@@ -54,10 +54,10 @@ class _EpochState:
         self.members: set[UUID] = set()
         self.starts: list[int] = []
         self.ends: list[int] = []
-        self.referenced: list[_Range] = []
-        self.covered: dict[UUID, _Range] = {}
+        self.referenced: list[_OffsetRange] = []
+        self.covered: dict[UUID, _OffsetRange] = {}
 
-    def insert(self, new: _Range) -> None:
+    def insert(self, new: _OffsetRange) -> None:
         """Add a finished segment. It is read unless another segment covers it, and it may cover other
         segments."""
         floor = bisect_right(self.starts, new.start) - 1
@@ -150,7 +150,7 @@ class SegmentCache:
                 state = self._epochs[epoch] = _EpochState()
             state.members.add(id)
             if finished:
-                state.insert(_Range(start, end, metadata.event_timestamp_ms, id))
+                state.insert(_OffsetRange(start, end, metadata.event_timestamp_ms, id))
                 self.raise_highest(epoch, end)
 
     def raise_highest(self, epoch: int, offset: int) -> None:

@@ -20,7 +20,7 @@ PIECE_BYTES: Final = 256 * 1024
 SEGMENTS_A_TURN: Final = 200
 
 
-class _Part(NamedTuple):
+class _SearchPart(NamedTuple):
     """A segment and its valid offsets ``[start, end)``."""
 
     segment: RemoteLogSegmentMetadata
@@ -102,19 +102,21 @@ class RemoteOffsetSearch:
                 break
         return best
 
-    async def _parts(self, wanted: RemoteRange, offset: int) -> AsyncIterator[_Part]:
+    async def _parts(self, wanted: RemoteRange, offset: int) -> AsyncIterator[_SearchPart]:
         """The segments of the range in order, found in the metadata alone."""
         count = 0
         while offset < wanted.end_offset:
             segment = segment_at(self._reader.metadata, wanted, offset)
             end = wanted.bound_at(offset, segment)
-            yield _Part(segment, offset, end)
+            yield _SearchPart(segment, offset, end)
             offset = end
             count += 1
             if not count % SEGMENTS_A_TURN:
                 await asyncio.sleep(0)
 
-    async def _in_segment(self, part: _Part, timestamp_ms: int, lookup: RecordLookup) -> FoundOffset | None:
+    async def _in_segment(
+        self, part: _SearchPart, timestamp_ms: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
         reader, segment = self._reader, part.segment
         position = await reader.indexes.lookup_timestamp(segment, timestamp_ms, part.start)
         size_bytes = PIECE_BYTES
@@ -143,5 +145,5 @@ class RemoteOffsetSearch:
         return None
 
     @staticmethod
-    def _as_found(part: _Part, offset: int, timestamp_ms: int, epoch: int) -> FoundOffset | None:
+    def _as_found(part: _SearchPart, offset: int, timestamp_ms: int, epoch: int) -> FoundOffset | None:
         return FoundOffset(offset, timestamp_ms, epoch) if offset < part.end else None

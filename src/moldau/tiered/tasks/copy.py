@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _CopyAttempt:
     """A copy in progress. After a failure the same copy continues. Therefore a stored segment is not stored
     again under another id."""
 
@@ -41,7 +41,7 @@ class CopyTask:
     def __init__(self, context: RemoteTaskContext, partition: TaskPartition) -> None:
         self._context = context
         self._partition = partition
-        self._attempt: _Attempt | None = None
+        self._attempt: _CopyAttempt | None = None
         self._gauges = context.meters.gauges(partition.partition.topic, partition.partition.partition)
 
     async def run(self) -> None:
@@ -121,7 +121,7 @@ class CopyTask:
             extra={"segment": str(metadata.id), "start": metadata.start_offset, "end": metadata.end_offset},
         )
 
-    def _new_attempt(self, log: PartitionLog, closed: ClosedSegment) -> _Attempt:
+    def _new_attempt(self, log: PartitionLog, closed: ClosedSegment) -> _CopyAttempt:
         context, segment = self._context, closed.segment
         segment_id = RemoteLogSegmentId.of(self._partition.partition, context.machine.entropy.uuid4())
         context.being_copied.add(segment_id.id)
@@ -137,14 +137,14 @@ class CopyTask:
             leader_epochs=epochs_of(log, closed),
             txn_index_empty=not len(segment.transaction_index),
         )
-        return _Attempt(closed, metadata)
+        return _CopyAttempt(closed, metadata)
 
-    async def _record(self, attempt: _Attempt) -> None:
+    async def _record(self, attempt: _CopyAttempt) -> None:
         if not attempt.is_recorded:
             await self._context.metadata.add_remote_log_segment_metadata(attempt.metadata)
             attempt.is_recorded = True
 
-    async def _store(self, log: PartitionLog, attempt: _Attempt) -> None:
+    async def _store(self, log: PartitionLog, attempt: _CopyAttempt) -> None:
         context, machine = self._context, self._context.machine
         try:
             data = await machine.workers.run(read_segment, machine.disk, log, attempt.closed)

@@ -4,7 +4,7 @@ uses."""
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from moldau.coordinators.groups.directory import TopicDirectory
+from moldau.coordinators.topic_directory import TopicDirectory
 from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,

@@ -13,7 +13,7 @@ from moldau.coordinators.diskless.calls.commit_parts import CommitParts, PartRes
 from moldau.runtime import ErrorCode, KafkaError
 
 
-class _Part(NamedTuple):
+class _GatheredPart(NamedTuple):
     coordinator_id: int
     call: CommitFileCall
     answer: "asyncio.Future[CommitFileResult]"
@@ -29,7 +29,7 @@ class GatheredCommits:
     ) -> None:
         self._send_one = send_one
         self._send_parts = send_parts
-        self._gathered: dict[tuple[int, str], list[_Part]] = {}
+        self._gathered: dict[tuple[int, str], list[_GatheredPart]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def commit(
@@ -42,7 +42,7 @@ class GatheredCommits:
         if key not in self._gathered:
             self._gathered[key] = []
             loop.call_soon(self._send, key)
-        self._gathered[key].append(_Part(coordinator_id, call, answer))
+        self._gathered[key].append(_GatheredPart(coordinator_id, call, answer))
         return answer
 
     def _send(self, key: tuple[int, str]) -> None:
@@ -51,7 +51,7 @@ class GatheredCommits:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, parts: "Sequence[_Part]") -> None:
+    async def _answer(self, parts: "Sequence[_GatheredPart]") -> None:
         if len(parts) > 1:
             results: dict[int, CommitFileResult | Exception] = {}
             try:
@@ -67,7 +67,7 @@ class GatheredCommits:
         # An older broker gets each part in a separate request.
         await asyncio.gather(*(self._answer_one(part) for part in parts if not part.answer.done()))
 
-    async def _answer_one(self, part: "_Part") -> None:
+    async def _answer_one(self, part: "_GatheredPart") -> None:
         result: CommitFileResult | Exception
         try:
             result = await self._send_one(part.coordinator_id, part.call)

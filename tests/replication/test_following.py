@@ -10,6 +10,8 @@ from typing import ParamSpec, TypeVar
 import pytest
 from replica_files import Replicas, batch
 
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
 from moldau.replication.classic_partition import ACKS_ALL
 from moldau.replication.core.policy import FSYNCED, WRITTEN, ReplicaPolicy
 from moldau.replication.partition import AppendOutcome, ReadOutcome
@@ -303,5 +305,34 @@ def test_a_record_behind_a_cut_is_synced(tmp_path: pathlib.Path) -> None:
         await pair.fetch(1)
         await pair.settled()
         assert (pair.end(1), pair.partitions[1].following.acknowledged_offset()) == (1, 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_begins_with_the_batch_in_which_the_log_of_its_leader_begins(
+    tmp_path: pathlib.Path,
+) -> None:
+    """DeleteRecords may move the start of a log into a batch, which the leader sends as a whole."""
+
+    async def scenario() -> None:
+        pair = Replicas(tmp_path)
+        pair.lead(1, 3)
+        three = build_batch([Record(number, 1_700_000_000_000, b"k", b"v", ()) for number in range(3)])
+        pair.partitions[1].append(memoryview(three), required_acks=1, timeout_ms=60_000)
+        await pair.fetch(2)
+        await pair.fetch(2)
+        content = pair.content(1)
+        assert await pair.partitions[1].delete_records(2) == 2
+        following = pair.partitions[2].following
+        assert not following.begins_inside(content)
+        await following.start_over(3, 2)
+        assert following.begins_inside(content)
+        with pytest.raises(KafkaError):
+            following.append(3, content, high_watermark=3, log_start_offset=2)
+        await following.begin_with(3, content, high_watermark=3, log_start_offset=2)
+        log = pair.partitions[2].log
+        assert (log.log_start_offset, log.log_end_offset) == (2, 3)
+        assert b"".join(log.read(2, 1 << 20).views) == content
+        assert pair.partitions[2].high_watermark == 3
 
     asyncio.run(scenario())

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from moldau.records.batch import iter_headers
 from moldau.replication.appending.group_commit import GroupCommit
 from moldau.replication.core.replica import FetchPosition, FollowerReplica, IllegalMoveError, Replica
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -23,8 +24,8 @@ class Following:
     following methods, with the leader epoch of that position. It calls :meth:`truncate` if the answer has a
     diverging epoch, and :meth:`start_over` if the leader's log begins after the end of this log. It calls
     :meth:`begin_behind_remote` if only the local part of the leader's log begins there, and
-    :meth:`begin_at_snapshot` if the answer names a snapshot. Otherwise it calls :meth:`append`. If the epoch
-    has changed, the methods raise ``KafkaError``.
+    :meth:`begin_at_snapshot` if the answer names a snapshot. Otherwise it calls :meth:`append`, or
+    :meth:`begin_with` if :meth:`begins_inside`. If the epoch has changed, the methods raise ``KafkaError``.
     """
 
     def __init__(
@@ -91,6 +92,28 @@ class Following:
         if self._commit is not None and info.size_bytes:
             self._commit.plan()
         return info
+
+    def begins_inside(self, batches: bytes | memoryview) -> bool:
+        """Whether the log is empty, and its first offset is inside the first of the fetched batches.
+
+        DeleteRecords may move the start of the leader's log into a batch. A follower that starts over there
+        gets the whole batch.
+        """
+        log = self._log
+        if self._snapshots is not None or log.local_log_start_offset != log.log_end_offset:
+            return False
+        first = next((header for _, header in iter_headers(memoryview(batches))), None)
+        return first is not None and first.base_offset < log.log_end_offset <= first.last_offset
+
+    async def begin_with(
+        self, leader_epoch: int, batches: bytes, *, high_watermark: int, log_start_offset: int
+    ) -> None:
+        """Start the empty log over at the first of the fetched batches, and append them as :meth:`append`
+        does."""
+        follower = self._follower(leader_epoch)
+        first = next(header for _, header in iter_headers(memoryview(batches)))
+        await self._cut(follower, self._log.truncate_fully_and_start_at(first.base_offset))
+        self.append(leader_epoch, batches, high_watermark=high_watermark, log_start_offset=log_start_offset)
 
     async def truncate(self, leader_epoch: int, diverging_epoch: int, end_offset: int) -> int:
         """Truncate the log at the diverging epoch in the leader's answer; return the new end."""

@@ -328,12 +328,12 @@ class ReplicaFetcher:
             return 0
         records = row.records
         assert records is None or isinstance(records, bytes | memoryview)
-        info = following.append(
-            sent.leader_epoch,
-            records or b"",
-            high_watermark=row.high_watermark,
-            log_start_offset=row.log_start_offset,
-        )
+        offsets = {"high_watermark": row.high_watermark, "log_start_offset": row.log_start_offset}
+        if records and following.begins_inside(records):
+            begin = partial(following.begin_with, sent.leader_epoch, bytes(records), **offsets)
+            self._hold(followed, begin)
+            return 0
+        info = following.append(sent.leader_epoch, records or b"", **offsets)
         followed.failures = 0
         self._brokers.fetched(info.size_bytes)
         if info.size_bytes and self._quota.is_throttled(partition.topic, key.partition):

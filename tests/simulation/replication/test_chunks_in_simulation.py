@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from moldau.chunks import hand_overs
 from moldau.replication.appending.freezing import AppendFreeze
 from moldau.simulation.chunks.story import ChunkStory
 from moldau.simulation.cluster import replication_stories
@@ -53,12 +52,7 @@ def border_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ChunkStore, "carve", short)
 
 
-def state_not_handed_over(patch: pytest.MonkeyPatch) -> None:
-    """The next chunk begins without the producers of the one before."""
-    patch.setattr(hand_overs, "decode_producers", lambda content: [])
-
-
-FLAWS = [(freeze_forgotten, 0), (border_too_early, 0), (state_not_handed_over, 8)]
+FLAWS = [(freeze_forgotten, 0), (border_too_early, 0)]
 """Each flaw with a seed that detects it soon."""
 
 

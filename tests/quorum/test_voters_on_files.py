@@ -42,7 +42,7 @@ def driver_of(
     folder: Path, machine: Machine, own: Voter, static: VoterSet | None = None
 ) -> tuple[SnapshotLog, QuorumDriver]:
     path = str(folder / "__cluster_metadata-0")
-    log, voters = SnapshotLog.open(machine, path, PARTITION), static or VoterSet([])
+    log, voters = SnapshotLog.open(machine, path, PARTITION), VoterSet([]) if static is None else static
     store = QuorumStateStore(machine.disk, path, voters)
     driver = QuorumDriver(
         machine, log, identity=QuorumIdentity(own.key, voters, Membership(own)), state_store=store

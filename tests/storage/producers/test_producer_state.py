@@ -31,7 +31,7 @@ class Partition:
     """A log in which only the producer state is real."""
 
     def __init__(self, state: ProducerState | None = None) -> None:
-        self.state = state or ProducerState(expiration_ms=DAY_MS)
+        self.state = ProducerState(expiration_ms=DAY_MS) if state is None else state
 
     def produce(
         self, header: BatchHeader, timestamp: int = 100, *, from_client: bool = True

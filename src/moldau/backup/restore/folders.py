@@ -122,7 +122,8 @@ class NewCluster:
                 some = records[start : start + RECORDS_A_TURN]
                 writer.append([encode_record(each, version) for each in some])
             await writer.freeze()
-            store = QuorumStateStore(machine.disk, folder, self.static_voters or VoterSet(()))
+            static = VoterSet(()) if self.static_voters is None else self.static_voters
+            store = QuorumStateStore(machine.disk, folder, static)
             store.write(ElectionState(epoch=end.epoch), is_static=not voters)
 
     def finish(self, machine: Machine) -> None:

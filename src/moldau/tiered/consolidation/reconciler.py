@@ -117,7 +117,7 @@ class SegmentReconciler:
         self._storage = storage
         self.events = events
         self._metadata_partition = metadata_partition
-        self._gate = gate or DeletionGate()
+        self._gate = DeletionGate() if gate is None else gate
         self._meters = meters or TieredMeters(Meters())
 
     async def reconcile(self, led: LedPartition, own: Collection[UUID]) -> ConsolidationStatus:

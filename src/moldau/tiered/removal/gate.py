@@ -42,7 +42,8 @@ class DeletionGate:
         self._waiting: dict[UUID, _Wait] = {}
         """In the order of the last questions."""
 
-    def __len__(self) -> int:
+    @property
+    def remembered_count(self) -> int:
         """Number of segments that are remembered."""
         return len(self._waiting)
 

@@ -4,6 +4,7 @@ invariants."""
 import heapq
 import random
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,15 +41,21 @@ class Invariants:
         self.leaders: dict[int, int] = {}
         self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
         self.committed: list[Entry] = []
+        self.committed_in: list[int] = []
+        """The epoch in which each of these records was committed. It never decreases."""
         self.high_watermarks: dict[tuple[int, int], int] = {}
 
     def one_leader_per_epoch(self, epoch: int, node_id: int) -> None:
         assert self.leaders.setdefault(epoch, node_id) == node_id, f"two leaders in epoch {epoch}"
 
-    def leader_has_all_committed(self, node: "Node") -> None:
-        log = node.log
-        assert log.log_end.offset >= len(self.committed), f"leader {node.id} lacks committed records"
-        assert log.entries[: len(self.committed) - log.start] == self.committed[log.start :]
+    def leader_has_all_committed(self, node: "Node", epoch: int) -> None:
+        """Leader completeness: the log has the records that were committed in earlier epochs.
+
+        A candidate may get its last vote when a leader of a later epoch has committed records already.
+        """
+        log, end = node.log, bisect_left(self.committed_in, epoch)
+        assert log.log_end.offset >= end, f"leader {node.id} lacks committed records"
+        assert log.entries[: end - log.start] == self.committed[log.start : end]
 
     def one_voter_of_difference(self, before: VoterSet, after: VoterSet) -> None:
         known, new = {voter.key for voter in before}, {voter.key for voter in after}
@@ -65,13 +72,14 @@ class Invariants:
         known = self.votes.setdefault((voter, epoch), candidate)
         assert known == candidate, f"voter {voter} voted for {known} and {candidate} in epoch {epoch}"
 
-    def committed_never_changes(self, start: int, entries: list[Entry]) -> None:
+    def committed_never_changes(self, start: int, entries: list[Entry], epoch: int) -> None:
         for offset, entry in enumerate(entries, start):
             if offset < len(self.committed):
                 assert self.committed[offset] == entry, f"committed record {offset} changed"
             else:
                 assert offset == len(self.committed)
                 self.committed.append(entry)
+                self.committed_in.append(epoch)
 
     def high_watermark_is_monotone(self, node: "Node") -> None:
         role = node.core.role
@@ -276,7 +284,7 @@ class Cluster:
                 self._reply(node, request_id, _replace(response, data=data))
             case fx.BecameLeader(epoch, epoch_start_offset):
                 self.invariants.one_leader_per_epoch(epoch, node.id)
-                self.invariants.leader_has_all_committed(node)
+                self.invariants.leader_has_all_committed(node, epoch)
                 assert epoch_start_offset == node.log.log_end.offset
             case fx.CommitAdvanced(offset):
                 self._commit(node, offset)
@@ -323,7 +331,7 @@ class Cluster:
             if node.life == life and node.is_up:
                 node.flush_generation += 1
                 node.log.begin_at(snapshot_id, content)
-                self.invariants.committed_never_changes(0, list(content))
+                self.invariants.committed_never_changes(0, list(content), node.core.epoch)
                 node.applied = list(content)
                 self.step(node, ev.SnapshotInstalled(snapshot_id))
 
@@ -347,7 +355,7 @@ class Cluster:
             return
         entries = node.log.entries[start - node.log.start : offset - node.log.start]
         assert len(entries) == offset - start, "committed beyond the log"
-        self.invariants.committed_never_changes(start, entries)
+        self.invariants.committed_never_changes(start, entries, node.core.epoch)
         node.applied.extend(entries)
 
     # The network

@@ -92,6 +92,11 @@ def test_invariants_hold_in_every_history(first_seed: int) -> None:
             raise
 
 
+def test_a_late_leader_of_an_earlier_epoch_need_not_have_later_records() -> None:
+    """In this history the last vote of epoch 2 arrives when the leader of epoch 3 has committed."""
+    simulate(28070)
+
+
 def test_one_seed_is_one_history() -> None:
     first, second = simulate(7), simulate(7)
     assert first.invariants.committed == second.invariants.committed

@@ -10,7 +10,9 @@ from typing import cast
 import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until_room
 
+from moldau.coordinators.diskless.calls import MAX_FILE_BATCHES
 from moldau.diskless.wal import parse_object
+from moldau.diskless.writing.filling import BATCHES_MAX
 from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.wal_file import FileShare
@@ -219,6 +221,24 @@ def test_objects_are_not_larger_than_the_bound_and_a_huge_batch_has_its_own() ->
         assert len(bench.stored(key())) == 42
         assert bench.count("FilesClosedPerSec", reason="full") >= 4
 
+    run_in_virtual_time(story)
+
+
+def test_an_object_has_a_limited_number_of_batches() -> None:
+    """The coordinator decides on all batches of an object in one step, and refuses objects of very many."""
+
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine, settings=WriterSettings(commit_interval_ms=60_000, retries=QUICK))
+        answers = [bench.append(key()) for _ in range(BATCHES_MAX + 1)]
+        await answers[0]
+        (name,) = bench.objects()
+        content = bench.memory._objects[name][0]
+        assert sum(1 for _ in parse_object(content, len(content)).batches()) == BATCHES_MAX
+        assert bench.count("FilesClosedPerSec", reason="full") == 1
+        await bench.writer.close()
+        assert (await wait(answers[-1])).error is ErrorCode.none
+
+    assert BATCHES_MAX < MAX_FILE_BATCHES
     run_in_virtual_time(story)
 
 

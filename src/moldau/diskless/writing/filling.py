@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.diskless.writing.buffer import LARGE_SHARE, ClosePolicy, CloseReason, WalBuffer
 from moldau.diskless.writing.memory import WriterMemory
@@ -13,7 +13,12 @@ from moldau.diskless.writing.writer_settings import WriterSettings
 from moldau.records import BatchHeader
 from moldau.replication.partition import PartitionKey
 
-__all__ = ["ClosedBuffer", "FillingBuffer", "HeldBytes"]
+__all__ = ["BATCHES_MAX", "ClosedBuffer", "FillingBuffer", "HeldBytes"]
+
+BATCHES_MAX: Final = 4_000
+"""Maximum number of batches in an object. A coordinator decides on them in one turn of its event loop, some
+10 to 20 microseconds each. It refuses objects of more than ``MAX_FILE_BATCHES`` batches.
+"""
 
 
 @dataclass(slots=True)
@@ -94,7 +99,7 @@ class FillingBuffer:
         self._held.size_bytes += size
         self._waiters.add(waiter)
         self._last_arrival_s = now
-        if max_bytes - buffer.size_bytes < size:
+        if max_bytes - buffer.size_bytes < size or len(buffer.batches) == BATCHES_MAX:
             # Another batch of this size does not fit into the buffer. Therefore close it now instead of
             # waiting for such a batch.
             self.close(CloseReason.FULL)

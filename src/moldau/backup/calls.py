@@ -12,7 +12,8 @@ __all__ = ["SAVE_LOGS", "LogSaving", "LogToSave", "LogsToSave", "SavedLog"]
 
 
 class LogToSave(NamedTuple):
-    """A log, with the end of its part in the last complete cut. The fields are those of the request."""
+    """A log, and the end of the part of it that is in the last complete cut. The fields are those of the
+    request."""
 
     log_id: LogId
     leader_epoch: int
@@ -22,15 +23,16 @@ class LogToSave(NamedTuple):
 
 
 class LogsToSave(NamedTuple):
-    """Logs that one broker leads, and the prefix for the keys of the objects to store."""
+    """Logs that one broker leads, and a prefix for the keys of the objects that the broker stores."""
 
     object_key: str
     rounds: int
     """The number of times that the caller has already saved all logs."""
     logs: Sequence[LogToSave]
-    """Empty for a broker that leads none of the logs. Such a request only informs the broker of the round."""
+    """Empty for a broker that leads none of the logs. Such a request only tells the broker that a new round
+    begins."""
     maker: str = ""
-    """A unique name of the caller. The caller gets a new name whenever its count of rounds begins again."""
+    """A unique name of the caller. The caller takes a new name whenever it counts its rounds from 0 again."""
 
 
 class SavedLog(NamedTuple):

@@ -52,8 +52,8 @@ STEPS: Final = tuple(
     tuple(topic.name for topic in STATE_TOPICS.values() if topic.saved_in_step == step)
     for step in sorted({topic.saved_in_step for topic in STATE_TOPICS.values()})
 )
-"""The topics that a cut contains, in the order in which they are read. All partitions of a step are read
-before the partitions of the next step."""
+"""The topics that a cut contains, in the order in which they are read. All partitions of the topics in one
+step are read before the next step begins."""
 
 FORMAT: Final = 1
 _TIME_DIGITS: Final = 13
@@ -64,7 +64,7 @@ class BrokenCutError(ValueError):
 
 
 class ObjectPart(NamedTuple):
-    """A range of an object, and the CRC-32C of its bytes."""
+    """A range of bytes in an object, and the CRC-32C of these bytes."""
 
     object_key: str
     byte_offset: int
@@ -73,13 +73,14 @@ class ObjectPart(NamedTuple):
 
 
 class LogPiece(NamedTuple):
-    """Consecutive records of a log, or a range of one of its snapshots."""
+    """Consecutive records of a log, or a range of bytes in one of its snapshots."""
 
     part: ObjectPart
     base_offset: int
-    """Offset of the first record. For a snapshot, it is the position of the range in the snapshot's file."""
+    """Offset of the first record. For a snapshot, it is the position of the first byte in the snapshot's
+    file."""
     end_offset: int
-    """Offset after the last record, or the end offset of the snapshot."""
+    """Offset after the last record. For a snapshot, it is the end offset of the snapshot."""
     epoch: int
     """Leader epoch of the last record, or the epoch of the snapshot."""
     is_snapshot: bool = False
@@ -94,8 +95,8 @@ class LogId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogPieces:
-    """The pieces of a log in order. The pieces of a snapshot come first, if there is a snapshot. The pieces
-    of records follow."""
+    """The pieces of a log in order. If the log has a snapshot, the pieces of the snapshot come first, and the
+    pieces of records follow."""
 
     topic: str
     pieces: tuple[LogPiece, ...] = ()
@@ -114,8 +115,8 @@ class LogPieces:
         return sum(piece.part.size_bytes for piece in self.pieces)
 
     def extended(self, pieces: Sequence[LogPiece], from_offset: int) -> "LogPieces":
-        """Replace the records from an offset on. Compaction may have removed the first of them, so the new
-        pieces may begin later."""
+        """Replace the records from an offset on. Compaction may have removed the first of these records. The
+        new pieces may therefore begin at a later offset."""
         kept = (each for each in self.pieces if each.is_snapshot or each.base_offset < from_offset)
         return replace(self, pieces=(*kept, *pieces))
 
@@ -135,11 +136,11 @@ class ClusterCut:
 
     cluster_id: str
     created_ms: int
-    """Time before the first log was read. It is from the clock of the broker that made the cut."""
+    """Time before the first log was read, by the clock of the broker that made the cut."""
     generation: int = 0
     """Number of restores of the cluster before this cut."""
     number: int = 0
-    """One more than the number of the previous cut, which this cut continues."""
+    """One more than the number of the previous cut. This cut continues the previous cut."""
     metadata: ObjectPart
     """Values of the records from which the metadata image can be built (``image_records.to_records``)."""
     metadata_offset: int

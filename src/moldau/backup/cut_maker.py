@@ -1,4 +1,4 @@
-"""Makes cuts: requests the leaders of all logs to save them, in the order of a cut, and stores the cut."""
+"""Makes cuts: asks the leaders of all logs to save the logs, in the order of a cut, and stores the cut."""
 
 import asyncio
 from collections import defaultdict
@@ -30,12 +30,12 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 __all__ = ["BackupCluster", "CutMaker", "CutSettings"]
 
 _NEWS_TIMEOUT_S: Final = 5.0
-"""Time-out of a call to a broker that leads no log. A cut does not wait longer for such a broker."""
+"""Timeout of a call to a broker that leads no log. A cut does not wait longer for such a broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutSettings:
-    """The interval of cuts, and their retention."""
+    """The interval between cuts, and their retention."""
 
     interval_ms: int
     retention_ms: int
@@ -44,7 +44,7 @@ class CutSettings:
 
 
 class BackupCluster(Protocol):
-    """The part of the cluster that the maker of cuts uses."""
+    """The functions of the cluster that :class:`CutMaker` uses."""
 
     @property
     def cluster_id(self) -> str: ...
@@ -54,7 +54,7 @@ class BackupCluster(Protocol):
 
     @property
     def generation(self) -> int:
-        """The number of restores of the cluster so far."""
+        """The number of times that the cluster was restored."""
         ...
 
     @property
@@ -65,15 +65,15 @@ class BackupCluster(Protocol):
         ...
 
     def is_maker(self) -> bool:
-        """Whether this broker makes the cluster's cuts now."""
+        """Whether this broker is the one that makes the cluster's cuts now."""
         ...
 
     async def save_logs(self, broker_id: int, wanted: LogsToSave) -> Sequence[SavedLog]:
-        """Request the leader of logs, which may be this broker, to save them. Raises ``KafkaError``."""
+        """Ask the leader of logs, which may be this broker, to save the logs. Raises ``KafkaError``."""
         ...
 
     def until_current(self) -> Awaitable[None]:
-        """Return when this broker's image has every record that was committed at the time of the call."""
+        """Wait until this broker's image has every record that was committed at the time of the call."""
         ...
 
 
@@ -119,21 +119,23 @@ class CutMaker:
         return (asyncio.get_running_loop().time() - self._current_at) * 1000
 
     async def run_once(self) -> None:
-        """Make a cut if this broker is the maker. Raises ``StorageError`` and ``KafkaError``."""
+        """Make a cut if this broker is the one that makes cuts. Raises ``StorageError`` and
+        ``KafkaError``."""
         if not self._cluster.is_maker():
             self._ledger = self._image = self._current_at = None
             self._encoder = ImageEncoder()
             return
         begun_at, created_ms = asyncio.get_running_loop().time(), self._clock.now_ms()
         if self._current_at is None:
-            # The saved parts of older states are unknown, so all records are treated as new.
+            # It is not known which records of older states were saved. All records are therefore treated as
+            # new.
             self._current_at = begun_at
         try:
             if self._ledger is None:
                 self._ledger = await self._begin()
             cut = await self._new_cut(self._ledger, created_ms)
             if cut is not None:
-                # After this point the cut may be in the store, even if the store answers with an error.
+                # From here on the cut may be in the store, even if the store returns an error.
                 self._round_keys = set()
                 await self._stored.store(cut, self._cluster.broker_id, self._unique())
                 self._ledger.complete(cut)
@@ -149,7 +151,7 @@ class CutMaker:
             await self._stored.delete_old(cut, settings.retention_ms)
 
     async def _abandon(self, error: BaseException) -> None:
-        """Discard the cut in progress, and delete the objects that were stored for it."""
+        """Discard the unfinished cut, and delete the objects that were stored for it."""
         self.last_error = str(error) or type(error).__name__
         self._failures.mark()
         if self._ledger is not None:
@@ -158,10 +160,11 @@ class CutMaker:
             await self._storage.delete(self._round_keys)
 
     async def _begin(self) -> Ledger:
-        """Continue the newest cut of this generation.
+        """Continue from the newest cut of this generation.
 
-        Restored logs are saved from their start, because a later cut of the old cluster may have other
-        records. A cluster that has lost metadata since the newest cut must not continue.
+        The logs of a restored cluster are saved again from their start, because a later cut of the old
+        cluster may have other records at the same offsets. A cluster that has lost metadata since the newest
+        cut must not continue from that cut.
         """
         found = await self._stored.newest()
         await self._cluster.until_current()
@@ -179,7 +182,7 @@ class CutMaker:
         return Ledger(found.cut, self._unique())
 
     async def _new_cut(self, ledger: Ledger, created_ms: int) -> ClusterCut | None:
-        """Read all logs and the metadata; None when nothing has changed since the newest cut."""
+        """Read all logs and the metadata. Returns None when nothing has changed since the newest cut."""
         cluster = self._cluster
         key = new_key(DATA_FOLDER, created_ms, cluster.broker_id, self._unique())
         self._round_keys = set()
@@ -224,7 +227,7 @@ class CutMaker:
         return image.provenance.offset == known.provenance.offset or image == known
 
     async def _tell_others(self, ledger: Ledger, key: str) -> None:
-        """Inform brokers that lead no log of the round. A broker that is not informed deletes nothing."""
+        """Tell the brokers that lead no log about the round. A broker that was not told deletes nothing."""
         cluster = self._cluster
         leaders = {log.leader_id for topics in STEPS for log in _led_logs(cluster.image, topics)}
         others = [each.broker_id for each in cluster.image.active_brokers() if each.broker_id not in leaders]
@@ -233,7 +236,7 @@ class CutMaker:
         await asyncio.gather(*calls, return_exceptions=True)
 
     async def _save_step(self, ledger: Ledger, logs: Sequence[LedLog], key: str) -> None:
-        """Save logs at all their leaders."""
+        """Ask all leaders to save their logs."""
         by_leader: dict[int, list[LedLog]] = defaultdict(list)
         for log in logs:
             by_leader[log.leader_id].append(log)
@@ -281,7 +284,7 @@ def _led_logs(image: MetadataImage, topics: Sequence[str]) -> list[LedLog]:
 
 
 def _check(existing: Sequence[LogId], logs: Mapping[LogId, LogPieces]) -> None:
-    """Raise ``KafkaError`` for a cut that could not be restored."""
+    """Raise ``KafkaError`` if the cluster could not be restored from this cut."""
     for log_id in existing:
         log = logs.get(log_id)
         if log is None:

@@ -1,5 +1,5 @@
-"""The object of a cut that contains the metadata image: record batches with the records that build the
-image."""
+"""The object of a cut that contains the metadata image. It consists of record batches with the records that
+build the image."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,15 +38,15 @@ class ImageEncoder:
         self._blocks: dict[object, _Block] = {}
 
     async def encode(self, image: MetadataImage) -> bytes:
-        """Record batches that build the image. Other tasks of the event loop run between them."""
+        """Record batches that build the image. The event loop can run other tasks between two batches."""
         if image.metadata_version != self._version:
             self._version, self._blocks = image.metadata_version, {}
         content = bytearray(self._encoded(records_before_topics(image)))
         blocks: dict[object, _Block] = {}
         for key, source, records in _sources(image):
             block = self._blocks.get(key)
-            # Unchanged entries are the same objects. Python compares objects by identity first, so this is
-            # fast.
+            # An unchanged entry is still the same object. Python compares objects by identity first, so this
+            # comparison is fast.
             if block is None or not (block.source is source or block.source == source):
                 block = _Block(source, self._encoded(records()))
                 await asyncio.sleep(0)
@@ -89,13 +89,14 @@ def _records_of(topics: Mapping[str, Topic]) -> Iterator[Message]:
 
 
 def _batch(values: Sequence[bytes]) -> bytes:
-    """A batch that begins at offset 0, because only the order of the batches matters."""
+    """A batch that begins at offset 0. Only the order of the batches matters, so every batch may begin
+    there."""
     records = [Record(number, 0, None, value) for number, value in enumerate(values)]
     return build_batch(records, compression=Compression.ZSTD)
 
 
 def decode_image(content: memoryview) -> list[Message]:
-    """The records of an image. Raises ``KafkaError(corrupt_message)``, and ``MetadataError`` for a record
+    """The records of an image. Raises ``KafkaError(corrupt_message)``. Raises ``MetadataError`` for a record
     that this version does not support."""
     found: list[Message] = []
     for position, header in iter_headers(content):

@@ -1,4 +1,5 @@
-"""The state of the saved logs at the maker of cuts, and its next requests. Pure."""
+"""Tracks which parts of the logs are saved, and which parts a broker must save next. The broker that makes
+the cuts uses it. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -10,8 +11,8 @@ from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 __all__ = ["LedLog", "Ledger"]
 
 PIECES_MAX: Final = 16
-"""The maximum number of pieces of a log. When it is reached, the last pieces are stored again as one piece.
-"""
+"""The maximum number of pieces of a log. When a log reaches it, its last pieces are stored again as one
+piece."""
 
 
 class LedLog(NamedTuple):
@@ -24,14 +25,14 @@ class LedLog(NamedTuple):
 
 
 class Ledger:
-    """The logs of the newest complete cut, and the changes of the cut that is being made.
+    """The logs of the newest complete cut, and the changes by the unfinished cut.
 
-    A cut is complete when its object is stored (:meth:`complete`). Until then no record is treated as saved.
-    After a failure :meth:`abandon` discards the changes.
+    A cut is complete when its object is stored (:meth:`complete`). Until then none of its records counts as
+    saved. After a failure :meth:`abandon` discards the changes.
     """
 
     def __init__(self, newest: ClusterCut | None, name: str = "") -> None:
-        """``name`` must be new for each ledger, because each ledger counts its rounds from 0 on."""
+        """``name`` must differ between ledgers, because each ledger counts its rounds from 0."""
         self.name = name
         self.newest = newest
         self._logs = {} if newest is None else dict(newest.logs)
@@ -41,7 +42,7 @@ class Ledger:
         """How often all logs were saved."""
 
     def request(self, log: LedLog) -> LogToSave:
-        """The request to the leader of a log."""
+        """The part of a request to a leader that asks for one log."""
         saved = self._logs.get(log.log_id)
         if saved is None:
             return LogToSave(log.log_id, log.leader_epoch)
@@ -52,7 +53,7 @@ class Ledger:
         return LogToSave(log.log_id, log.leader_epoch, saved.end_offset, saved.epoch, from_offset)
 
     def saved(self, topic: str, answer: SavedLog) -> None:
-        """Record the pieces that a leader has stored."""
+        """Add the pieces that a leader has stored."""
         known = self._logs.get(answer.log_id)
         if answer.begins_anew:
             if known is None or known.pieces or answer.pieces:
@@ -61,12 +62,12 @@ class Ledger:
             self._changed[answer.log_id] = known.extended(answer.pieces, self._asked_from[answer.log_id])
 
     def logs(self, existing: Iterable[LogId]) -> dict[LogId, LogPieces]:
-        """The logs of the cut that is being made, without logs that no longer exist."""
+        """The logs of the unfinished cut, without logs that no longer exist."""
         now = {**self._logs, **self._changed}
         return {log_id: now[log_id] for log_id in existing if log_id in now}
 
     def complete(self, cut: ClusterCut) -> None:
-        """Record that the object of a cut is stored."""
+        """Make the unfinished cut the newest complete cut, because its object is stored."""
         self.newest, self._logs, self._changed = cut, dict(cut.logs), {}
 
     def abandon(self) -> None:
@@ -75,11 +76,12 @@ class Ledger:
 
 
 def _may_read_again(log: LedLog, saved: LogPieces, from_offset: int) -> bool:
-    """Whether the leader still has all saved records from an offset on, so that they may be read again.
+    """Whether the leader still has all saved records from an offset on, so that these records can be read
+    again.
 
     Compaction removes tombstones. An earlier piece may contain a record that a removed tombstone has deleted.
-    A restore would then bring this record back. A leader knows what it has compacted itself
-    (:mod:`.log_saver`), but another replica may have compacted the records of another epoch.
+    A restore would then bring this deleted record back. A leader knows what it has compacted itself
+    (:mod:`.log_saver`). But another replica may have compacted the records of another epoch.
     """
     state = STATE_TOPICS.get(log.topic)
     if state is None or state.retention is not StateRetention.COMPACTED:
@@ -89,11 +91,12 @@ def _may_read_again(log: LedLog, saved: LogPieces, from_offset: int) -> bool:
 
 
 def _next_from(pieces: Sequence[LogPiece]) -> int:
-    """The first offset of the next piece. It is the end of the last piece, or an earlier offset in order to
-    replace small pieces.
+    """The first offset of the next piece. It is the end of the last piece, or an earlier offset if small
+    pieces are replaced.
 
-    Pieces of about the same size are stored again together. Therefore a log has few pieces, and each record
-    is stored a logarithmic number of times. -1 requests the whole log.
+    Pieces of about the same size are stored again as one piece. Therefore a log has few pieces, and the
+    number of times that a record is stored grows only with the logarithm of the log's size. -1 requests the
+    whole log.
     """
     if not pieces:
         return -1

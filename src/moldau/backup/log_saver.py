@@ -22,13 +22,14 @@ from moldau.storage.topic_partition import TopicPartition
 __all__ = ["LogSaver"]
 
 READ_BYTES: Final = 1 << 19
-"""Size of a read. After each read, other work of the event loop gets a turn."""
+"""Size of a read. After each read, the event loop can run other tasks."""
 OBJECT_BYTES: Final = 32 << 20
-"""Number of buffered bytes after which an object is stored. It limits the memory that a large log needs."""
+"""Number of buffered bytes after which an object is stored. It limits the memory that saving a large log
+needs."""
 
 
 class _SavedRange(NamedTuple):
-    """The committed records that a call must store."""
+    """The committed records that one call must store."""
 
     wanted: LogToSave
     partition: ClassicPartition
@@ -61,7 +62,8 @@ class LogSaver:
         if not wanted.object_key.startswith(DATA_FOLDER):
             raise KafkaError(ErrorCode.invalid_request, f"{wanted.object_key} is no key of a cut's data")
         self._rounds.see(wanted.maker, wanted.rounds)
-        # The ends of all logs are read before the first suspension. Later records belong to the next cut.
+        # The ends of all logs are read before the first ``await``. Records that are appended later belong to
+        # the next cut.
         ranges = [self._range(log) for log in wanted.logs]
         for log in wanted.logs:
             self._saved.note(log.log_id, log.saved_end_offset, wanted.rounds)
@@ -74,7 +76,7 @@ class LogSaver:
         return [each.result(upload) for each in saved]
 
     def _range(self, log: LogToSave) -> _SavedRange:
-        """Raises ``KafkaError`` unless this broker leads the partition in the epoch of the request."""
+        """Raises ``KafkaError`` unless this broker leads the partition in the leader epoch of the request."""
         partition = self._partition_of(log.log_id)
         if partition is None or not partition.is_leader:
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{log.log_id} is not led by this broker")
@@ -84,7 +86,8 @@ class LogSaver:
 
 
 class _SavedPart(NamedTuple):
-    """Bytes of a log in the objects of a call: the number of the object, and the position in it."""
+    """Bytes of a log in the objects of a call: the number of the object, and the position of the bytes in
+    it."""
 
     number: int
     byte_offset: int
@@ -93,7 +96,7 @@ class _SavedPart(NamedTuple):
 
 
 class _Upload:
-    """The objects of one call. Small logs share an object."""
+    """The objects that one call stores. Small logs share an object."""
 
     def __init__(self, storage: ObjectStorage, object_key: str) -> None:
         self._storage = storage
@@ -102,8 +105,8 @@ class _Upload:
         self._number = 0
 
     def add(self, pieces: list["_Found"], content: memoryview, found: "_Found") -> None:
-        """Append ``content`` as a piece. If the last element of ``pieces`` is directly before it, that piece
-        is extended instead.
+        """Append ``content`` as a new piece. If the last element of ``pieces`` ends where ``content`` begins,
+        extend that element instead.
 
         ``found`` describes the new piece; its ``part`` is replaced.
         """
@@ -124,7 +127,7 @@ class _Upload:
             pieces.append(found._replace(part=part))
 
     async def make_room(self) -> None:
-        """Store the buffered bytes if they reach the size of an object."""
+        """Store the buffered bytes if there are enough of them for an object."""
         if len(self._buffer) >= OBJECT_BYTES:
             await self.finish()
 
@@ -142,7 +145,7 @@ class _Upload:
 
 
 class _Found(NamedTuple):
-    """A piece whose object may not be stored yet. The fields are those of :class:`LogPiece`."""
+    """A piece whose object is perhaps not stored yet. The fields are those of :class:`LogPiece`."""
 
     base_offset: int
     end_offset: int
@@ -190,7 +193,7 @@ async def _save(found: _SavedRange, upload: _Upload) -> _Saved:
 
 
 def _continues(found: _SavedRange) -> bool:
-    """Whether the log has the saved records in its history, and all records after them.
+    """Whether the log still contains the saved records, and all records after them.
 
     Raises ``KafkaError`` if a log that must not lose records has lost saved records.
     """
@@ -198,7 +201,7 @@ def _continues(found: _SavedRange) -> bool:
     last = wanted.saved_end_offset - 1
     is_shorter = wanted.saved_end_offset > found.end_offset
     if is_shorter and last < log.log_end_offset and log.epoch_for_offset(last) == wanted.saved_epoch:
-        # A new leader has the records, but may not know yet that they are committed.
+        # A new leader has the records, but perhaps it does not know yet that they are committed.
         raise KafkaError(ErrorCode.leader_not_available, "the high watermark is not known yet")
     if is_shorter and found.partition.topic in DECISIVE_TOPICS:
         raise KafkaError(
@@ -222,7 +225,7 @@ async def _save_snapshot(
         raise KafkaError(ErrorCode.snapshot_not_found, f"{snapshot_id} was deleted in the meantime")
     try:
         begin = end = 0
-        for batch in reader.batches():  # this checks them: no damaged snapshot may be saved
+        for batch in reader.batches():  # checks the bytes, so no damaged snapshot is saved
             end += len(batch)
             if end - begin >= READ_BYTES or end == reader.size_bytes:
                 content = reader.read(begin, end - begin)

@@ -1,4 +1,4 @@
-"""The end of the saved part of each log. Deletions wait for this end. Pure."""
+"""For each log, the end offset of its saved part. A deletion waits until this end is far enough. Pure."""
 
 from typing import NamedTuple
 
@@ -8,24 +8,25 @@ __all__ = ["SavedEnds"]
 
 
 class SavedEnds:
-    """The ends of this broker's logs in the last complete cut, as the requests of the cut's maker contain
-    them."""
+    """The saved ends of this broker's logs in the last complete cut. They come from the requests of the
+    broker that makes the cuts."""
 
     def __init__(self) -> None:
         self._ends: dict[LogId, _Ends] = {}
 
     def note(self, log_id: LogId, end_offset: int, rounds: int) -> None:
-        """Record that the newest cut has all records of a log before ``end_offset``; -1 for no record.
+        """Remember that the newest cut has all records of a log before ``end_offset``; -1 if it has no
+        record.
 
-        ``rounds`` is the number of times that the maker of the cut has saved all logs. The end moves back
-        when a cut could not continue an earlier one.
+        ``rounds`` is the number of times that the broker that makes the cuts has saved all logs. The saved
+        end becomes lower when a cut could not continue an earlier cut.
         """
         known = self._ends.get(log_id, _Ends(-1, -1, 0))
         earlier = known.newest if rounds > 0 and rounds != known.rounds else known.earlier
         self._ends[log_id] = _Ends(min(earlier, end_offset), end_offset, rounds)
 
     def covers(self, log_id: LogId, end_offset: int) -> bool:
-        """Whether the newest cut has all records of a log before ``end_offset``. If so, it also has all
+        """Whether the newest cut has all records of a log before ``end_offset``. If so, the cut also has all
         records of other logs that led to these records."""
         known = self._ends.get(log_id)
         return known is not None and known.earlier >= end_offset
@@ -34,7 +35,7 @@ class SavedEnds:
 class _Ends(NamedTuple):
     earlier: int
     """The end in a cut that was complete before the newest cut began. The newest cut therefore also has all
-    records of the other logs that led to these records. This is not true for ``newest``, because the logs of
-    one step are read in no fixed order."""
+    records of the other logs that led to these records. The field ``newest`` does not guarantee this, because
+    the logs of one step are read in no fixed order."""
     newest: int
     rounds: int

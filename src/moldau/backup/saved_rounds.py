@@ -1,9 +1,10 @@
-"""The rounds in which all logs of the cluster are saved, as a broker learns of them. Deletions wait for
+"""Counts the rounds in which all logs of the cluster are saved. Deletions on this broker wait for such
 rounds.
 
-A deletion may follow from records of several logs. It waits until a complete round has begun after these
-records were written. The cut of that round has these records, and everything that led to them. A broker does
-not know when the maker of cuts begins a round. It only receives the requests of rounds.
+A deletion may depend on records of several logs. It waits until a complete round has begun after these
+records were written. The cut of that round contains these records, and everything that led to them. This
+broker does not know when a round begins on the broker that makes the cuts. It only receives that broker's
+requests.
 """
 
 from collections.abc import Callable
@@ -13,14 +14,14 @@ __all__ = ["SavedRounds"]
 
 
 class _Seen(NamedTuple):
-    """A request of a round: the maker of cuts, and the number of its complete rounds."""
+    """A request of a round: the name of the sender, and the number of rounds that it has completed."""
 
     maker: str
     complete: int
 
 
 class _Wait:
-    """Deletions that began to wait between two requests."""
+    """Deletions that began to wait between the same two requests."""
 
     def __init__(self, began_s: float) -> None:
         self.began_s = began_s
@@ -34,12 +35,12 @@ class _Wait:
             self.first = seen
         else:
             # The round of the first request and the next round are complete. The next round began after the
-            # wait.
+            # deletion began to wait.
             self.is_over = seen.complete >= first.complete + 2
 
 
 class SavedRounds:
-    """The rounds of saves that the maker reports to this broker."""
+    """The completed rounds, as the broker that makes the cuts reports them to this broker."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         """``now_s`` is a monotonic clock."""
@@ -47,15 +48,15 @@ class SavedRounds:
         self._waits: list[_Wait] = []
 
     def see(self, maker: str, complete: int) -> None:
-        """Record a request of a maker that has completed this number of rounds. ``maker`` is unique. A maker
-        whose count begins again gets another name."""
+        """Process a request of a ``maker`` that has completed this number of rounds. The name ``maker`` is
+        unique: the sender takes another name whenever it counts from 0 again."""
         for wait in self._waits:
             wait.see(_Seen(maker, complete))
         self._waits = [wait for wait in self._waits if not wait.is_over]
 
     def wait(self) -> Callable[[], bool]:
-        """Begin to wait. Returns a function, which returns whether all records that are committed now are
-        saved."""
+        """Begin to wait. Returns a function. The function tells whether all records that are committed now
+        are saved."""
         if not self._waits or self._waits[-1].first is not None:
             self._waits.append(_Wait(self._now_s()))
         wait = self._waits[-1]
@@ -63,5 +64,5 @@ class SavedRounds:
 
     @property
     def waiting_s(self) -> float:
-        """Seconds for which the oldest deletion has waited; 0 when no deletion waits."""
+        """Number of seconds that the oldest deletion has waited; 0 when no deletion waits."""
         return self._now_s() - self._waits[0].began_s if self._waits else 0.0

@@ -1,4 +1,4 @@
-"""The generation of a cluster in its object store, and the stop of nodes of earlier generations.
+"""The generation of a cluster in its object store. Nodes of earlier generations stop.
 
 A restore begins a new generation, and stores an object for it. An object store cannot refuse the requests of
 old nodes. Therefore a node of the old cluster that still runs must check for that object before it changes
@@ -19,11 +19,11 @@ __all__ = ["GENERATIONS_FOLDER", "GenerationGuard", "begin_generation", "latest_
 GENERATIONS_FOLDER: Final = ".moldau/backup/generations/"
 _DIGITS: Final = 10
 _EARLY: Final = 0.8
-"""The part of the lease after which an upload begins the next look."""
+"""The part of ``lease_s`` that must pass before an upload begins the next check."""
 
 
 async def latest_generation(storage: ObjectStorage) -> int:
-    """The number of restores of the cluster in a store. Raises ``StorageError``."""
+    """The number of times that the cluster in a store was restored. Raises ``StorageError``."""
     latest = 0
     async for page in storage.list(GENERATIONS_FOLDER):
         for info in page:
@@ -34,19 +34,20 @@ async def latest_generation(storage: ObjectStorage) -> int:
 
 
 async def begin_generation(storage: ObjectStorage, generation: int, cluster_id: str) -> None:
-    """Store the object of a generation, after which nodes of earlier generations stop. Raises
-    ``StorageError``."""
+    """Store the object of a generation. Nodes of earlier generations then stop. Raises ``StorageError``."""
     content = cluster_id.encode()
     await storage.upload(f"{GENERATIONS_FOLDER}{generation:0{_DIGITS}d}", content, len(content))
 
 
 class GenerationGuard:
-    """Ends this node when its cluster was restored from the store. The restored cluster then uses the store.
+    """Stops this node if its cluster was restored from the store, because the restored cluster uses the store
+    from then on.
 
     Implements :class:`moldau.objects.guard.StoreGuard`. A deletion checks for a later generation directly
-    before it deletes. A restore first announces its generation and then chooses the state, so the chosen
-    state includes all deletions. An upload relies on a check that is at most ``lease_s`` old. Toward
-    the end of that time an upload begins the next check and does not wait for it. Uploads share a check.
+    before it deletes. A restore first announces its generation and then chooses the state that it restores.
+    The chosen state therefore includes all deletions. An upload relies on a check that is at most ``lease_s``
+    seconds old. Shortly before the check becomes too old, an upload begins the next check and does not wait
+    for the result. Uploads share a check.
     """
 
     def __init__(
@@ -57,8 +58,8 @@ class GenerationGuard:
         fail: Callable[[str], None],
         lease_s: float,
     ) -> None:
-        """``generation`` is that of this node's metadata. ``changes`` returns the number of requests with
-        which this node has changed the store. ``fail`` ends the node with a reason."""
+        """``generation`` is the generation in this node's metadata. ``changes`` returns the number of
+        requests with which this node has changed the store. ``fail`` stops the node and takes the reason."""
         self._storage = storage
         self._generation = generation
         self._changes = changes
@@ -91,13 +92,14 @@ class GenerationGuard:
             )
             self._looking.add_done_callback(self._looked)
         if age_s > self._lease_s:
-            # Another upload may end, and it must not end the look with it.
+            # Another upload may be cancelled, and its end must not cancel the shared check.
             await asyncio.shield(self._looking)
 
     def _looked(self, looking: "asyncio.Task[None]") -> None:
         self._looking = None
         if not looking.cancelled() and (error := looking.exception()) is not None:
-            logger.debug("no look at the generation: %s", error)  # The uploads that need it look again.
+            # An upload that needs the check starts it again.
+            logger.debug("no look at the generation: %s", error)
 
     async def before_delete(self) -> None:
         await self._look()

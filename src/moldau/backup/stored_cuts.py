@@ -1,4 +1,4 @@
-"""The cuts in an object store: the newest one, and the deletion of old ones with their data."""
+"""The cuts in an object store: finds the newest cut, and deletes old cuts with their data."""
 
 import logging
 from typing import NamedTuple
@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 __all__ = ["UNUSED_DATA_AGE_MS", "FoundCut", "StoredCuts"]
 
 UNUSED_DATA_AGE_MS = 3_600_000
-"""Minimum age of an object that may be deleted because no kept cut refers to it. Another broker may be making
-a cut with a younger object."""
+"""Minimum age of an object that may be deleted because no kept cut refers to it. A younger object may belong
+to a cut that another broker is making now."""
 
 
 class FoundCut(NamedTuple):
@@ -31,7 +31,7 @@ class FoundCut(NamedTuple):
     cut: ClusterCut
     stored_ms: int
     damaged: tuple[str, ...] = ()
-    """Keys of later cuts, which were skipped because they are damaged."""
+    """Keys of newer cuts, which were skipped because they are damaged."""
 
 
 class StoredCuts:
@@ -78,7 +78,7 @@ class StoredCuts:
                 old.append(info.key)
             else:
                 kept[info.key] = self._used.get(info.key) or await self._data_of(info)
-        # Cuts are deleted first. Otherwise a cut could remain without its data.
+        # Cuts are deleted before their data. Otherwise a cut could remain without its data.
         await self._storage.delete(old)
         self._used = kept
         used = newest.object_keys().union(*kept.values())

@@ -39,7 +39,8 @@ class ChunkRead(NamedTuple):
 
 
 class ChunkRecords(NamedTuple):
-    """Whole batches of a chunk; no batches if only ``aborted`` was requested, or after the last batch."""
+    """Whole batches of a chunk. There are no batches if only ``aborted`` was requested, or if the offset is
+    after the last batch."""
 
     views: Sequence[memoryview | bytes] = ()
     size_bytes: int = 0
@@ -82,8 +83,8 @@ class ChunkFilePiece(NamedTuple):
 
 
 class HandedOver(NamedTuple):
-    """The state at the border, for a replica of the next active chunk. The fields are those of the request,
-    without the leader epochs' class."""
+    """The state at the border, for a replica of the next active chunk. The fields are those of the request.
+    The leader epochs have another class."""
 
     topic_id: UUID
     partition_index: int
@@ -96,7 +97,7 @@ class HandedOver(NamedTuple):
 
 
 class ChunkService(Protocol):
-    """Answers the calls at a broker. The methods raise ``KafkaError``."""
+    """Handles the calls at a broker. The methods raise ``KafkaError``."""
 
     async def read(self, wanted: ChunkRead) -> ChunkRecords: ...
 
@@ -105,7 +106,7 @@ class ChunkService(Protocol):
     async def fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece: ...
 
     async def take_over(self, state: HandedOver) -> None:
-        """Keep the state durably."""
+        """Store the state durably."""
         ...
 
 
@@ -162,7 +163,7 @@ def _hand_over(state: HandedOver, version: int) -> Fields:
 
 
 def handed_over(request: Any) -> HandedOver:
-    """The state in a request."""
+    """The state that a request contains."""
     return HandedOver(
         request.topic_id,
         request.partition_index,

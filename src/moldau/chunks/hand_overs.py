@@ -1,7 +1,7 @@
-"""The states at borders that leaders have handed over to this broker, each in a durable file.
+"""The states at borders that leaders have sent to this broker, each in a durable file.
 
-A state is used when the image contains the border at which this broker's replica begins. A later state does
-not replace it, because the creation of the later chunk may fail before the replica has begun.
+This broker uses a state when the image contains the border at which its replica begins. A state of a later
+border does not replace an earlier state, because the creation of the later chunk may still fail.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 _CRC_BYTES: Final = 4
 STATES_MAX: Final = 4
-"""The kept states of a partition: the latest states, one for each leader epoch. The other states belong to
-borders that were never created, or at which the replica has begun."""
+"""The kept states of a partition: the latest states, one for each leader epoch. Other states are not needed:
+their border was never created, or the replica has begun there."""
 _Key = tuple[UUID, int, int]
 """The topic id, the partition and the border."""
 
@@ -43,8 +43,9 @@ def encode_producers(entries: Iterable[ProducerEntry]) -> bytes:
     """The producers at a border, in the format of Kafka's snapshots, with all remembered batches.
 
     A snapshot on the disk has one entry for each producer, with its last batch. Here a producer has one entry
-    for each of its remembered batches, the last batch at the end. Without the earlier batches, a client that
-    sends them again after the border would get OUT_OF_ORDER_SEQUENCE_NUMBER.
+    for each of its remembered batches, and the entry of the last batch comes last. The earlier batches are
+    needed, because a client may send them again after the border. Without them the client would get
+    OUT_OF_ORDER_SEQUENCE_NUMBER.
     """
     return encode_producer_snapshot(one for entry in entries for one in _by_batches(entry))
 
@@ -63,7 +64,8 @@ def _by_batches(entry: ProducerEntry) -> Iterator[ProducerEntry]:
 
 
 def decode_producers(content: bytes) -> list[ProducerEntry]:
-    """The producers of :func:`encode_producers`. Raises :class:`CorruptSnapshotError`."""
+    """Decode the producers that :func:`encode_producers` has encoded. Raises
+    :class:`CorruptSnapshotError`."""
     found: dict[int, ProducerEntry] = {}
     for entry in decode_producer_snapshot(content):
         earlier = found.get(entry.producer_id)
@@ -74,7 +76,7 @@ def decode_producers(content: bytes) -> list[ProducerEntry]:
 
 
 class HandOvers:
-    """The handed-over states of a broker. It is used on the event loop."""
+    """The states that other brokers have handed over to this broker. It is used on the event loop."""
 
     def __init__(self, machine: Machine, directory: LogDirectory) -> None:
         self._machine = machine
@@ -84,7 +86,7 @@ class HandOvers:
         self._writing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Read all states, at the start. Files that cannot be read are left out."""
+        """Read all states when the broker starts. Files that cannot be read are skipped."""
         if self._directory.is_online:
             for state in await self._machine.workers.run(self._read_all):
                 self._states[_key_of(state)] = state
@@ -105,7 +107,7 @@ class HandOvers:
         return found
 
     async def keep(self, state: HandedOver) -> None:
-        """Keep a state durably. Raises ``KafkaError``."""
+        """Store a state durably. Raises ``KafkaError``."""
         key = _key_of(state)
         latest = max((each.leader_epoch for each in self._of(*key[:2])), default=-1)
         if latest > state.leader_epoch:
@@ -129,8 +131,8 @@ class HandOvers:
         return [state for key, state in self._states.items() if key[:2] == (topic_id, partition)]
 
     def _superseded(self, new: HandedOver) -> list[HandedOver]:
-        """The states that are not needed any more. After a failed creation, a leader hands over a state
-        again."""
+        """The states that are not needed any more. If the creation of a chunk has failed, the leader sends
+        its state again."""
         others = [each for each in self._of(new.topic_id, new.partition_index) if each is not new]
         others.sort(key=lambda each: each.leader_epoch, reverse=True)
         earlier = [each for each in others if each.leader_epoch < new.leader_epoch]
@@ -156,7 +158,7 @@ class HandOvers:
         return AuxiliaryState(start_offset, state.log_start_offset, epochs, producers)
 
     async def forget(self, topic_id: UUID, partition: int) -> None:
-        """Remove a partition's states, which have been used or will never be used. Raises ``OSError``."""
+        """Remove a partition's states, which were used or are not needed any more. Raises ``OSError``."""
         for key in map(_key_of, self._of(topic_id, partition)):
             del self._states[key]
             async with self._writing:

@@ -16,7 +16,7 @@ from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
 PIECE_MAX_BYTES: Final = 1024 * 1024
-"""Largest piece of a file in an answer."""
+"""Maximum size of a piece of a file in a response."""
 
 
 class ChunkHolder:
@@ -27,7 +27,7 @@ class ChunkHolder:
         self._store = store
 
     def has(self, chunk: ChunkId) -> bool:
-        """Whether this broker has a chunk."""
+        """Whether this broker has a copy of a chunk."""
         return chunk in self._store
 
     async def read(self, topic: str, wanted: ChunkRead) -> ChunkRecords:
@@ -80,7 +80,7 @@ class ChunkHolder:
         return ChunkFilePiece({}, content, crc32c(content))
 
     def lookup(self, topic: str, partition: int) -> RecordLookup:
-        """A lookup for a search of another broker."""
+        """The lookup for a search that another broker has requested."""
         return RecordLookup(self._machine, None, f"{topic}-{partition}")
 
     async def _log(self, topic: str, chunk: ChunkId) -> PartitionLog:

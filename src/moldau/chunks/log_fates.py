@@ -1,8 +1,8 @@
 """The next step for a partition's log on a broker, by the start of the active chunk in the image. Pure.
 
 A log that begins before the active chunk is the log of an earlier chunk. The log of the active chunk begins
-at the chunk's first offset or later. The rules are the same when the image changes and at a start, so that a
-crash may happen between any two steps.
+at the chunk's first offset or later. The same rules apply when the image changes and when the broker starts.
+The broker may therefore crash between any two steps.
 """
 
 from bisect import bisect_left
@@ -32,7 +32,7 @@ class LogRange(NamedTuple):
 def fate_of(
     log: LogRange, partition: PartitionRegistration, broker_id: int, *, has_state: bool, has_chunk: bool
 ) -> tuple[LogFate, ChunkRegistration | None]:
-    """The fate of a log, and the inactive chunk to which it belongs.
+    """The next step for the log, and the inactive chunk to which the log belongs.
 
     ``has_state`` means that the state at the border was handed over to this broker. ``has_chunk`` means that
     the folder of the chunk exists already.
@@ -40,7 +40,8 @@ def fate_of(
     if partition.start_offset < 0 or log.start_offset >= partition.start_offset:
         return LogFate.KEEP, None
     if log.start_offset == log.end_offset:
-        # A follower without the state gets it from the leader. A leader must not begin at another offset.
+        # A follower that lacks the state gets the state from the leader. A leader must not begin at another
+        # offset.
         may_begin = broker_id in partition.replicas and (has_state or broker_id == partition.leader)
         return (LogFate.BEGIN if may_begin else LogFate.KEEP), None
     chunk = earlier_chunk(log, partition)

@@ -1,8 +1,8 @@
-"""The inactive chunks of a partition as the remote part of its log.
+"""Presents the inactive chunks of a partition as the remote part of its log.
 
-A read below the active chunk is answered from this broker's copy of the chunk, or by a broker that has a
-copy. The reader gets the data of one log: batches, aborted transactions of the whole partition, and lookups
-by timestamp.
+A read of offsets before the active chunk uses this broker's copy of the chunk. If this broker has no copy,
+another broker with a copy responds. The reader gets the data of one log: batches, aborted transactions of the
+whole partition, and lookups by timestamp.
 """
 
 import asyncio
@@ -33,7 +33,8 @@ from moldau.storage.producers.producer_snapshot import CorruptSnapshotError, dec
 logger = logging.getLogger(__name__)
 
 READ_MAX_BYTES: Final = 8 * 1024 * 1024
-"""Maximum of a client's limit. A larger limit is reduced to this maximum. A first batch may be larger."""
+"""Maximum for a client's size limit. A larger limit is reduced to this maximum. The first batch may be larger
+than the limit."""
 
 
 class ChunkReads(Protocol):
@@ -95,7 +96,7 @@ class ChunkedPart:
             if offset >= bound:
                 return nothing
             if chunk.start_offset > offset:
-                break  # The chunk that had the offset was removed.
+                break  # The chunk that contained the offset was removed.
             found = await self._reads.read(
                 self._partition.topic, chunk, self._wanted(chunk, request, offset, bound)
             )
@@ -132,8 +133,8 @@ class ChunkedPart:
     ) -> list[AbortedTransaction]:
         """The aborted transactions with records in ``[offset, found.next_offset)``.
 
-        The marker of a transaction may be in any later chunk. The search goes on while a transaction that
-        began before the read's end is open at the end of a chunk.
+        The marker of a transaction may be in any later chunk. If a transaction that began before the read's
+        end is still open at the end of a chunk, the search continues in the next chunk.
         """
         end_offset, part = found.next_offset, found
         aborted = dict.fromkeys(found.aborted)
@@ -183,7 +184,7 @@ class ChunkedPart:
         return await self.find_timestamp(latest, before_offset, lookup)
 
     async def highest_offset(self) -> int:
-        """Nothing is in the remote tier."""
+        """No chunk is in the remote tier."""
         return -1
 
     async def auxiliary_state(
@@ -200,9 +201,10 @@ async def state_at_border(
     border: int,
     log_start_offset: int,
 ) -> AuxiliaryState:
-    """The state at the end of the inactive chunk before ``border``, from a broker that has the chunk.
+    """The state at the end of the inactive chunk before ``border``. It is read from a broker that has the
+    chunk.
 
-    Raises ``KafkaError`` if no broker has it.
+    Raises ``KafkaError`` if no broker has the chunk.
     """
     chunk = next((each for each in chunks if each.end_offset == border - 1), None)
     if chunk is None:

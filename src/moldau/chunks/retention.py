@@ -17,10 +17,10 @@ def retained_start(
 ) -> int:
     """The first offset that the partition keeps, by ``retention.ms`` and ``retention.bytes``.
 
-    It is the start of the log, or the end of the last inactive chunk that must be removed. Such a chunk is
-    too old, or the partition is too large. A chunk is removed only after all earlier chunks.
+    It is the start of the log, or the end of the last inactive chunk that must be removed. A chunk must be
+    removed if it is too old or the partition is too large, but only after all earlier chunks.
     ``active_size_bytes`` is the size of the active chunk, and ``active_since_ms`` is the time when it began.
-    A chunk whose records have no timestamps is as old as its end.
+    If the records of a chunk have no timestamps, the chunk is as old as its end.
     """
     start_offset = log_start_offset
     if not config.cleanup_delete:
@@ -40,11 +40,11 @@ def retained_start(
 
 
 def first_offset(chunks: Sequence[ChunkRegistration], start_offset: int) -> int:
-    """The first offset that a partition can have, if its active chunk begins at ``start_offset``."""
+    """The lowest offset that a partition can have if its active chunk begins at ``start_offset``."""
     return chunks[0].start_offset if chunks else start_offset
 
 
 def has_removable(chunks: Sequence[ChunkRegistration], log_start_offset: int) -> bool:
-    """Whether a chunk ends before the start of the log, so that the leader must report it to the
+    """Whether a chunk ends before the start of the log. The leader must report such a chunk to the
     controller."""
     return bool(chunks) and chunks[0].end_offset < log_start_offset

@@ -1,4 +1,4 @@
-"""The order in which a restore commits objects. Pure."""
+"""The order in which a restore commits WAL objects. Pure."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ F = TypeVar("F", bound=HasFooter)
 
 
 class _Stream(NamedTuple):
-    """The batches of an idempotent producer in a partition, which have ascending sequences."""
+    """The batches of an idempotent producer in a partition. Their sequences are ascending."""
 
     topic_id: UUID
     partition: int
@@ -30,12 +30,13 @@ class _Stream(NamedTuple):
 
 
 def in_commit_order(found: Sequence[F]) -> list[F]:
-    """The objects in their given order, except that an object is placed after earlier batches of its
+    """The objects in their given order, with one exception: an object comes after the earlier batches of its
     idempotent producers.
 
-    The given order is that of the brokers' clocks. A producer may move to a broker whose clock is behind. Its
-    later batches are then in an object with an earlier time, and would be refused before the earlier batches
-    are committed. A sequence that begins again at 0 after its maximum is not recognized.
+    The given order follows the clocks of the brokers. A producer may move to a broker whose clock is behind.
+    Its later batches are then in an object with an earlier time. Those batches would be refused if they were
+    committed before the producer's earlier batches. A sequence that begins again at 0 after its maximum is
+    not recognized.
     """
     needs = [_first_sequences(each.footer) for each in found]
     waiting: dict[_Stream, list[int]] = defaultdict(list)
@@ -55,7 +56,7 @@ def in_commit_order(found: Sequence[F]) -> list[F]:
                 _leave(waiting, streams)
             else:
                 deferred.append(number)
-        if len(deferred) == len(left):  # the objects wait for each other, so the given order decides
+        if len(deferred) == len(left):  # each object must come after another one: use the given order
             first = deferred.pop(0)
             ordered.append(found[first])
             _leave(waiting, needs[first])

@@ -1,7 +1,7 @@
 """Writes the folders of restored nodes: the metadata log as a snapshot, and the saved logs.
 
-``meta.properties`` is written last. A folder without this file does not belong to a node. Therefore an
-interrupted restore leaves no folder with which a node could start.
+``meta.properties`` is written last, because a node does not start with a folder that lacks this file. An
+interrupted restore therefore leaves no folder that a node could use.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -49,15 +49,15 @@ class NewNode:
 
     node_id: int
     path: str
-    """The log folder of the metadata log and of the saved logs."""
+    """The log folder that gets the metadata log and the saved logs."""
     other_paths: Sequence[str] = ()
-    """The other log folders of the node, which are only formatted."""
+    """The other log folders of the node. They are only formatted."""
     directory_id: UUID
     """Id of the log folder ``path``."""
     is_broker: bool = True
     rack: str | None = None
     voter: VoterEndpoint | None = None
-    """The address of a controller, for a metadata log that contains the voters (KIP-853)."""
+    """The address of a controller. It is needed for a metadata log that contains the voters (KIP-853)."""
 
     @property
     def paths(self) -> Sequence[str]:
@@ -66,7 +66,7 @@ class NewNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCluster:
-    """The nodes that a restore makes. All controllers are voters, with the same metadata log."""
+    """The nodes that a restore creates. All controllers are voters and get the same metadata log."""
 
     cluster_id: str
     nodes: Sequence[NewNode]
@@ -80,11 +80,11 @@ class NewCluster:
         ]
 
     def path_of(self, node_id: int) -> str:
-        """The folder that contains the logs of a node."""
+        """The folder of a node that contains its logs."""
         return next(each.path for each in self.nodes if each.node_id == node_id)
 
     def check(self, machine: Machine) -> None:
-        """Raise ``FormatError`` unless every folder is missing or empty, and belongs to one node."""
+        """Raise ``FormatError`` unless every folder belongs to only one node, and is missing or empty."""
         used: dict[str, int] = {}
         for node in self.nodes:
             for path in node.paths:
@@ -127,7 +127,7 @@ class NewCluster:
             store.write(ElectionState(epoch=end.epoch), is_static=not voters)
 
     def finish(self, machine: Machine) -> None:
-        """Write ``meta.properties`` into every folder, which makes these the folders of nodes."""
+        """Write ``meta.properties`` into every folder. From then on, nodes can start with the folders."""
         for node in self.nodes:
             for path in (*node.other_paths, node.path):
                 id = node.directory_id if path == node.path else new_directory_id(machine.entropy)
@@ -137,7 +137,7 @@ class NewCluster:
 
 
 def copy_log(machine: Machine, source: str, target: str) -> None:
-    """Copy the folder of a closed log durably, but not the database of a coordinator. Blocking."""
+    """Copy the folder of a closed log durably. The database of a coordinator is not copied. Blocking."""
     disk = machine.disk
     disk.make_dirs(target)
     for name in disk.list(source):
@@ -160,7 +160,7 @@ async def write_log(
     topic_id: UUID,
     pieces: AsyncIterator[tuple[LogPiece, memoryview]],
 ) -> SnapshotLog:
-    """Write a saved log below ``folder``. Returns the open log, which the caller closes.
+    """Write a saved log below ``folder``. Returns the open log, which the caller must close.
 
     Raises ``StorageError`` and ``KafkaError``.
     """

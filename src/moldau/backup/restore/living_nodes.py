@@ -1,4 +1,4 @@
-"""Finds brokers of the old cluster that still run. A restore would stop these brokers."""
+"""Finds brokers of the old cluster that still run. Such brokers stop when the cluster is restored."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ _AT_A_TIME: Final = 100
 
 
 async def living_brokers(old: Iterable[Message], cluster_id: str, entropy: Entropy) -> list[str]:
-    """The brokers of the old metadata that still answer with the cluster's id, as ``broker 1 at host:port``.
+    """The brokers in the old metadata that still respond with the cluster's id, as ``broker 1 at host:port``.
     Requests are sent only to listeners without encryption and authentication."""
     limits = ClientLimits(connect_timeout_ms=_TIMEOUT_MS, request_timeout_ms=_TIMEOUT_MS)
     client = RpcClient(entropy, client_id="restore", limits=limits)

@@ -13,7 +13,8 @@ __all__ = ["LocalCoordinatorLog"]
 class LocalCoordinatorLog:
     """Implements ``DisklessMetadataLog`` on files. Every append is committed at once.
 
-    The log is made durable by ``flush`` of the :class:`SnapshotLog`, before the restored node may start.
+    ``flush`` of the :class:`SnapshotLog` makes the log durable. It must be called before the restored node
+    starts.
     """
 
     def __init__(self, log: SnapshotLog, epoch: int) -> None:

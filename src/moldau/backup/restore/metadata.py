@@ -1,10 +1,10 @@
 """The metadata of a cluster for the nodes that are restored. Pure.
 
-The replicas of all partitions are placed on the new brokers (:mod:`.placement`). They are in sync, because
-they all have the same saved records, or no records. Old brokers and controllers are removed from the
-metadata; others may be added after the restore. Nodes and clients order states by epochs and producer ids.
-These are increased by a margin, because the old cluster may have used higher numbers after the cut. Each
-restore since the cut adds a margin.
+The replicas of all partitions are placed on the new brokers (:mod:`.placement`). The replicas are in sync,
+because they all have the same saved records, or no records. Old brokers and controllers are removed from the
+metadata; other nodes may be added after the restore. Nodes and clients use epochs and producer ids to see
+which state is newer. The restore increases these numbers by a margin, because the old cluster may have used
+higher numbers after the cut. The margin is added once for each restore since the cut.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,32 +27,35 @@ EPOCH_MARGIN: Final = 1_000
 OFFSET_MARGIN: Final = 1_000_000
 """The epoch of a broker is the metadata offset of its registration."""
 PRODUCER_ID_MARGIN: Final = 1_000_000_000
-"""If a producer id were allocated twice, a broker would drop records as duplicates."""
+"""If the same producer id were allocated twice, a broker would drop valid records as duplicates."""
 
 
 class NewGeneration(NamedTuple):
-    """The generation that a restore begins, and its start offset in each diskless partition."""
+    """The generation that a restore begins, and the offset at which it begins in each diskless partition."""
 
     number: int
     starts: Mapping[LogId, int]
-    """The offset after the last record of the cut, by partition. The first coordinator's log is among the
-    partitions, because its generations are those of the cluster.
-    """
+    """The offset after the last record of the cut, by partition. The partitions include the log of the first
+    coordinator, because the generations of that log are those of the cluster."""
     restores: int = 1
-    """The number of restores since the cut, including this one. Each of them may have used higher numbers."""
+    """The number of restores since the cut, including this one. Each of these restores may have used higher
+    numbers."""
 
     def starts_of(self, record: r.PartitionRecord) -> Sequence[int]:
-        """The starts of all generations of a partition; empty for a partition that has no generations."""
+        """The start offsets of all generations of a partition; empty for a partition that has no
+        generations."""
         start = self.starts.get(LogId(record.topic_id, record.partition_id))
         if start is None:
             return ()
         known = tuple(record.generation_starts)
-        # Generations of restores that were not finished begin and end at the start of this generation.
+        # If the restore of a generation was not finished, that generation begins and ends at the start of
+        # this one.
         return (*known, *(start for _ in range(self.number - len(known))))
 
 
 def new_position(offset: int, epoch: int, restores: int) -> LogPosition:
-    """The end of the snapshot of the new metadata. The cut is at an offset and an epoch of the old metadata.
+    """The position at which the snapshot of the new metadata ends. ``offset`` and ``epoch`` are the end of
+    the cut in the old metadata.
 
     ``restores`` is the number of restores since the cut, including this one.
     """
@@ -67,7 +70,8 @@ def new_metadata(
 ) -> Iterator[Message]:
     """The records of the old image in their order, rewritten for the new brokers.
 
-    ``producer_id_seen`` is the highest producer id in the objects that are newer than the cut, or -1.
+    ``producer_id_seen`` is the highest producer id in the objects that are newer than the cut. It is -1 if
+    there is none.
     """
     placement = ReplicaPlacement(brokers)
     names: dict[UUID, str] = {}
@@ -92,7 +96,7 @@ def new_metadata(
             case r.ConfigRecord() if _is_of_old_node(record, placement):
                 continue
             case r.ConfigRecord() if _is_decisive_minimum(record):
-                # The controller increases it again when the topic gets more replicas.
+                # The controller increases the number again when the topic gets more replicas.
                 minimum = decisive_minimum(replica_counts.get(record.resource_name, 1))
                 yield replace(record, value=str(minimum))
             case _:

@@ -1,8 +1,8 @@
-"""The brokers of a restored cluster, and the replicas that they get. Pure.
+"""The brokers of a restored cluster, and the assignment of replicas to them. Pure.
 
-If the id of a broker exists again, a partition keeps its replica on that broker. Each of its other replicas
-goes to the broker of the same rack with the fewest replicas. If that rack has no broker left, the replica
-goes to any broker. If there are fewer brokers than replicas, the partition has a replica on each broker.
+If a new broker has the id of an old one, it keeps the replicas of the old broker. Each other replica goes to
+the broker of the same rack that has the fewest replicas. If that rack has no broker left, the replica goes to
+any broker. If there are fewer brokers than replicas, the partition has a replica on each broker.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ class NewBroker(NamedTuple):
 
     node_id: int
     directory_id: UUID
-    """The log directory that gets the saved logs."""
+    """The log directory into which the saved logs are written."""
     rack: str | None = None
 
 
@@ -37,12 +37,12 @@ class ReplicaPlacement:
         self._held: Counter[int] = Counter()
 
     def note_old_broker(self, node_id: int, rack: str | None) -> None:
-        """Record the rack of a broker of the old cluster."""
+        """Remember the rack of a broker of the old cluster."""
         self._old_racks[node_id] = rack
 
     def replicas(self, old: Sequence[int]) -> list[NewBroker]:
-        """The new replicas of a partition whose replicas were on the brokers ``old``, in the same order. The
-        first replica is the preferred leader."""
+        """The new replicas of a partition that had its replicas on the brokers ``old``, in the same order.
+        The first replica is the preferred leader."""
         kept = {each for each in old if each in self.brokers}
         found: list[int] = []
         for position, node_id in enumerate(old):
@@ -57,7 +57,8 @@ class ReplicaPlacement:
         return [self.brokers[each] for each in found]
 
     def _substitute(self, old: int, taken: set[int], *, is_first: bool) -> int | None:
-        """A broker for a replica whose old broker does not exist; None when every broker has a replica."""
+        """A broker for a replica whose old broker does not exist any more; None when every broker already has
+        a replica."""
         free = [each for each in self.brokers if each not in taken]
         rack = self._old_racks.get(old)
         same = [each for each in free if rack is not None and self.brokers[each].rack == rack]

@@ -1,9 +1,10 @@
-"""Commits the batches of WAL objects that are newer than a cut again, from the objects' footers.
+"""Commits the batches of WAL objects that are newer than a cut again. It reads the batches from the footers
+of the objects.
 
-A batch that was acknowledged after the cut is in such an object, and no saved log has its offset. The objects
-are committed in the order of their creation (:mod:`.commit_order`), by the rules that apply to every commit.
-An idempotent batch is therefore committed once, even if the cut already has it or several objects contain it.
-Every other batch comes back at least once. Offsets may differ from those that the batches had.
+A batch that was acknowledged after the cut is in such an object, but no saved log has its offset. The objects
+are committed in the order of their creation (:mod:`.commit_order`), by the rules for every commit. An
+idempotent batch is therefore committed only once, even if the cut already has the batch or several objects
+contain it. Every other batch comes back at least once. The new offset of a batch may differ from its old one.
 
 Batches of transactions are skipped, because only the lost logs recorded whether a transaction was committed.
 """
@@ -60,7 +61,7 @@ class RecommitReport:
     """The batches that came back from the objects that are newer than the cut."""
 
     objects: int = 0
-    """Objects newer than the cut, including those that the cut refers to."""
+    """Number of objects newer than the cut, including those that the cut refers to."""
     newest_ms: int | None = None
     """The creation time of the newest of these objects, by the clock of its broker."""
     known_objects: int = 0
@@ -73,23 +74,24 @@ class RecommitReport:
     transactional_batches: int = 0
     """Batches that were skipped because they belong to transactions."""
     unknown_topics: dict[UUID, int] = field(default_factory=dict)
-    """Topics that the cut does not have, with the number of their batches."""
+    """Topics that are not in the cut, with the number of their batches."""
     kept: dict[str, set[UUID]] = field(default_factory=dict)
-    """Objects with batches of these topics. They are not deleted (:mod:`moldau.diskless.kept_objects`)."""
+    """Objects with batches of topics that are not in the cut. These objects are not deleted
+    (:mod:`moldau.diskless.kept_objects`)."""
     damaged: list[str] = field(default_factory=list)
-    """Objects whose footer cannot be read; the number of names is limited."""
+    """Objects whose footer cannot be read. Only a limited number of their names is kept."""
 
 
 class ObjectWindow(NamedTuple):
-    """The objects that a restore reads. An object is in the window if its own time or the store's time is in
-    it."""
+    """The time window of the objects that a restore reads. An object is read if its own time or the store's
+    time is in the window."""
 
     created_from_ms: int
     """Time by the clock of the broker that created the object."""
     stored_from_ms: int
-    """Time by the clock of the store. The clocks of brokers may be wrong."""
+    """Time by the clock of the store. It is used as well because the clocks of brokers may be wrong."""
     created_until_ms: int | None = None
-    """Set for a restore of an earlier state: later objects are skipped."""
+    """Set only for a restore of an earlier state. Objects that are newer than this time are skipped."""
 
     def has(self, created_ms: int, stored_ms: int) -> bool:
         is_late = self.created_until_ms is not None and created_ms > self.created_until_ms
@@ -99,7 +101,7 @@ class ObjectWindow(NamedTuple):
 async def find_objects(
     storage: ObjectStorage, window: ObjectWindow, report: RecommitReport
 ) -> list[FoundObject]:
-    """The WAL objects of a window, in the order of their commits.
+    """The WAL objects of a window, in the order in which they must be committed.
 
     Raises ``StorageError`` when the store fails.
     """
@@ -120,8 +122,8 @@ async def find_objects(
 async def _read_footers(
     storage: ObjectStorage, wanted: Sequence[ObjectInfo], report: RecommitReport
 ) -> AsyncIterator[FoundObject]:
-    """Read many footers at once. A slow read does not delay the others, as it would if they were read in
-    groups."""
+    """Read many footers concurrently. A slow read does not delay the other reads, as it would if footers were
+    read in groups."""
     places = asyncio.Semaphore(_FOOTERS_AT_A_TIME)
 
     async def read(info: ObjectInfo) -> WalObject | None:
@@ -150,7 +152,8 @@ async def _footer(storage: ObjectStorage, info: ObjectInfo, report: RecommitRepo
 
 
 class Recommit:
-    """Commits objects at the coordinators of their partitions. All coordinators are loaded here."""
+    """Commits objects at the coordinators of their partitions. All coordinators are loaded in this
+    process."""
 
     def __init__(
         self,
@@ -160,8 +163,7 @@ class Recommit:
         report: RecommitReport,
     ) -> None:
         """``owners`` are the coordinators of the diskless partitions. ``stamped`` are the topics whose
-        records get the time of their append.
-        """
+        records get the time of their append as timestamp."""
         self._stamped = stamped
         self._coordinators = coordinators
         self._owners = owners

@@ -55,30 +55,32 @@ from moldau.tiered.storage.storage_manager import RemoteStorageManager
 __all__ = ["RestoreReport", "Restoring", "examine"]
 
 _LONGEST_CUT_MS: Final = 600_000
-"""The longest assumed time between the first read of a log and the end of the cut."""
+"""Assumed maximum of the time between the first read of a log and the end of the cut."""
 _ANY_AGE_MS: Final = 1 << 50
 """The maximum age of a commit during a restore. It is so large that objects of every age are committed."""
 
 
 @dataclass(slots=True)
 class RestoreReport:
-    """The parts of a cluster that a restore has brought back, or would bring back in a dry run."""
+    """The parts of a cluster that a restore has brought back. For a dry run: the parts that it would bring
+    back."""
 
     cut: ClusterCut
     topics: int = 0
     diskless_topics: int = 0
     classic_topics: Sequence[str] = ()
-    """Topics of users whose local records are lost. Their records in remote segments come back."""
+    """Topics of users that lose their local records. Their records in remote segments come back."""
     damaged_cuts: Sequence[str] = ()
-    """Later cuts that cannot be read."""
+    """Cuts that are newer than the restored one and cannot be read."""
     missing: list[str] = field(default_factory=list)
-    """Objects of the cut that cannot be read, with the reason."""
+    """Objects of the cut that cannot be read. Each has a reason."""
     aborted_transactions: int = 0
     """Transactions that were open when the state was saved."""
     obstacles: list[str] = field(default_factory=list)
-    """Reasons why a restore would be refused. Only the report of a dry run has them."""
+    """Reasons why a restore would be refused. Only the report of a dry run contains reasons."""
     remote_ends: Mapping[TopicIdPartition, int] = field(default_factory=dict)
-    """The offsets after the remote records of classic tiered partitions. These records come back."""
+    """For each classic tiered partition, the offset after its remote records. The records before this offset
+    come back."""
     folders: Mapping[int, str] = field(default_factory=dict)
     """The folders that were written, by node id."""
     newer: RecommitReport = field(default_factory=RecommitReport)
@@ -113,7 +115,8 @@ def _image_of(records: Sequence[Message]) -> MetadataImage:
 
 
 def _window(found: FoundCut, until_ms: int | None) -> ObjectWindow:
-    """The objects that the cut may not include. An older object may have been committed after the cut."""
+    """The objects that are perhaps not in the cut. The window begins before the cut, because an older object
+    may have been committed after the cut."""
     times = CoordinatorTimes()
     age_ms = times.max_commit_age_ms + times.clock_skew_ms
     return ObjectWindow(found.cut.created_ms - age_ms, found.stored_ms - age_ms - _LONGEST_CUT_MS, until_ms)
@@ -131,8 +134,8 @@ class Restoring:
         until_ms: int | None = None,
         tier: RemoteStorageManager | None = None,
     ) -> None:
-        """With ``until_ms``, records of later objects are skipped. ``tier`` has the remote segments of
-        classic topics; without it, these topics come back empty."""
+        """With ``until_ms``, records of later objects are skipped. ``tier`` gives access to the remote
+        segments of classic topics. Without ``tier``, these topics come back empty."""
         self._tier = tier
         self._until_ms = until_ms
         self._machine = machine
@@ -151,11 +154,12 @@ class Restoring:
         self._report = RestoreReport(cut, damaged_cuts=found.damaged)
 
     async def run(self) -> RestoreReport:
-        """Write the folders. Raises ``FormatError``, ``StorageError`` and ``KafkaError``. After an error the
-        folders do not belong to nodes."""
+        """Write the folders. Raises ``FormatError``, ``StorageError`` and ``KafkaError``. After an error, no
+        node can start with the folders."""
         self._cluster.check(self._machine)
         number = 1 + max(self._cut.generation, await latest_generation(self._storage))
-        # Nodes of the old cluster that still run stop soon. Objects are therefore listed as late as possible.
+        # Nodes of the old cluster that still run will stop soon. The objects are listed as late as possible,
+        # so that the list includes the last objects of these nodes.
         await begin_generation(self._storage, number, self._cut.cluster_id)
         await self._take_later_cut()
         old = await metadata_of(self._storage, self._cut)
@@ -182,8 +186,8 @@ class Restoring:
         return self._report
 
     async def _take_later_cut(self) -> None:
-        """Use the newest cut of the old cluster, which may have continued until now. After each deletion that
-        was allowed there is a cut that includes the deletion."""
+        """Use the newest cut of the old cluster, because the old cluster may have made cuts until now. For
+        each deletion that was allowed, there is a cut that includes the deletion."""
         found = await StoredCuts(self._storage).newest(until_ms=self._until_ms)
         if found is None or found.cut.generation != self._cut.generation:
             return
@@ -192,7 +196,7 @@ class Restoring:
             self._window = _window(found, self._until_ms)
 
     async def _keep_unknown(self, generation: int) -> None:
-        """List the objects with records of unknown topics, so that no node deletes them."""
+        """List the objects with records of unknown topics, so that no node deletes these objects."""
         kept = {key: sorted(topics) for key, topics in self._report.newer.kept.items()}
         if kept:
             await store_kept(self._storage, f"{generation:010d}", kept)
@@ -250,7 +254,7 @@ class Restoring:
         self._report.remote_ends = {name: chain.newest.end_offset + 1 for name, chain in chains.items()}
 
     async def _write_logs(self, closing: contextlib.AsyncExitStack) -> dict[int, SnapshotLog]:
-        """Write all logs. Returns the logs of the diskless coordinators, which ``closing`` closes."""
+        """Write all logs. Returns the logs of the diskless coordinators. ``closing`` closes these logs."""
         coordinator_logs: dict[int, SnapshotLog] = {}
         for log_id, saved in self._cut.logs.items():
             name = TopicPartition(saved.topic, log_id.partition)
@@ -277,7 +281,7 @@ class Restoring:
         restores: int,
         closing: contextlib.AsyncExitStack,
     ) -> DisklessCoordinator:
-        """Load the diskless coordinators over their logs."""
+        """Load the diskless coordinators from their logs."""
         coordinators = DisklessCoordinator(
             self._machine,
             CoordinatorTimes(max_commit_age_ms=_ANY_AGE_MS),
@@ -312,7 +316,7 @@ async def _create_partitions(image: MetadataImage, coordinators: DisklessCoordin
 def _ends(
     image: MetadataImage, coordinators: DisklessCoordinator, logs: Mapping[int, SnapshotLog]
 ) -> dict[LogId, int]:
-    """The end of the cut's records, in each diskless partition and in the coordinators' logs."""
+    """The offset after the cut's last record, for each diskless partition and for each coordinator's log."""
     topic = image.topics.get(DISKLESS_METADATA_TOPIC)
     ends: dict[LogId, int] = {}
     if topic is not None:
@@ -327,15 +331,16 @@ def _ends(
 
 
 def _epoch_of(image: MetadataImage, coordinator_id: int) -> int:
-    """The epoch of the coordinator's log in the cut. The restore increases it, and the restored node leads in
-    a later epoch."""
+    """The epoch of the coordinator's log in the cut. The restore increases this epoch, and the restored node
+    later leads in a higher epoch."""
     topic = image.topics.get(DISKLESS_METADATA_TOPIC)
     assert topic is not None
     return topic.partitions[coordinator_id].leader_epoch
 
 
 def _diskless_partitions(image: MetadataImage) -> tuple[dict[LogId, int], set[UUID]]:
-    """The coordinators of all diskless partitions, and the topics whose records get the append time."""
+    """The coordinators of all diskless partitions. The second result is the topics whose records get the
+    append time."""
     owners: dict[LogId, int] = {}
     stamped: set[UUID] = set()
     for topic in image.topics:

@@ -1,9 +1,9 @@
-"""Begins the logs of classic tiered topics after their remote segments (KIP-405).
+"""Makes the logs of classic tiered topics begin after their remote segments (KIP-405).
 
-The local records of classic topics are lost, but the records in remote segments are not. The log of a
-restored replica is empty and begins after the last remote record. It has the leader epochs and producers that
-the newest segment has stored. Its log start is the first offset of the segments, so all segments are
-readable.
+The local records of classic topics are lost, but the records in remote segments are not lost. The log of a
+restored replica is empty and begins after the last remote record. The log gets the leader epochs and
+producers that were stored with the newest segment. Its log start offset is the first offset of the segments,
+so all segments are readable.
 """
 
 from collections import defaultdict
@@ -39,7 +39,7 @@ _CONFIG: Final = LogConfig(remote_storage_enable=True)
 
 
 class RemoteSegments:
-    """The segments in the saved logs of ``__remote_log_metadata``."""
+    """The remote segments that the saved logs of ``__remote_log_metadata`` list."""
 
     def __init__(self) -> None:
         self._segments: dict[TopicIdPartition, dict[UUID, RemoteLogSegmentMetadata]] = defaultdict(dict)
@@ -56,7 +56,7 @@ class RemoteSegments:
                         self.apply(decode_event(record.value))
 
     def apply(self, event: RemoteLogMetadata) -> None:
-        """Apply an event. An event that does not fit is ignored, as in a running cluster."""
+        """Apply an event. An event that contradicts the state is ignored, as in a running cluster."""
         if isinstance(event, RemoteLogSegmentMetadata):
             self._segments[event.topic_id_partition].setdefault(event.id.id, event)
         elif isinstance(event, RemoteLogSegmentMetadataUpdate):
@@ -82,17 +82,19 @@ class RemoteSegments:
 
 
 class RemoteChain(NamedTuple):
-    """The newest segment of a partition, and the first offset of the segments that are connected to it."""
+    """The newest segment of a partition, and the first offset from which the segments have no gap up to
+    it."""
 
     newest: RemoteLogSegmentMetadata
     start_offset: int
 
 
 def remote_chain(finished: Iterable[RemoteLogSegmentMetadata]) -> RemoteChain | None:
-    """The segments that end with the newest one and have no gap. None if there are no segments.
+    """The longest sequence of segments without a gap that ends with the newest segment. None if there are no
+    segments.
 
-    The newest segment is one of the latest leader. Earlier leaders may have copied records up to a higher
-    offset. The latest leader had lost these records.
+    The newest segment is one of the latest leader. Earlier leaders may have copied records with higher
+    offsets. The latest leader did not have those records.
     """
     left = sorted(finished, key=lambda each: (each.leader_epochs[-1].epoch, each.end_offset))
     if not left:
@@ -138,7 +140,7 @@ async def write_tiered_logs(
 
 
 def _state_behind(segment: RemoteLogSegmentMetadata) -> AuxiliaryState:
-    """The state after a segment, as far as its metadata contain it."""
+    """The producers and leader epochs after a segment, as far as the segment's metadata contain them."""
     epochs = [EpochEntry(each.epoch, each.start_offset) for each in segment.leader_epochs]
     return AuxiliaryState(segment.end_offset + 1, segment.start_offset, epochs, ())
 

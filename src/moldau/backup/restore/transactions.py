@@ -1,16 +1,17 @@
 """Fences the producers of a saved state, and ends the transactions that were open in it.
 
-The old cluster may have used later epochs after the cut, so the next epoch of a producer id may be in use.
-Therefore every transactional id gets the last possible epoch, which only markers may have. This fences its
-producers, and its next producer gets a new producer id.
+The old cluster may have used later epochs of a producer id after the cut, so the next epoch may be in use.
+Therefore every transactional id gets the last possible epoch, which only markers may have. This epoch fences
+the old producers of the id, and its next producer gets a new producer id.
 
-The batches of open transactions after the cut do not come back, so these transactions must not be committed.
-An ongoing transaction is prepared for its abort, which the restored coordinator completes. If the end of a
-transaction was decided, the decision is kept and completed.
+The batches that open transactions wrote after the cut do not come back. Therefore these transactions must not
+be committed. The state of an ongoing transaction becomes "prepare abort", and the restored coordinator
+completes the abort. If it was already decided how a transaction ends, this decision is kept and completed.
 
-Diskless partitions are saved later than the logs of the transaction coordinators. A transaction, or its part
-in one more partition, may therefore be open in a diskless partition and missing in those logs. A transaction
-that is open in a diskless partition is aborted there, except if its coordinator will commit it.
+Diskless partitions are saved later than the logs of the transaction coordinators. A diskless partition may
+therefore contain an open transaction that is missing in those logs. Or the logs have the transaction, but
+without this partition. A transaction that is open in a diskless partition is aborted there, except if its
+coordinator will commit it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,7 +40,7 @@ PREPARE_COMMIT: Final = 2
 PREPARE_ABORT: Final = 3
 _READ_BYTES: Final = 1 << 20
 _BATCH_BYTES: Final = 1 << 19
-"""The size of a batch of fences: half of the default maximum of the topic."""
+"""The size of a batch that fences producers: half of the topic's default maximum size."""
 
 
 class DecidedCommit(NamedTuple):
@@ -49,11 +50,11 @@ class DecidedCommit(NamedTuple):
     """Its partitions, by topic."""
     next_epoch: int
     """The first epoch whose batches belong to the producer's next transaction. Since version 2 of
-    transactions (KIP-890), it is the epoch of the markers. Before that, the next transaction has the same
-    epoch."""
+    transactions (KIP-890), this is the epoch of the markers. Before version 2, the next transaction has the
+    same epoch as this one."""
 
     def includes(self, partition: PartitionState, producer_epoch: int) -> bool:
-        """Whether the batches with this epoch in a partition belong to the transaction."""
+        """Whether batches with this epoch in a partition belong to this transaction."""
         return (
             partition.name,
             partition.id.partition_index,
@@ -61,16 +62,17 @@ class DecidedCommit(NamedTuple):
 
 
 def fence_producers(log: SnapshotLog, epoch: int, now_ms: int) -> tuple[set[int], dict[int, DecidedCommit]]:
-    """Append the fences and aborts to a log of ``__transaction_state``, as its leader of ``epoch``.
+    """Append the fences and aborts to a log of ``__transaction_state``, as the leader of the log in
+    ``epoch``.
 
-    Returns the producer ids whose transactions are aborted, and the transactions that the restored
-    coordinator will commit, by producer id.
+    Returns the producer ids of the aborted transactions, and the transactions that the restored coordinator
+    will commit, by producer id.
     """
     fences: list[Record] = []
     aborted: set[int] = set()
     committing: dict[int, DecidedCommit] = {}
     for key, (value, version) in _latest(log).items():
-        # The next producer id may also be in use, with later epochs than those in the saved state.
+        # The next producer id may also be in use. Its epochs may then be later than those in the saved state.
         fenced = replace(value, producer_epoch=EPOCH_MAX, next_producer_id=NO_PRODUCER_ID)
         if value.transaction_status == ONGOING:
             aborted.add(value.producer_id)
@@ -136,12 +138,11 @@ def _latest(log: SnapshotLog) -> dict[bytes, tuple[schema.TransactionLogValue, i
 async def abort_strays(
     coordinators: DisklessCoordinator, coordinator_ids: Iterable[int], committing: Mapping[int, DecidedCommit]
 ) -> set[int]:
-    """Abort the open transactions of diskless partitions, except those in ``committing``. Returns their
-    producer ids.
-    """
+    """Abort the open transactions of diskless partitions, except those in ``committing``. Returns the
+    producer ids of the aborted transactions."""
     aborted: set[int] = set()
     for coordinator_id in coordinator_ids:
-        # The partitions of the store do not contain producers. The partitions of the shard do.
+        # The partitions in the store contain no producers, but the partitions of the shard do.
         markers = await coordinators.runtime.read(
             coordinator_id,
             lambda shard, _: [

@@ -107,7 +107,8 @@ def check_tools(java: Java, cluster: Cluster, kafka: KafkaNode, config: str, nod
     """
     brokers = ["--bootstrap-server", cluster.bootstrap_servers]
     controllers = ["--bootstrap-controller", cluster.address(101)]
-    quorum = f"{TOOLS}.MetadataQuorumCommand"
+    quorum, features = f"{TOOLS}.MetadataQuorumCommand", f"{TOOLS}.FeatureCommand"
+    elr = "eligible.leader.replicas.version"
     data = metadata_of(cluster, 101)
     files = ",".join(map(str, sorted([*data.glob("*.log"), *data.glob("*.checkpoint")])))
     assert {node_id, 3000} <= set(members(cluster.bootstrap_servers, "observers"))
@@ -115,9 +116,13 @@ def check_tools(java: Java, cluster: Cluster, kafka: KafkaNode, config: str, nod
         [quorum, *brokers, "--command-config", config, "add-controller"],
         [quorum, *brokers, "--command-config", str(kafka.config), "add-controller"],
         [quorum, *controllers, "describe", "--status"],
-        [f"{TOOLS}.FeatureCommand", *brokers, "describe"],
+        [features, *brokers, "describe"],
         [f"{TOOLS}.ClusterTool", "list-endpoints", *controllers],
         ["kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", files],
+        [features, *brokers, "disable", "--feature", elr],
+        [features, *controllers, "upgrade", "--feature", f"{elr}=1"],
+        [f"!{features}", *brokers, "upgrade", "--feature", "moldau.diskless.version=1"],
+        [f"!{features}", *brokers, "downgrade", "--feature", "metadata.version=6"],
     )
     assert f"Added controller {node_id} with directory id" in answers[0]
     assert "Added controller 3000 with directory id" in answers[1], kafka.output.read_text()
@@ -127,6 +132,11 @@ def check_tools(java: Java, cluster: Cluster, kafka: KafkaNode, config: str, nod
     assert f"{node_id}" in answers[4]
     found = ("KRaftVersion", "KRaftVoters", "REGISTER_BROKER_RECORD", "REGISTER_CONTROLLER_RECORD")
     assert [name for name in found if name not in answers[5]] == []
+    assert [f"{elr} was {change}" for change in ("disabled.", "upgraded to 1.")] == [
+        answer.strip() for answer in answers[6:8]
+    ]
+    assert "Broker 3000 does not support moldau.diskless.version level 1." in answers[8]
+    assert "Could not downgrade metadata.version to 6." in answers[9]
 
 
 def config_of(quorum: str, role: str, node_id: int, port: int, folder: Path) -> Path:

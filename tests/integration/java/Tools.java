@@ -2,7 +2,8 @@ import org.apache.kafka.common.utils.Exit;
 
 /**
  * Runs several of Kafka's tools one after another in one JVM: CLASS ARGUMENT... ";" CLASS ARGUMENT...
- * Prints a line "#### N" before each. A tool that ends with another exit code than 0 ends all.
+ * Prints a line "#### N" before each. A tool that ends with another exit code than 0 ends all. A "!" before the
+ * class means that the tool must fail.
  */
 public class Tools {
     static class Ended extends Error {}
@@ -27,16 +28,19 @@ public class Tools {
         System.exit(0);
     }
 
-    static void run(String name, String[] arguments) throws Throwable {
+    static void run(String call, String[] arguments) throws Throwable {
+        boolean mustFail = call.startsWith("!");
+        String name = mustFail ? call.substring(1) : call;
         exitCode = null;
         try {
             Class.forName(name).getMethod("main", String[].class).invoke(null, (Object) arguments);
         } catch (java.lang.reflect.InvocationTargetException thrown) {
             if (!(thrown.getCause() instanceof Ended)) throw thrown.getCause();
         }
-        if (exitCode != null && exitCode != 0) {
+        boolean failed = exitCode != null && exitCode != 0;
+        if (failed != mustFail) {
             System.err.println(name + " ended with " + exitCode);
-            System.exit(exitCode);
+            System.exit(failed ? exitCode : 1);
         }
     }
 }

@@ -40,11 +40,6 @@ def _copy_nothing(machine: Machine, source: str, target: str) -> None:
     """Flaw: only one of a log's replicas gets its records."""
 
 
-async def _abort_none(*_: Any) -> set[int]:
-    """Flaw: if only diskless partitions have a transaction, it stays open."""
-    return set()
-
-
 @pytest.mark.parametrize(
     ("holder", "name", "flaw", "scenario", "seed"),
     [
@@ -52,14 +47,12 @@ async def _abort_none(*_: Any) -> set[int]:
         (Recommit, "commit", _commit_nothing, restore, 0),
         (restoring, "_window", _late_objects, restore, 0),
         (restoring, "copy_log", _copy_nothing, restore_cluster, 0),
-        (restoring, "abort_strays", _abort_none, restore_cluster, 155),
     ],
     ids=[
         "no wait for a save",
         "no newer objects",
         "objects of late commits are missing",
         "empty replicas",
-        "stray transactions",
     ],
 )
 def test_a_flaw_is_found(

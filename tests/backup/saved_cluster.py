@@ -1,0 +1,230 @@
+"""A small cluster whose saved logs a test writes record by record, and its restore."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from crc32c import crc32c
+
+from moldau.backup.cut_format import DATA_FOLDER, ClusterCut, LogId, LogPiece, LogPieces, ObjectPart
+from moldau.backup.image_object import ImageEncoder
+from moldau.backup.restore.folders import NewCluster, NewNode
+from moldau.backup.restore.restoring import RestoreReport, Restoring
+from moldau.backup.stored_cuts import FoundCut
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from moldau.coordinators.diskless.calls import (
+    CREATE_TIME,
+    TRANSACTIONAL,
+    BatchToCommit,
+    CommitFileCall,
+    FindBatchesCall,
+    FoundPartition,
+    GuardToIssue,
+    MarkerToWrite,
+    PartitionsToCreate,
+    PartitionToFind,
+)
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.objects import MemoryStorage
+from moldau.protocol.records import metadata as r
+from moldau.protocol.records import transactions as schema
+from moldau.protocol.schema import Message
+from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
+from moldau.records.batch import iter_headers
+from moldau.records.builder import build_batch
+from moldau.records.record import Record, iter_records
+from moldau.runtime import ErrorCode, Machine
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
+from moldau.storage.topic_partition import TopicPartition
+from moldau.testing.lone_partition import lone_metadata_log
+
+TOPIC: Final = UUID(int=0xA)
+NAME: Final = "t"
+NODE_ID: Final = 1
+_EPOCH: Final = 1
+_LATER_EPOCH: Final = 1_000_000
+_RECORDS_A_BATCH: Final = 2
+_ALL: Final = 1 << 24
+
+
+class Writer:
+    """Writes to one diskless partition, which has the number of its coordinator."""
+
+    def __init__(self, coordinators: DisklessCoordinator, index: int) -> None:
+        self._coordinators = coordinators
+        self._index = index
+        self._count = 0
+
+    async def write(self, producer_id: int, epoch: int, sequence: int = 0) -> None:
+        """Commit a batch of two records of a transaction."""
+        index = self._index
+        (issued,) = await self._coordinators.guard_transactions(
+            index, [GuardToIssue(TOPIC, index, producer_id, epoch)]
+        )
+        last = _RECORDS_A_BATCH - 1
+        sizes = (0, 100, last, _RECORDS_A_BATCH, 5_000, CREATE_TIME)
+        batch = BatchToCommit(
+            TOPIC,
+            index,
+            0,
+            *sizes,
+            producer_id,
+            epoch,
+            sequence,
+            sequence + last,
+            TRANSACTIONAL,
+            issued.guard,
+        )
+        self._count += 1
+        call = CommitFileCall(
+            f"file-{index}-{self._count}", 100, Machine.real().clock.now_ms(), 1, [batch], ()
+        )
+        (result,) = (await self._coordinators.commit_file(index, call)).batches
+        assert result.error is ErrorCode.none, result
+
+    async def end(self, producer_id: int, epoch: int, *, committed: bool) -> None:
+        """Write the marker of a transaction."""
+        marker = MarkerToWrite(TOPIC, self._index, producer_id, epoch, 0, committed)
+        (ended,) = await self._coordinators.end_transactions(self._index, [marker])
+        assert ended.error is ErrorCode.none, ended
+
+
+class SavedCluster:
+    """The saved logs: that of one transaction coordinator, and those of ``count`` diskless coordinators."""
+
+    def __init__(self, folder: Path, count: int = 1) -> None:
+        self._folder = folder
+        self._count = count
+        self._machine = Machine.real()
+        self._storage = MemoryStorage(self._machine.clock)
+        self._logs: dict[LogId, LogPieces] = {}
+        self._topics = {TRANSACTION_STATE_TOPIC: UUID(int=1), DISKLESS_METADATA_TOPIC: UUID(int=2)}
+
+    async def save_transactions(self, values: dict[str, schema.TransactionLogValue]) -> None:
+        """Save these values, by transactional id, in the log of ``__transaction_state``."""
+        records = [
+            Record(
+                0,
+                0,
+                schema.RECORDS.encode_key(schema.TransactionLogKey(transactional_id=name)),
+                schema.RECORDS.encode_value(value, 1),
+            )
+            for name, value in values.items()
+        ]
+        log = self._open(self._folder / "old", TRANSACTION_STATE_TOPIC, 0)
+        log.initialize_epoch(_EPOCH)
+        log.append_as_leader(build_batch(records), _EPOCH)
+        await self._save(log, TRANSACTION_STATE_TOPIC, 0)
+
+    @asynccontextmanager
+    async def saving_partition(self, index: int) -> AsyncIterator[Writer]:
+        """Write to a diskless partition. The log of its coordinator is saved at the end of the context."""
+        async with self._coordinator(self._folder / "old", index, _EPOCH) as (coordinators, log):
+            await coordinators.create_partitions(index, [PartitionsToCreate(TOPIC, NAME, [index])])
+            yield Writer(coordinators, index)
+            await self._save(log, DISKLESS_METADATA_TOPIC, index)
+
+    async def restore(self) -> RestoreReport:
+        """Restore the cluster as one node."""
+        image = MetadataDelta().replay_all(self._metadata()).apply()
+        content = await ImageEncoder().encode(image)
+        now_ms = self._machine.clock.now_ms()
+        cut = ClusterCut(
+            cluster_id="cluster",
+            created_ms=now_ms,
+            metadata=await self._stored("image", content),
+            metadata_offset=1,
+            metadata_epoch=1,
+            logs=self._logs,
+        )
+        node = NewNode(node_id=NODE_ID, path=str(self._folder / "new"), directory_id=UUID(int=900))
+        voters = VoterSet([Voter(ReplicaKey(NODE_ID), "localhost", 1)])
+        cluster = NewCluster(cluster_id="cluster", nodes=[node], static_voters=voters)
+        return await Restoring(self._machine, self._storage, FoundCut(cut, now_ms), cluster).run()
+
+    async def find(self, index: int) -> FoundPartition:
+        """The restored content of a partition."""
+        async with self._coordinator(self._folder / "new", index, _LATER_EPOCH) as (coordinators, _):
+            call = FindBatchesCall([PartitionToFind(TOPIC, index, 0)])
+            (found,) = await coordinators.find_batches(index, call)
+            return found
+
+    def transactions(self) -> dict[str, schema.TransactionLogValue]:
+        """The restored values of ``__transaction_state``, by transactional id."""
+        log = self._open(self._folder / "new", TRANSACTION_STATE_TOPIC, 0)
+        found = {}
+        offset = log.start_offset
+        while offset < log.end_offset:
+            content = memoryview(b"".join(log.read(offset, _ALL).views))
+            for position, header in iter_headers(content):
+                offset = header.last_offset + 1
+                for record in iter_records(content[position : position + header.size_bytes]):
+                    assert record.key is not None
+                    key = bytes(record.key)
+                    name, value = (
+                        schema.RECORDS.decode_key(key),
+                        schema.RECORDS.decode_value(key, record.value),
+                    )
+                    assert isinstance(name, schema.TransactionLogKey)
+                    assert isinstance(value, schema.TransactionLogValue)
+                    found[name.transactional_id] = value
+        log.close()
+        return found
+
+    def _open(self, folder: Path, topic: str, index: int) -> SnapshotLog:
+        name = TopicPartition(topic, index)
+        return SnapshotLog.open(
+            self._machine, f"{folder}/{topic}-{index}", name, topic_id=self._topics[topic]
+        )
+
+    @asynccontextmanager
+    async def _coordinator(
+        self, folder: Path, index: int, epoch: int
+    ) -> AsyncIterator[tuple[DisklessCoordinator, SnapshotLog]]:
+        snapshots = self._open(folder, DISKLESS_METADATA_TOPIC, index)
+        log = lone_metadata_log(self._machine, snapshots, epoch)
+        await log.settled()
+        coordinators = DisklessCoordinator(self._machine)
+        coordinators.load(index, epoch, log)
+        await coordinators.until_loaded(index)
+        assert coordinators.is_active(index), coordinators.problem()
+        yield coordinators, snapshots
+        await coordinators.close()
+        await log.settled()
+        snapshots.close()
+
+    async def _save(self, log: SnapshotLog, topic: str, index: int) -> None:
+        content = b"".join(log.read(0, _ALL).views)
+        part = await self._stored(f"{topic}-{index}", content)
+        pieces = (LogPiece(part, 0, log.end_offset, _EPOCH),)
+        self._logs[LogId(self._topics[topic], index)] = LogPieces(topic, pieces)
+
+    async def _stored(self, name: str, content: bytes) -> ObjectPart:
+        key = f"{DATA_FOLDER}{name}"
+        await self._storage.upload(key, content, len(content))
+        return ObjectPart(key, 0, len(content), crc32c(content))
+
+    def _metadata(self) -> Sequence[Message]:
+        records: list[Message] = [r.FeatureLevelRecord(name="metadata.version", feature_level=26)]
+        topics = [(TRANSACTION_STATE_TOPIC, 1), (DISKLESS_METADATA_TOPIC, self._count)]
+        for name, count in topics:
+            records += self._topic(name, self._topics[name], count)
+        return [*records, *self._topic(NAME, TOPIC, self._count, has_owners=True)]
+
+    def _topic(self, name: str, topic_id: UUID, count: int, *, has_owners: bool = False) -> list[Message]:
+        partitions = [
+            r.PartitionRecord(
+                partition_id=index,
+                topic_id=topic_id,
+                replicas=[NODE_ID],
+                isr=[NODE_ID],
+                leader=NODE_ID,
+                leader_epoch=_EPOCH,
+                owner=index if has_owners else -1,
+            )
+            for index in range(count)
+        ]
+        return [r.TopicRecord(name=name, topic_id=topic_id), *partitions]

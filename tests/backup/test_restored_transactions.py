@@ -1,0 +1,78 @@
+"""A restore ends the transactions that were open when the logs were saved.
+
+Diskless partitions are saved later than the logs of the transaction coordinators. The tests write the saved
+logs of each moment.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from saved_cluster import NAME, SavedCluster
+
+from moldau.backup.restore import restoring
+from moldau.protocol.records import transactions as schema
+
+ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT = 1, 2, 3, 4
+STRAY, LATER, KNOWN, DECIDED = 7, 8, 9, 10
+"""Producer ids."""
+
+
+def _value(producer_id: int, status: int, partitions: Sequence[int] = ()) -> schema.TransactionLogValue:
+    rows = [schema.PartitionsSchema(topic=NAME, partition_ids=partitions)] if partitions else []
+    return schema.TransactionLogValue(
+        producer_id=producer_id,
+        producer_epoch=0,
+        transaction_timeout_ms=60_000,
+        transaction_status=status,
+        transaction_partitions=rows,
+    )
+
+
+async def _restore_open_transactions(folder: Path) -> None:
+    cluster = SavedCluster(folder, count=2)
+    await cluster.save_transactions(
+        {
+            "later": _value(LATER, COMPLETE_COMMIT),
+            "known": _value(KNOWN, ONGOING, [0]),
+            "decided": _value(DECIDED, PREPARE_COMMIT, [0]),
+        }
+    )
+    # The stray's coordinator has not saved it. The next transaction of LATER began after the save. KNOWN has
+    # added partition 1 after the save.
+    async with cluster.saving_partition(0) as partition:
+        for producer_id in (STRAY, LATER, KNOWN, DECIDED):
+            await partition.write(producer_id, 0)
+    async with cluster.saving_partition(1) as partition:
+        await partition.write(KNOWN, 0)
+    report = await cluster.restore()
+    first, second = [await cluster.find(index) for index in range(2)]
+    # Only the decided transaction is open. Its coordinator commits it after the start.
+    assert first.last_stable_offset == 6
+    assert second.last_stable_offset == second.high_watermark
+    assert {(each.producer_id, each.first_offset) for each in first.aborted} == {
+        (STRAY, 0),
+        (LATER, 2),
+        (KNOWN, 4),
+    }
+    assert [(each.producer_id, each.first_offset) for each in second.aborted] == [(KNOWN, 0)]
+    assert report.aborted_transactions == 3
+    statuses = {name: value.transaction_status for name, value in cluster.transactions().items()}
+    assert statuses == {"later": COMPLETE_COMMIT, "known": PREPARE_ABORT, "decided": PREPARE_COMMIT}
+
+
+def test_open_transactions_are_aborted_except_those_whose_commit_is_decided(tmp_path: Path) -> None:
+    asyncio.run(_restore_open_transactions(tmp_path))
+
+
+async def _abort_none(*_: Any) -> set[int]:
+    """Flaw: a transaction that only diskless partitions have stays open."""
+    return set()
+
+
+def test_a_transaction_that_stays_open_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restoring, "abort_strays", _abort_none)
+    with pytest.raises(AssertionError, match="last_stable_offset"):
+        asyncio.run(_restore_open_transactions(tmp_path))

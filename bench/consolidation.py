@@ -24,7 +24,7 @@ from moldau.network.remote_node import NodeAddress
 from moldau.protocol.own.diskless.describe_topics import DisklessDescribeTopicsRequest
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.tiered.storage.builder import BatchRun, build_segment
+from moldau.tiered.storage.segment_builder import BatchRun, build_segment
 
 SEGMENT_BYTES: Final = 64 << 20
 RUN_BATCHES: Final = 8

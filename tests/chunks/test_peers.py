@@ -10,7 +10,7 @@ from active_replica import machine
 from registered_chunks import chunk
 
 from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece, ChunkRead, ChunkRecords, ChunkSearch
-from moldau.replication.partition import FoundOffset
+from moldau.replication.partition_interface import FoundOffset
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.peers import ChunkPeers
 

@@ -12,7 +12,7 @@ from moldau.chunks.calls import ChunkRead, ChunkRecords
 from moldau.chunks.reading import ChunkedPart
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
-from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import PartitionKey, ReadOutcome, ReadRequest
 from moldau.runtime.errors import ErrorCode
 
 KNOWN = ReadOutcome(high_watermark=30, last_stable_offset=30)

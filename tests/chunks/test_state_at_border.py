@@ -9,7 +9,7 @@ from registered_chunks import chunk
 from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece
 from moldau.chunks.reading import state_at_border
 from moldau.cluster.image.chunks import ChunkRegistration
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 

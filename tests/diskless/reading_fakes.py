@@ -37,7 +37,13 @@ from moldau.metrics import BrokerTopicMeters, Meters
 from moldau.objects import FaultyStorage, MemoryStorage
 from moldau.records import Record, build_batch, iter_records, parse_header
 from moldau.records.batch import iter_headers
-from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import (
+    AppendAnswer,
+    AppendOutcome,
+    PartitionKey,
+    ReadOutcome,
+    ReadRequest,
+)
 from moldau.replication.waiters import Deadlines, WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.log.config import LogConfig

@@ -20,7 +20,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.diskless.writing.writer import DisklessWriter
 from moldau.records import BatchHeader, Record, build_batch, parse_header
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import Entropy, ErrorCode, KafkaError, Machine
 from moldau.simulation.world.world import World
 

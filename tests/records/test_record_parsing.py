@@ -21,7 +21,7 @@ from moldau.records import (
 )
 from moldau.records.compression import compress, decompress
 from moldau.records.errors import RecordsRejectedError
-from moldau.records.timestamps import (
+from moldau.records.timestamp_search import (
     choose_at_or_after,
     choose_exactly,
     search_batch,

@@ -11,7 +11,7 @@ from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import WRITTEN, ReplicaPolicy
-from moldau.replication.partition import AppendAnswer, PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import AppendAnswer, PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, InlineWorkers, LocalDisk, Machine, Workers
 from moldau.runtime.clock import SystemClock

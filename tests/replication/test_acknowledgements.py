@@ -3,7 +3,7 @@
 import asyncio
 
 from moldau.replication.appending.acknowledgements import KEPT_DONE_MAX, Acknowledgements
-from moldau.replication.partition import AppendOutcome
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.replication.waiters import Deadlines
 from moldau.runtime import ErrorCode
 

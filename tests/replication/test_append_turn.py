@@ -12,7 +12,7 @@ from moldau.records.record import Record
 from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
-from moldau.replication.partition import AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.log.partition_log import PartitionLog

@@ -10,7 +10,7 @@ import pytest
 from moldau.replication.fetching import replica_fetchers
 from moldau.replication.fetching.replica_fetcher import FetcherSettings
 from moldau.replication.fetching.replica_fetchers import ReplicaFetchers
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 
 LEADERS = (1, 2)
 KEYS = [PartitionKey(UUID(int=leader), index) for leader in LEADERS for index in range(4)]

@@ -13,7 +13,7 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ACKS_ALL, ClassicPartition
 from moldau.replication.context import ReplicaContext
-from moldau.replication.partition import AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, Machine
 from moldau.storage.log.partition_log import PartitionLog

@@ -14,7 +14,7 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ACKS_ALL
 from moldau.replication.core.policy import FSYNCED, WRITTEN, ReplicaPolicy
-from moldau.replication.partition import AppendOutcome, ReadOutcome
+from moldau.replication.partition_interface import AppendOutcome, ReadOutcome
 from moldau.runtime import ErrorCode, InlineWorkers, KafkaError
 
 P = ParamSpec("P")

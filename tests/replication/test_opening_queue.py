@@ -3,8 +3,8 @@
 import asyncio
 from dataclasses import dataclass
 
-from moldau.replication.appending.opening import OpeningQueue
-from moldau.replication.partition import AppendOutcome
+from moldau.replication.appending.slow_batches import OpeningQueue
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import ErrorCode, UnexpectedErrors
 from moldau.runtime.fair_lane import FairLane, NextTurn
 

@@ -9,7 +9,7 @@ import pytest
 from moldau.coordinators.groups.offsets.store import OffsetStore
 from moldau.coordinators.transactions.completion import TransactionCompletion
 from moldau.replication.reads import PartitionReader
-from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.log_producers import LogProducers
 
 
 def read_one_too_far_of_classic(patch: pytest.MonkeyPatch) -> None:

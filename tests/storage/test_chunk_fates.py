@@ -17,7 +17,7 @@ from moldau.cluster.image.topics_image import Topic
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.partition import StopReason
+from moldau.replication.partition_interface import StopReason
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.kind import ChunkedKind, ChunkLogs
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore

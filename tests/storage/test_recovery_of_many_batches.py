@@ -13,7 +13,7 @@ from moldau.storage.log.config import LogConfig
 from moldau.storage.segments import batch_scan
 from moldau.storage.segments.batch_scan import scan, scan_checked, scan_headers
 from moldau.storage.segments.segment import Segment
-from moldau.storage.segments.segment_loading import recover_segment
+from moldau.storage.segments.segment_recovery import recover_segment
 
 PATH = "/log/00000000000000000000.log"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.lookups.timestamp_lookup import find_max_timestamp, find_timestamp
-from moldau.replication.partition import FoundOffset
+from moldau.replication.partition_interface import FoundOffset
 from moldau.storage.log.partition_log import PartitionLog
 
 

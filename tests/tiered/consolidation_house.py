@@ -25,11 +25,11 @@ from moldau.coordinators.diskless.calls import (
 from moldau.coordinators.diskless.state.partitions import PartitionState
 from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.metrics import Meters
-from moldau.metrics.byte_rate import ByteRateQuota, QuotaSettings
 from moldau.objects import MemoryStorage
 from moldau.objects.storage import ObjectNotFoundError
 from moldau.records.batch import iter_headers
 from moldau.runtime import ErrorCode, InlineWorkers, SeededEntropy
+from moldau.runtime.byte_quota import ByteRateQuota, QuotaSettings
 from moldau.tiered.consolidation.engine import BrokerEngine, EngineSettings, RemoteCopies
 from moldau.tiered.consolidation.leader import ConsolidationLeader
 from moldau.tiered.consolidation.ports import LedPartition
@@ -46,8 +46,8 @@ from moldau.tiered.metadata.segments import (
     TopicIdPartition,
 )
 from moldau.tiered.meters import TieredMeters
-from moldau.tiered.storage.builder import BatchRun, build_segment
 from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
+from moldau.tiered.storage.segment_builder import BatchRun, build_segment
 from moldau.tiered.storage.storage_manager import RemoteResourceNotFoundError
 
 T = TypeVar("T")

@@ -7,14 +7,14 @@ from typing import Any
 from uuid import UUID
 
 from moldau.metrics import Meters
-from moldau.metrics.byte_rate import ByteRateQuota, QuotaSettings
 from moldau.objects import MemoryStorage
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.control import build_end_transaction_marker
 from moldau.records.record import Record
-from moldau.replication.partition import ReadOutcome
+from moldau.replication.partition_interface import ReadOutcome
 from moldau.runtime import InlineWorkers, Machine, SeededEntropy
+from moldau.runtime.byte_quota import ByteRateQuota, QuotaSettings
 from moldau.runtime.files.local_disk import LocalDisk
 from moldau.storage.log.append_info import AppendOrigin, ReadResult
 from moldau.storage.log.config import LogConfig
@@ -40,9 +40,9 @@ from moldau.tiered.reading.reader import ReaderSettings, RemoteReader
 from moldau.tiered.reading.requests import RemoteRead
 from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 from moldau.tiered.storage.storage_manager import RemoteResourceNotFoundError, RemoteStorageError
+from moldau.tiered.tasks.cleanup_task import ExpirationTask
 from moldau.tiered.tasks.context import RemoteTaskContext, TaskPartition
 from moldau.tiered.tasks.copy import CopyTask
-from moldau.tiered.tasks.expiration import ExpirationTask
 
 PARTITION = TopicIdPartition(UUID(int=3), "t", 0)
 CONFIG = LogConfig(

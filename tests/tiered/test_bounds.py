@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from remote_house import PARTITION, House
 
-from moldau.metrics.byte_rate import BytePacer, ByteRateQuota, QuotaSettings
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
-from moldau.tiered.storage.chunks import select_batches
+from moldau.runtime.byte_quota import BytePacer, ByteRateQuota, QuotaSettings
+from moldau.tiered.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
+from moldau.tiered.storage.batch_selection import select_batches
 from moldau.tiered.work_pool import TurnLane, WorkPool
 
 # -- quota ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from moldau.protocol.special_timestamps import (
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition import (
+from moldau.replication.partition_interface import (
     AbortedTransaction,
     FoundOffset,
     PartitionKey,

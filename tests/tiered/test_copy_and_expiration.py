@@ -12,7 +12,6 @@ import pytest
 from remote_house import CONFIG, PARTITION, House, all_of
 
 from moldau.cluster.image.log_generations import LogGenerations
-from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segment_cache import SegmentCache
@@ -22,14 +21,15 @@ from moldau.tiered.metadata.segments import (
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from moldau.tiered.removal.expiry import ExpiryPlan, is_of_lineage
+from moldau.tiered.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
+from moldau.tiered.removal.expired_segments import ExpiryPlan, is_of_lineage
 from moldau.tiered.removal.remover import NoHostedPartitions, RemotePartitionRemover
 from moldau.tiered.removal.retention import Retention
 from moldau.tiered.restoring import restore_start
 from moldau.tiered.storage.storage_manager import IndexType, RemoteStorageError
+from moldau.tiered.tasks.cleanup_task import ExpirationTask
 from moldau.tiered.tasks.context import LATE_WRITE_GRACE_MS, TaskPartition
 from moldau.tiered.tasks.copy import CopyTask
-from moldau.tiered.tasks.expiration import ExpirationTask
 
 Story = Callable[[House], Awaitable[None]]
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

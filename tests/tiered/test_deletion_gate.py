@@ -12,9 +12,9 @@ from remote_house import CONFIG, PARTITION, House
 
 from moldau.simulation.world.world import World as SimulatedWorld
 from moldau.tiered.consolidation.plan import SegmentRules
-from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.removal.gate import DeletionGate
 from moldau.tiered.removal.remover import RemotePartitionRemover
 from moldau.tiered.removal.retention import Retention

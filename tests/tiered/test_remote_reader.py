@@ -10,11 +10,11 @@ import pytest
 from remote_house import PARTITION, House
 
 from moldau.cluster.image.log_generations import LogGenerations
-from moldau.metrics.byte_rate import QuotaSettings
 from moldau.records.batch import iter_headers
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition import AbortedTransaction, ReadOutcome
+from moldau.replication.partition_interface import AbortedTransaction, ReadOutcome
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime.byte_quota import QuotaSettings
 from moldau.storage.log.leader_epochs import LeaderEpochs
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.reading.offset_search import RemoteOffsetSearch

@@ -17,7 +17,7 @@ from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.core.replica import UNDEFINED
-from moldau.replication.partition import StopReason
+from moldau.replication.partition_interface import StopReason
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
@@ -25,7 +25,6 @@ from moldau.server.subsystems.partitions.hosting import PartitionHosting
 from moldau.server.subsystems.tiered.kind import TieredKind, Tiering
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.log_manager import LogManager
-from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.metadata.lifecycle import RemotePartitionDeleteState
 from moldau.tiered.metadata.manager import MetadataPosition
 from moldau.tiered.metadata.segments import (
@@ -33,6 +32,7 @@ from moldau.tiered.metadata.segments import (
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
+from moldau.tiered.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.removal.remover import RemotePartitionRemover
 
 LOCAL, OTHER = 1, 2

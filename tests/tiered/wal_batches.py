@@ -13,7 +13,7 @@ from moldau.runtime import Machine
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
-from moldau.tiered.storage.builder import BatchRun
+from moldau.tiered.storage.segment_builder import BatchRun
 
 CODECS = list(Compression)
 

@@ -7,7 +7,7 @@ from uuid import UUID
 from moldau.network.own_calls import BrokerCall, Fields
 from moldau.protocol.own.chunks import fetch_chunk_file, find_in_chunk, hand_over_chunk, read_chunk
 from moldau.protocol.own.rights import Right
-from moldau.replication.partition import AbortedTransaction, FoundOffset
+from moldau.replication.partition_interface import AbortedTransaction, FoundOffset
 
 __all__ = [
     "FETCH_CHUNK_FILE",

@@ -7,7 +7,7 @@ from crc32c import crc32c
 
 from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece, ChunkRead, ChunkRecords, ChunkSearch
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition import AbortedTransaction, FoundOffset
+from moldau.replication.partition_interface import AbortedTransaction, FoundOffset
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore

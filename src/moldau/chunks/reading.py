@@ -15,7 +15,7 @@ from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition import (
+from moldau.replication.partition_interface import (
     AbortedTransaction,
     FoundOffset,
     PartitionKey,

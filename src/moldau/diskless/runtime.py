@@ -42,7 +42,7 @@ from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.writer import DisklessWriter
 from moldau.metrics import BrokerTopicMeters, Meters
 from moldau.objects import HealthState, StorageError, StorageHealth, open_storage
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.log.config import LogConfig

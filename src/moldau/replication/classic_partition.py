@@ -16,8 +16,8 @@ from moldau.replication.appending.acknowledgements import Acknowledgements
 from moldau.replication.appending.deletion import RecordDeletion
 from moldau.replication.appending.flushes import FlushQueue
 from moldau.replication.appending.group_commit import GroupCommit
-from moldau.replication.appending.opening import OpeningQueue
 from moldau.replication.appending.participant import ClassicTransactions
+from moldau.replication.appending.slow_batches import OpeningQueue
 from moldau.replication.appending.transactions import AppendTerms, TransactionChecks, TransactionGuard
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.leader import LeaderReplica
@@ -26,7 +26,7 @@ from moldau.replication.core.replica import Replica
 from moldau.replication.fetching.following import Following
 from moldau.replication.leading import Leading
 from moldau.replication.lookups.offset_lookup import OffsetLookup
-from moldau.replication.partition import (
+from moldau.replication.partition_interface import (
     ActiveProducer,
     AppendAnswer,
     AppendOutcome,

@@ -6,7 +6,7 @@ from typing import Any
 
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.leading import ReplicaListener
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.machine import Machine
 

@@ -21,7 +21,7 @@ from moldau.protocol.messages.alter_partition import (
 )
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.core.leader import InSyncProposal, ProposalFailure
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors
 

@@ -6,7 +6,7 @@ from typing import assert_never
 
 from moldau.replication.core.replica import Replica, diverging_epoch
 from moldau.replication.leading import Leading
-from moldau.replication.partition import (
+from moldau.replication.partition_interface import (
     AbortedTransaction,
     ReadAnswer,
     ReadOutcome,

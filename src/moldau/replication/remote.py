@@ -4,7 +4,7 @@ import asyncio
 from typing import Protocol
 
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import FoundOffset, ReadOutcome, ReadRequest
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 
 __all__ = ["RemotePart", "RemoteSlot"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from moldau.metrics.byte_rate import ByteRateQuota, QuotaSettings
+from moldau.runtime.byte_quota import ByteRateQuota, QuotaSettings
 
 ALL: Final = "*"
 UNLIMITED: Final = 2**63 - 1

@@ -17,6 +17,7 @@ from moldau.server.settings import consolidates, saves_logs
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.administration import AdministrationSubsystem
 from moldau.server.subsystems.backup.subsystem import BackupSubsystem
+from moldau.server.subsystems.broker_registration import RegistrationSubsystem
 from moldau.server.subsystems.chunks.subsystem import ChunksSubsystem
 from moldau.server.subsystems.consolidation.subsystem import ConsolidationOff, ConsolidationSubsystem
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
@@ -26,12 +27,11 @@ from moldau.server.subsystems.find_coordinator import CoordinatorsSubsystem
 from moldau.server.subsystems.listeners import ListenersSubsystem
 from moldau.server.subsystems.monitoring import MonitoringSubsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.server.subsystems.produce_limits import ProduceLimitWarnings
+from moldau.server.subsystems.produce_limit_warnings import ProduceLimitWarnings
 from moldau.server.subsystems.record_apis import RecordsSubsystem
-from moldau.server.subsystems.registration import RegistrationSubsystem
 from moldau.server.subsystems.tiered import settings as tiered_settings
 from moldau.server.subsystems.tiered.subsystem import TieredOff, TieredSubsystem
-from moldau.server.subsystems.topic_creation import TopicsSubsystem
+from moldau.server.subsystems.topic_creation_subsystem import TopicsSubsystem
 from moldau.server.subsystems.transactions.subsystem import TransactionsSubsystem
 
 S = TypeVar("S", bound=Subsystem)

@@ -9,7 +9,7 @@ from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import SNAPSHOTTED
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import Machine
 from moldau.storage.snapshots.snapshot_log import SnapshotLog

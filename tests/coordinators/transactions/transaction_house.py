@@ -7,7 +7,7 @@ from moldau.coordinators.transactions.service import TransactionPorts, Transacti
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import TxnPartition
-from moldau.replication.partition import TransactionMarker
+from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import Clock, SystemClock, UnexpectedErrors
 
 

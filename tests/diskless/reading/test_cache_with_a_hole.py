@@ -7,7 +7,7 @@ import pytest
 
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.records import Record, build_batch
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import InlineWorkers, LocalDisk, Machine, SeededEntropy, SystemClock
 from moldau.storage.guards.recovery_report import RecoveryReport, RepairKind
 from moldau.storage.log.config import LogConfig

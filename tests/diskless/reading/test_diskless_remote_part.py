@@ -12,7 +12,7 @@ from moldau.protocol.special_timestamps import (
 )
 from moldau.records import Record, build_batch
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition import (
+from moldau.replication.partition_interface import (
     FoundOffset,
     ReadOutcome,
     ReadRequest,

@@ -12,7 +12,7 @@ from moldau.diskless.reading.recent_objects import RecentObjects
 from moldau.diskless.writing.own_commits import OwnCommits, OwnRun
 from moldau.diskless.writing.wal_file import FileShare
 from moldau.records import Record, build_batch, parse_header
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import ErrorCode, UnexpectedErrors
 from moldau.storage.log.worker_appends import AsideWrite
 

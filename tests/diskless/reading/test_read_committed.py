@@ -10,7 +10,7 @@ from test_diskless_reading import run
 from moldau.coordinators.diskless.calls import AbortedRange
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.records.batch import iter_headers
-from moldau.replication.partition import AbortedTransaction, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import AbortedTransaction, ReadOutcome, ReadRequest
 
 K = key()
 LATEST, MAX_TIMESTAMP, EARLIEST = -1, -3, -2

@@ -12,7 +12,7 @@ from moldau.coordinators.diskless.calls.commit import COMMIT_FILE
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, Latency, MemoryStorage, RetryPolicy, StorageWeather
-from moldau.replication.partition import AppendOutcome
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import ErrorCode, KafkaError, Machine
 
 ROUND_TRIP_S = 0.002

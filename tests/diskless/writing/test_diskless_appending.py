@@ -7,7 +7,7 @@ from writer_fakes import run_in_virtual_time
 
 from moldau.records import Record, build_batch
 from moldau.records.batch import TimestampType
-from moldau.replication.partition import AppendOutcome
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import ErrorCode, Machine
 from moldau.storage.log.config import LogConfig
 

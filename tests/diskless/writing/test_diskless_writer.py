@@ -12,15 +12,15 @@ from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until
 
 from moldau.coordinators.diskless.calls import MAX_FILE_BATCHES
 from moldau.diskless.wal import parse_object
-from moldau.diskless.writing.filling import BATCHES_MAX
 from moldau.diskless.writing.memory import OwnObjects, WriterMemory
+from moldau.diskless.writing.open_buffer import BATCHES_MAX
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.wal_file import FileShare
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, Latency, MemoryStorage, ObjectStorage, RetryPolicy, StorageWeather
 from moldau.records import check_batch
-from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, PartitionKey
 from moldau.runtime import ErrorCode, Machine
 
 QUICK = RetryPolicy(first_backoff_ms=20, max_backoff_ms=200, attempt_timeout_ms=5_000)

@@ -21,7 +21,7 @@ from moldau.records import BatchHeader
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.partition import AppendOutcome, PartitionKey
+from moldau.replication.partition_interface import AppendOutcome, PartitionKey
 from moldau.runtime import ErrorCode, Machine
 
 KEY = PartitionKey(UUID(int=1), 0)

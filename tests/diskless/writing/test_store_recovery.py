@@ -18,7 +18,7 @@ from moldau.objects import (
 )
 from moldau.objects.hedging import HedgeBudget, Patience, hedged
 from moldau.objects.storage import Buffer
-from moldau.replication.partition import AppendOutcome
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import ErrorCode, Machine
 
 FOR_EVER_S = 3_600.0

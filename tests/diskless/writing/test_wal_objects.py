@@ -23,7 +23,7 @@ from moldau.diskless.wal import (
 from moldau.diskless.writing.arenas import ArenaPool
 from moldau.diskless.writing.buffer import BuiltObject, CloseDecision, ClosePolicy, CloseReason, WalBuffer
 from moldau.records import check_batch
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import SeededEntropy
 
 ARENA = 1 << 20

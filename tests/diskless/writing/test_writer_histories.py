@@ -8,7 +8,7 @@ from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, Latency, MemoryStorage, RetryPolicy, StorageWeather
-from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, PartitionKey
 from moldau.runtime import ErrorCode, Machine
 
 BATCHES = 40

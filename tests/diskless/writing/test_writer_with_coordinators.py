@@ -22,7 +22,7 @@ from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, FileStorage, Latency, StorageWeather
-from moldau.replication.partition import AppendOutcome, PartitionKey
+from moldau.replication.partition_interface import AppendOutcome, PartitionKey
 from moldau.runtime import (
     ErrorCode,
     InlineWorkers,

@@ -12,7 +12,7 @@ from test_transaction_guards import PRODUCER, GuardedPartition, batch
 from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.log import PartitionCoordinatorLog
 from moldau.coordinators.transactions.transaction import TxnPartition
-from moldau.replication.partition import TransactionMarker
+from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.transactions.markers import LocalMarkers
 

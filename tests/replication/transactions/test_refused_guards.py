@@ -10,7 +10,7 @@ from test_transaction_guards import PRODUCER, GuardedPartition, batch
 
 from moldau.network.authorization import AllowEveryone
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from moldau.replication.partition import AppendOutcome
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 from moldau.server.handlers.records.transaction_markers import Participation, TransactionalHandlers
 from moldau.server.handlers.records.transactional_appends import TransactionalAppends, TransactionalProduce

@@ -16,7 +16,7 @@ from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.appending.transactions import TransactionGuard
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
-from moldau.replication.partition import AppendOutcome, PartitionKey
+from moldau.replication.partition_interface import AppendOutcome, PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.log.append_info import AppendOrigin

@@ -10,7 +10,7 @@ import pytest
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic, TopicsImage
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
 from moldau.storage.topic_partition import TopicPartition
 

@@ -17,7 +17,7 @@ from moldau.coordinators.hosted import HostedKind
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition import ReadRequest
+from moldau.replication.partition_interface import ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.coordinators.entry import entry_of

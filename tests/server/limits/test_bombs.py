@@ -60,7 +60,7 @@ def opened_by(monkeypatch):
             names.add(threading.current_thread().name.rsplit("_", 1)[0])
         return header, data
 
-    for module in ("records.record", "records.opening", "storage.log.admission"):
+    for module in ("records.record", "records.unpacking", "storage.log.admission"):
         monkeypatch.setattr(f"moldau.{module}.open_batch", open_batch)
     return names
 

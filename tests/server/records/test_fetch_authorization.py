@@ -17,7 +17,13 @@ from moldau.protocol.messages.fetch import (
     FetchTopic,
     ReplicaState,
 )
-from moldau.replication.partition import Partition, PartitionKey, ReadAnswer, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import (
+    Partition,
+    PartitionKey,
+    ReadAnswer,
+    ReadOutcome,
+    ReadRequest,
+)
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode
 from moldau.server.handlers.records.fetch import FetchHandlers

@@ -11,7 +11,13 @@ from moldau.cluster.image.image import MetadataImage
 from moldau.network.authorization import AllowEveryone
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from moldau.replication.partition import Partition, PartitionKey, ReadAnswer, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import (
+    Partition,
+    PartitionKey,
+    ReadAnswer,
+    ReadOutcome,
+    ReadRequest,
+)
 from moldau.replication.waiters import WaitingRoom
 from moldau.server.handlers.records.fetch import FetchHandlers
 from moldau.server.requests.fetch_sessions import FetchSessions

@@ -9,7 +9,7 @@ from uuid import UUID
 from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.partition import AppendOutcome, Partition, PartitionKey, TransactionMarker
+from moldau.replication.partition_interface import AppendOutcome, Partition, PartitionKey, TransactionMarker
 from moldau.runtime import ErrorCode, UnexpectedErrors
 from moldau.server.handlers.records.transaction_markers import Participation
 from moldau.server.handlers.records.transactional_appends import TransactionalAppends, TransactionalProduce

@@ -18,7 +18,7 @@ from moldau.protocol.encoding import encoder
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records.errors import RecordError
 from moldau.replication.appending.append_turn import AppendTurn
-from moldau.replication.partition import AppendOutcome, NoTransactions, PartitionKey, WithoutLog
+from moldau.replication.partition_interface import AppendOutcome, NoTransactions, PartitionKey, WithoutLog
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode
 from moldau.server.handlers.records.produce import ADMIN_CLIENT_ID, ProduceHandlers

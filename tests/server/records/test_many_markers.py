@@ -11,7 +11,7 @@ from moldau.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from moldau.replication.partition import TransactionMarker
+from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode
 from moldau.server.handlers.records.transaction_markers import TransactionalHandlers
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from moldau.coordinators.transactions.transaction import TxnPartition
-from moldau.replication.partition import TransactionMarker
+from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 from moldau.server.subsystems.transactions.markers import ClusterMarkers
 

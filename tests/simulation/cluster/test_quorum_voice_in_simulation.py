@@ -13,7 +13,7 @@ from moldau.cluster.folders.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
 from moldau.runtime import KafkaError, Machine
 from moldau.server.node import ServerNode
-from moldau.server.observing.monitoring import health_checks, quorum_notice
+from moldau.server.observing.health_and_metrics import health_checks, quorum_notice
 from moldau.simulation.world.process import PROCESS
 from moldau.simulation.world.world import World
 

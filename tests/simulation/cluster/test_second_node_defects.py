@@ -10,7 +10,7 @@ import pytest
 from simulated_cluster import BROKERS, Cluster
 
 from moldau.cluster.decisions.kinds import diskless
-from moldau.cluster.decisions.partitions import elections
+from moldau.cluster.decisions.partitions import leader_choice
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, StateTopic
 from moldau.coordinators.diskless.state import commit
 from moldau.coordinators.diskless.state.producers import Verdict
@@ -18,7 +18,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.partition import ReadRequest
+from moldau.replication.partition_interface import ReadRequest
 from moldau.replication.reads import PartitionReader
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
@@ -257,7 +257,7 @@ def test_that_a_coordinator_commits_alone_and_any_replica_follows_it_is_caught(
     configs = StateTopic.configs
     loose = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
     monkeypatch.setattr(StateTopic, "configs", lambda self, count: {**configs(self, count), **loose})
-    monkeypatch.setattr(elections, "DECISIVE_TOPICS", frozenset())
+    monkeypatch.setattr(leader_choice, "DECISIVE_TOPICS", frozenset())
     assert any("lost" in line for line in lose_the_only_coordinator_in_sync())
 
 

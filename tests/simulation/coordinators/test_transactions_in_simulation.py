@@ -14,7 +14,7 @@ from transaction_flaws import (
 
 from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.replication.appending.transactions import TransactionChecks
-from moldau.replication.partition import TransactionMarker
+from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.transactions.markers import LocalMarkers
 from moldau.simulation.nodes import SCENARIOS

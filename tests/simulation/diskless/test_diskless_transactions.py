@@ -12,7 +12,7 @@ from moldau.coordinators.diskless.state.producers import Verdict
 from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.diskless.cache.partition_cache import PartitionCache
-from moldau.replication.partition import TransactionMarker
+from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.transactions.markers import LocalMarkers
 from moldau.simulation.nodes import SCENARIOS

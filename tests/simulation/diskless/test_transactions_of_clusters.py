@@ -25,7 +25,7 @@ from transaction_flaws import (
 
 from moldau.coordinators.diskless.state import commit
 from moldau.coordinators.transactions.transaction import TxnPartition
-from moldau.replication.partition import TransactionMarker
+from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode
 from moldau.server.handlers.records.transaction_markers import Participation
 from moldau.server.subsystems.transactions.gate import CoordinatorGate

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from moldau.diskless.byte_budget import ByteBudget
-from moldau.diskless.writing.file_end import FileFinisher
 from moldau.diskless.writing.own_commits import OwnCommits
+from moldau.diskless.writing.producer_answers import FileFinisher
 from moldau.diskless.writing.waiters import WaitingProducer
 from moldau.diskless.writing.writer import DisklessWriter
 from moldau.runtime import UnexpectedErrors

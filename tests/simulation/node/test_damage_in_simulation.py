@@ -16,7 +16,7 @@ from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 from moldau.storage.guards.guarding import OpenableLog
 from moldau.storage.guards.recovery_report import RecoveryReport
-from moldau.storage.segments import segment_loading
+from moldau.storage.segments import segment_recovery
 
 pytestmark = pytest.mark.simulation
 
@@ -38,7 +38,7 @@ def test_a_damaged_cache_is_read_from_objects_again() -> None:
 
 def cut_in_silence(patch: pytest.MonkeyPatch) -> None:
     """Logs whose loss causes deletions are not checked."""
-    patch.setattr(segment_loading, "check_segments", lambda *_: OpenableLog())
+    patch.setattr(segment_recovery, "check_segments", lambda *_: OpenableLog())
 
 
 def report_nothing(patch: pytest.MonkeyPatch) -> None:

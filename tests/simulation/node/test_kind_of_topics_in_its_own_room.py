@@ -28,7 +28,7 @@ from moldau.protocol.messages.create_topics import (
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.schema import Message
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition import StopReason
+from moldau.replication.partition_interface import StopReason
 from moldau.runtime import ErrorCode
 from moldau.server import composition, settings
 from moldau.server.subsystem import Contribution, Subsystem

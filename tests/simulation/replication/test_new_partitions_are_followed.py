@@ -7,7 +7,7 @@ from simulated_cluster import Cluster
 
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.partition import AppendOutcome, Partition
+from moldau.replication.partition_interface import AppendOutcome, Partition
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.simulation.world.world import World

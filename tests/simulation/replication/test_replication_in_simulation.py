@@ -14,7 +14,7 @@ from moldau.cluster.decisions.partitions import partition_change, topic_rules
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.replication import reads
 from moldau.replication.core.leader import LeaderReplica
-from moldau.server.subsystems.registration import RegistrationSubsystem
+from moldau.server.subsystems.broker_registration import RegistrationSubsystem
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 from moldau.storage.producers.producer_state import ProducerState

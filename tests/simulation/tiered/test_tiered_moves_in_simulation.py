@@ -22,7 +22,7 @@ from moldau.protocol.messages.create_topics import (
 )
 from moldau.protocol.special_timestamps import EARLIEST_PENDING_UPLOAD_TIMESTAMP, LATEST_TIERED_TIMESTAMP
 from moldau.replication.lookups.offset_lookup import OffsetLookup
-from moldau.replication.partition import FoundOffset, StopReason
+from moldau.replication.partition_interface import FoundOffset, StopReason
 from moldau.runtime import KafkaError
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics

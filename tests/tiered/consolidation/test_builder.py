@@ -17,7 +17,7 @@ from moldau.storage.folders.file_names import (
     segment_file,
 )
 from moldau.storage.producers.producer_snapshot import decode_producer_snapshot
-from moldau.tiered.storage.builder import BatchRun, BuiltSegment, build_segment, finish_segment
+from moldau.tiered.storage.segment_builder import BatchRun, BuiltSegment, build_segment, finish_segment
 
 NOW_MS = 1_700_000_000_000
 

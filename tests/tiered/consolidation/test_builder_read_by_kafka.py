@@ -9,7 +9,7 @@ import pytest
 from wal_batches import Sent, wal_batches
 
 from moldau.storage.folders.file_names import segment_file
-from moldau.tiered.storage.builder import build_segment
+from moldau.tiered.storage.segment_builder import build_segment
 
 JARS = Path(__file__).parents[3] / ".tools" / "jars"
 NOW_MS = 1_700_000_000_000

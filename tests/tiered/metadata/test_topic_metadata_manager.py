@@ -20,7 +20,6 @@ from segment_fakes import (
 )
 
 from moldau.runtime import LocalDisk, Machine, SeededEntropy, SystemClock, ThreadWorkers
-from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemotePartitionDeleteState
 from moldau.tiered.metadata.manager import (
     MetadataPosition,
@@ -35,6 +34,7 @@ from moldau.tiered.metadata.topic_based_manager import (
     MetadataManagerSettings,
     TopicBasedRemoteLogMetadataManager,
 )
+from moldau.tiered.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.removal.remover import RemotePartitionRemover
 from moldau.tiered.storage.storage_manager import RemoteResourceNotFoundError, RemoteStorageError
 

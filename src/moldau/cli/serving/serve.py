@@ -22,8 +22,8 @@ from moldau.runtime.files.open_files import lack_of_open_files
 from moldau.runtime.machine import Machine
 from moldau.server.identity import Address
 from moldau.server.node import ServerNode
+from moldau.server.subsystems.broker_registration import CONTROLLED_SHUTDOWN_TIMEOUT_MS, RegistrationSubsystem
 from moldau.server.subsystems.diskless.first_start import refuse_foreign_store
-from moldau.server.subsystems.registration import CONTROLLED_SHUTDOWN_TIMEOUT_MS, RegistrationSubsystem
 from moldau.storage.folders.log_directory import LogDirectoryError
 
 logger = logging.getLogger(__name__)

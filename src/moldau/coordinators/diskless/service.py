@@ -20,7 +20,7 @@ from moldau.coordinators.diskless.led_coordinator import DisklessMetadataLog, Le
 from moldau.coordinators.diskless.reads.finding import Finder
 from moldau.coordinators.diskless.reads.offsets import StoredOffsetLister
 from moldau.coordinators.diskless.reads.producers import describe_producers
-from moldau.coordinators.diskless.reads.reading import StoreReader
+from moldau.coordinators.diskless.reads.store_reader import StoreReader
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.coordinators.diskless.state.records import DisklessRecord
 from moldau.coordinators.diskless.state.shard import DisklessShard

@@ -17,7 +17,7 @@ from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.transactions.codec import TransactionRecord
 from moldau.coordinators.transactions.shard import TransactionShard, Unfinished
 from moldau.coordinators.transactions.transaction import EndedTransaction, TxnPartition
-from moldau.replication.partition import TransactionMarker
+from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 logger = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ from moldau.protocol.special_timestamps import (
     LATEST_TIMESTAMP,
 )
 from moldau.records.errors import CorruptRecordError
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.log.worker_appends import AsideWrite

@@ -14,7 +14,7 @@ from moldau.coordinators.diskless.calls import AbortedRange, BatchCoordinate, Pa
 from moldau.diskless.reading.batch_conversion import finish_batch
 from moldau.records.batch import check_batch, set_base_offset_and_epoch
 from moldau.records.errors import CorruptRecordError
-from moldau.replication.partition import AbortedTransaction, PartitionKey
+from moldau.replication.partition_interface import AbortedTransaction, PartitionKey
 from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log.worker_appends import AsideWrite

@@ -12,8 +12,8 @@ from moldau.diskless.partition.traffic import TopicTraffic
 from moldau.records.batch import TRANSACTIONAL_BIT, BatchHeader, TimestampType, validate_produce
 from moldau.records.errors import OpenedSizeError, RecordsRejectedError
 from moldau.records.record import QUICK_BYTES
-from moldau.replication.appending.opening import OpeningQueue
-from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey
+from moldau.replication.appending.slow_batches import OpeningQueue
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, PartitionKey
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient, Steps, exhaust
 from moldau.storage.log.admission import checked, is_slow_to_admit, must_open

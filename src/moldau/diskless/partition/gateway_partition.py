@@ -16,7 +16,7 @@ from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
 from moldau.diskless.partition.transactions import DisklessTransactions
-from moldau.replication.partition import (
+from moldau.replication.partition_interface import (
     FoundOffset,
     PartitionKey,
     PartitionStatus,
@@ -42,7 +42,7 @@ class _NoReplica:
 
 
 class DisklessPassage(WithoutLog):
-    """Implements :class:`moldau.replication.partition.Partition`.
+    """Implements :class:`moldau.replication.partition_interface.Partition`.
 
     The coordinator refuses appends to a partition that it does not have yet; producers retry.
     """

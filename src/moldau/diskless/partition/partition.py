@@ -17,7 +17,7 @@ from moldau.diskless.partition.traffic import TopicTraffic
 from moldau.diskless.partition.transactions import DisklessTransactions
 from moldau.diskless.reading.cold_reads import ColdOutcome
 from moldau.records.errors import CorruptRecordError
-from moldau.replication.partition import (
+from moldau.replication.partition_interface import (
     AbortedTransaction,
     ActiveProducer,
     FoundOffset,

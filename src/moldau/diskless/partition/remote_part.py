@@ -4,7 +4,7 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import FoundOffset, ReadOutcome, ReadRequest
 
 __all__ = ["RemoteRecords"]
 

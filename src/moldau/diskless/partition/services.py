@@ -19,7 +19,7 @@ from moldau.diskless.reading.cold_reads import ColdReads
 from moldau.diskless.reading.offset_lookup import WalOffsetLookup
 from moldau.diskless.reading.read_meters import FetchMeters
 from moldau.records.batch import BatchHeader
-from moldau.replication.partition import AppendAnswer, PartitionKey
+from moldau.replication.partition_interface import AppendAnswer, PartitionKey
 from moldau.replication.waiters import Deadlines
 from moldau.runtime import Clock, UnexpectedErrors
 from moldau.runtime.fair_lane import FairLane

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from moldau.coordinators.diskless.calls import GuardToIssue, MarkerToWrite, PartitionId
 from moldau.diskless.partition.client_errors import client_error
 from moldau.diskless.partition.services import TransactionParts
-from moldau.replication.partition import (
+from moldau.replication.partition_interface import (
     ActiveProducer,
     AppendAnswer,
     PartitionKey,
@@ -47,7 +47,7 @@ class GuardedAppend(Protocol):
 class DisklessTransactions:
     """The guards of a partition on this broker.
 
-    Implements :class:`moldau.replication.partition.TransactionParticipant`.
+    Implements :class:`moldau.replication.partition_interface.TransactionParticipant`.
     """
 
     any_broker_marks = True

@@ -31,7 +31,7 @@ from moldau.protocol.special_timestamps import (
 )
 from moldau.records.errors import CorruptRecordError
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition import (
+from moldau.replication.partition_interface import (
     FoundOffset,
 )
 from moldau.runtime import ErrorCode, KafkaError, Machine

@@ -10,7 +10,7 @@ from uuid import UUID
 from moldau.diskless.wal import footer_size_bytes, write_tail
 from moldau.diskless.writing.arenas import Arena, ArenaPool
 from moldau.records import BatchHeader
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 
 __all__ = ["BufferedBatch", "BuiltObject", "CloseDecision", "ClosePolicy", "CloseReason", "WalBuffer"]
 

@@ -34,7 +34,7 @@ from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.wal_file import Batch, FileShare, WalFile
 from moldau.diskless.writing.writer_meters import WriterMeters
 from moldau.objects import RetryPolicy
-from moldau.replication.partition import AppendOutcome
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import Entropy, ErrorCode, KafkaError, UnexpectedErrors
 
 __all__ = ["CommitQueues", "Committing", "FileCommitQueue"]

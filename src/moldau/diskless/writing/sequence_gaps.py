@@ -10,7 +10,7 @@ itself, because the producer may have sent the dropped batch again to another br
 from typing import Final, NamedTuple
 
 from moldau.records import BatchHeader
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 
 _GAPS_MAX: Final = 10_000
 _SEQUENCES: Final = 1 << 31

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from moldau.replication.partition import AppendOutcome
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import ErrorCode
 
 __all__ = ["TIMED_OUT", "ObjectWaiters", "WaitingProducer"]

@@ -26,9 +26,9 @@ from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.writing.buffer import CloseReason
 from moldau.diskless.writing.committer import CommitQueues, Committing
-from moldau.diskless.writing.file_end import LOST, FileFinisher
-from moldau.diskless.writing.filling import ClosedBuffer, FillingBuffer, HeldBytes
 from moldau.diskless.writing.memory import OwnObjects, WriterMemory
+from moldau.diskless.writing.open_buffer import ClosedBuffer, FillingBuffer, HeldBytes
+from moldau.diskless.writing.producer_answers import LOST, FileFinisher
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.uploader import Uploader, UploadSlots, WriterTasks
 from moldau.diskless.writing.waiters import WaitingProducer
@@ -38,7 +38,7 @@ from moldau.diskless.writing.writer_settings import WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import ObjectStorage
 from moldau.records import BatchHeader
-from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, PartitionKey
 from moldau.runtime import ErrorCode, Machine
 
 __all__ = ["DisklessWriter", "WriterSettings"]

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from moldau.replication.partition import AppendOutcome
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.replication.waiters import Deadlines
 from moldau.runtime.errors import ErrorCode
 

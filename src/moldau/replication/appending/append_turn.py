@@ -5,7 +5,7 @@ and ``end`` before an answer is sent. When ``end`` raises, no answer of the turn
 then get no answer, and retry.
 """
 
-from moldau.replication.partition import AppendAnswer, Partition
+from moldau.replication.partition_interface import AppendAnswer, Partition
 from moldau.runtime.fair_lane import FairClient
 
 

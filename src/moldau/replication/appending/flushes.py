@@ -11,8 +11,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from moldau.replication.appending.opening import DEFECT, pass_on
-from moldau.replication.partition import AppendAnswer, AppendOutcome
+from moldau.replication.appending.slow_batches import DEFECT, pass_on
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import KafkaError
 from moldau.storage.log.partition_log import PartitionLog

@@ -9,9 +9,9 @@ leadership has ended.
 import asyncio
 from typing import Any, Final
 
-from moldau.replication.appending.opening import GoOn, OpeningQueue, Refuse, pass_on
+from moldau.replication.appending.slow_batches import GoOn, OpeningQueue, Refuse, pass_on
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition import AppendOutcome
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient, Steps
 from moldau.runtime.machine import Machine

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from moldau.records.batch import BatchHeader, parse_header
 from moldau.records.control import build_end_transaction_marker
 from moldau.replication.appending.transactions import TransactionChecks, TransactionGuard
-from moldau.replication.partition import (
+from moldau.replication.partition_interface import (
     ActiveProducer,
     AppendAnswer,
     AppendOutcome,
@@ -52,7 +52,7 @@ class GuardedReplica(Protocol):
 
 
 class ClassicTransactions:
-    """Implements :class:`moldau.replication.partition.TransactionParticipant`."""
+    """Implements :class:`moldau.replication.partition_interface.TransactionParticipant`."""
 
     any_broker_marks = False
 

@@ -18,7 +18,7 @@ from moldau.protocol.messages.fetch import (
     ReplicaState,
 )
 from moldau.replication.core.replica import FetchPosition
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime.errors import ErrorCode
 
 NO_SESSION: Final = 0

@@ -23,7 +23,7 @@ from moldau.protocol.schema import Message
 from moldau.protocol.special_timestamps import EARLIEST_LOCAL_TIMESTAMP
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.core.replica import UNDEFINED, FetchPosition
-from moldau.replication.partition import FoundOffset
+from moldau.replication.partition_interface import FoundOffset
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)

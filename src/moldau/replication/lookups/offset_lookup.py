@@ -12,7 +12,7 @@ from moldau.protocol.special_timestamps import (
 from moldau.replication.core.replica import Replica
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.lookups.timestamp_lookup import find_max_timestamp, find_timestamp
-from moldau.replication.partition import (
+from moldau.replication.partition_interface import (
     FoundOffset,
 )
 from moldau.replication.remote import RemoteSlot

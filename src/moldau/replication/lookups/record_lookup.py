@@ -12,7 +12,7 @@ timestamp returns the batch's last offset.
 from moldau.records.batch import parse_header
 from moldau.records.errors import InvalidRecordError
 from moldau.records.record import opens_quickly
-from moldau.records.timestamps import (
+from moldau.records.timestamp_search import (
     Choice,
     Position,
     choose_at_or_after,

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition import FoundOffset
+from moldau.replication.partition_interface import FoundOffset
 from moldau.replication.remote import RemotePart
 from moldau.storage.log.append_info import TimestampOffset
 from moldau.storage.log.partition_log import PartitionLog

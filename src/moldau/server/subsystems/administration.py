@@ -11,7 +11,7 @@ from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest, Desc
 from moldau.server.context import BrokerContext
 from moldau.server.handlers.admin.config_changes import ConfigChangeHandlers
 from moldau.server.handlers.admin.configs import ConfigHandlers
-from moldau.server.handlers.admin.forwarded import ForwardedHandlers
+from moldau.server.handlers.admin.forwarded_apis import ForwardedHandlers
 from moldau.server.handlers.metadata.metadata import MetadataHandlers
 from moldau.server.handlers.metadata.quorum import describe_quorum, quorum_row
 from moldau.server.handlers.metadata.topic_partitions import TopicPartitionHandlers
@@ -20,7 +20,7 @@ from moldau.server.requests.dispatch import routes
 from moldau.server.requests.forwarding import forward
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.server.subsystems.topic_creation import TopicsSubsystem
+from moldau.server.subsystems.topic_creation_subsystem import TopicsSubsystem
 
 
 class AdministrationSubsystem(Subsystem):

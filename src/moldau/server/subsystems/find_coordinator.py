@@ -7,7 +7,7 @@ from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions
 from moldau.server.handlers.find_coordinator import CoordinatorHandlers
 from moldau.server.subsystem import Contribution, Subsystem
-from moldau.server.subsystems.topic_creation import TopicsSubsystem
+from moldau.server.subsystems.topic_creation_subsystem import TopicsSubsystem
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from functools import partial
 from moldau.server.bound_listeners import PAGES
 from moldau.server.context import NodeContext
 from moldau.server.extensions import Extensions
-from moldau.server.observing.monitoring import Monitoring, health_checks, quorum_notice, watch_cluster
+from moldau.server.observing.health_and_metrics import Monitoring, health_checks, quorum_notice, watch_cluster
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.storage.guards.recovery_report import RepairKind
 

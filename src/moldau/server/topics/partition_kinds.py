@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from moldau.cluster.decisions.kinds.kind import TopicKind
 from moldau.cluster.image.topics_image import Topic
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition import Partition, StopReason
+from moldau.replication.partition_interface import Partition, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.config import LogConfig
 

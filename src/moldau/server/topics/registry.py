@@ -6,7 +6,7 @@ from uuid import UUID
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.schema import ZERO_UUID
-from moldau.replication.partition import Partition, PartitionKey
+from moldau.replication.partition_interface import Partition, PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 

@@ -19,9 +19,9 @@ from moldau.records.batch import (
     set_log_append_time,
 )
 from moldau.records.errors import RecordError, RecordsRejectedError
-from moldau.records.opening import RECORDS_A_STEP, open_in_turn
 from moldau.records.recompression import recompressed
 from moldau.records.record import QUICK_BYTES, QUICK_RECORDS, open_batch
+from moldau.records.unpacking import RECORDS_A_STEP, open_in_turn
 from moldau.records.walk import RecordWalk, TimestampBounds
 from moldau.runtime import ErrorCode
 from moldau.runtime.fair_lane import NextTurn, Steps, exhaust

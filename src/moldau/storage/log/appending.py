@@ -16,11 +16,11 @@ from moldau.records.errors import CorruptRecordError
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.admission import Admitted, admit, is_slow_to_admit
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
-from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.log_producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.failure_gate import FailureGate
 from moldau.storage.log.state.offsets import LogOffsets
+from moldau.storage.log.state.open_epochs import LogEpochs
 from moldau.storage.producers.producer_state import BatchMetadata
 from moldau.storage.topic_partition import TopicPartition
 

@@ -13,11 +13,11 @@ from moldau.storage.folders.partition_metadata import (
 )
 from moldau.storage.guards.guarding import DurableOffset, GuardedLog, LogGuard
 from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
-from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.log_producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.offsets import LogOffsets
-from moldau.storage.segments.segment_loading import load_segments
+from moldau.storage.log.state.open_epochs import LogEpochs
+from moldau.storage.segments.segment_recovery import load_segments
 from moldau.storage.snapshots.snapshot import snapshot_of
 
 logger = logging.getLogger(__name__)

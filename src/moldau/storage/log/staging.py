@@ -10,10 +10,10 @@ from typing import Final
 from moldau.records.batch import BatchHeader, Buffer, TimestampType
 from moldau.storage.log.appending import Appender, pack_prefix
 from moldau.storage.log.config import LogConfig
-from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.log_producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.log.state.open_epochs import LogEpochs
 
 STAGED_BYTES_MAX: Final = 256 * 1024
 """Larger batches are not staged, because a separate write adds almost no cost to them."""

@@ -12,9 +12,9 @@ from moldau.records.batch import BatchHeader, iter_headers
 from moldau.runtime.files.disk import File
 from moldau.storage.log.appending import Appender
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.failure_gate import FailureGate
 from moldau.storage.log.state.offsets import LogOffsets
+from moldau.storage.log.state.open_epochs import LogEpochs
 from moldau.storage.segments.segment import Segment
 
 

@@ -17,7 +17,7 @@ from moldau.tiered.consolidation.markers import batch_of_marker, is_marker
 from moldau.tiered.consolidation.plan import PlannedRange, PlannedSegment, plan_ranges
 from moldau.tiered.consolidation.side_by_side import side_by_side
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
-from moldau.tiered.storage.builder import BuiltSegment, finish_segment
+from moldau.tiered.storage.segment_builder import BuiltSegment, finish_segment
 from moldau.tiered.storage.storage_manager import LogSegmentData, RemoteStorageManager
 
 __all__ = [

@@ -13,10 +13,10 @@ from typing import Final
 from uuid import UUID
 
 from moldau.metrics import Meters
-from moldau.metrics.byte_rate import ByteRateQuota
 from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.records.errors import CorruptRecordError
 from moldau.runtime import ErrorCode, UnexpectedErrors, Workers
+from moldau.runtime.byte_quota import ByteRateQuota
 from moldau.tiered.consolidation.building import build_and_copy, memory_bytes
 from moldau.tiered.consolidation.leader import REFUSALS, BuiltCopy, ConsolidationLeader
 from moldau.tiered.consolidation.plan import PlannedSegment, Unit, lay_out_units

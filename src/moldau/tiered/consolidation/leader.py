@@ -24,7 +24,7 @@ from moldau.tiered.consolidation.side_by_side import CALLS_A_TURN, side_by_side
 from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.metadata.manager import RemoteMetadataUnknownOutcomeError
 from moldau.tiered.metadata.segments import TopicIdPartition
-from moldau.tiered.storage.builder import MAX_SEGMENT_BYTES
+from moldau.tiered.storage.segment_builder import MAX_SEGMENT_BYTES
 from moldau.tiered.storage.storage_manager import (
     CustomMetadataSizeLimitExceededError,
     RemoteResourceNotFoundError,

@@ -19,7 +19,7 @@ from moldau.tiered.metadata.segments import (
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from moldau.tiered.storage.builder import BatchRun
+from moldau.tiered.storage.segment_builder import BatchRun
 
 __all__ = [
     "GatheredSegment",

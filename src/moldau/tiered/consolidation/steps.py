@@ -24,7 +24,7 @@ from uuid import UUID
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.lineage import Lineage
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
-from moldau.tiered.removal.expiry import is_of_lineage
+from moldau.tiered.removal.expired_segments import is_of_lineage
 
 __all__ = ["Steps", "decide", "of_lineage"]
 

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from moldau.records.batch import LOG_OVERHEAD_BYTES, parse_header
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition import FoundOffset
+from moldau.replication.partition_interface import FoundOffset
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 from moldau.tiered.reading.reader import RemoteReader

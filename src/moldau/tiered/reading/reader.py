@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from moldau.metrics.byte_rate import BytePacer, QuotaSettings
-from moldau.replication.partition import AbortedTransaction, ReadOutcome
+from moldau.replication.partition_interface import AbortedTransaction, ReadOutcome
 from moldau.runtime import ErrorCode
+from moldau.runtime.byte_quota import BytePacer, QuotaSettings
 from moldau.storage.log.append_info import AbortedEntry
 from moldau.storage.segments.transaction_index import ended_from
 from moldau.tiered.metadata.manager import RemoteLogMetadataManager
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 from moldau.tiered.meters import TieredMeters
 from moldau.tiered.reading.requests import RemoteIndexes, RemoteRead, segment_at
-from moldau.tiered.storage.chunks import select_batches
+from moldau.tiered.storage.batch_selection import select_batches
 from moldau.tiered.storage.storage_manager import RemoteStorageError, RemoteStorageManager
 from moldau.tiered.work_pool import TurnLane, WorkPool
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from moldau.replication.partition import ReadOutcome
+from moldau.replication.partition_interface import ReadOutcome
 from moldau.storage.log.append_info import AbortedEntry
 from moldau.tiered.metadata.lineage import Lineage
 from moldau.tiered.metadata.manager import RemoteLogMetadataManager

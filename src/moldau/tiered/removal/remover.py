@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from moldau.runtime import KafkaError
-from moldau.tiered.log_manager import RemoteLogManager
 from moldau.tiered.metadata.lifecycle import (
     IllegalTransitionError,
     RemoteLogSegmentState,
@@ -25,6 +24,7 @@ from moldau.tiered.metadata.segments import (
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
+from moldau.tiered.remote_log_manager import RemoteLogManager
 from moldau.tiered.removal.deletion import delete_objects, delete_segment
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 from moldau.tiered.tasks.context import LATE_WRITE_GRACE_MS

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from moldau.metrics.byte_rate import ByteRateQuota
 from moldau.runtime import Machine
+from moldau.runtime.byte_quota import ByteRateQuota
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.tiered.metadata.manager import RemoteLogMetadataManager
 from moldau.tiered.metadata.segments import TopicIdPartition

@@ -17,7 +17,7 @@ from moldau.tiered.position import find_highest_copied
 from moldau.tiered.removal.deletion import delete_segment
 from moldau.tiered.storage.storage_manager import RemoteStorageError, check_custom_metadata
 from moldau.tiered.tasks.context import RemoteTaskContext, TaskPartition
-from moldau.tiered.tasks.copyable_segments import ClosedSegment, closed_segments, epochs_of, read_segment
+from moldau.tiered.tasks.segment_data import ClosedSegment, closed_segments, epochs_of, read_segment
 
 __all__ = ["CopyTask"]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from moldau.cluster.decisions.brokers import registered
 from moldau.cluster.decisions.chunks.admission import check_brokers, check_partition, check_topic
-from moldau.cluster.decisions.partitions.elections import Election
+from moldau.cluster.decisions.partitions.leader_choice import Election
 from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition
 from moldau.cluster.decisions.partitions.topic_rules import min_in_sync, rules_of
 from moldau.cluster.decisions.topics import check_room

@@ -5,7 +5,7 @@ from uuid import UUID
 from moldau.cluster.decisions.brokers import registered
 from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.cluster.decisions.partitions.election_causes import joined
-from moldau.cluster.decisions.partitions.elections import recovery_election
+from moldau.cluster.decisions.partitions.leader_choice import recovery_election
 from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition
 from moldau.cluster.decisions.partitions.topic_rules import rules_of
 from moldau.cluster.decisions.view import ControllerResult, View

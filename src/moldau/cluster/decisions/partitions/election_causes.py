@@ -8,7 +8,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from moldau.cluster.decisions.kinds.table import kind_of
-from moldau.cluster.decisions.partitions.elections import Election, recovery_election
+from moldau.cluster.decisions.partitions.leader_choice import Election, recovery_election
 from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition
 from moldau.cluster.decisions.partitions.topic_rules import rules_of
 from moldau.cluster.decisions.view import View

@@ -4,7 +4,7 @@ directory (KIP-858)."""
 
 from collections.abc import Callable
 
-from moldau.cluster.decisions.partitions.elections import recovery_election
+from moldau.cluster.decisions.partitions.leader_choice import recovery_election
 from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition
 from moldau.cluster.decisions.partitions.topic_rules import rules_of
 from moldau.cluster.decisions.view import View

@@ -9,7 +9,7 @@ replicas are all in sync (KIP-455); record which replicas outside the in-sync se
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from moldau.cluster.decisions.partitions.elections import Election, with_leader
+from moldau.cluster.decisions.partitions.leader_choice import Election, with_leader
 from moldau.cluster.decisions.partitions.topic_rules import TopicRules
 from moldau.cluster.image.partition import LeaderRecoveryState, PartitionRegistration
 from moldau.cluster.image.topics_delta import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE

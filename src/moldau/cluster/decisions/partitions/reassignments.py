@@ -6,7 +6,7 @@ set; see :mod:`.partition_change`.
 
 from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.cluster.decisions.partitions.decisive_minimum import minima_after
-from moldau.cluster.decisions.partitions.elections import Election, recovery_election
+from moldau.cluster.decisions.partitions.leader_choice import Election, recovery_election
 from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition
 from moldau.cluster.decisions.partitions.placement import check_assignment
 from moldau.cluster.decisions.partitions.topic_rules import rules_of

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from moldau.coordinators.diskless.calls import FindBatchesCall, FoundPartition, PartitionId, PartitionToFind
-from moldau.coordinators.diskless.reads.reading import StoreReader
+from moldau.coordinators.diskless.reads.store_reader import StoreReader
 from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime import ErrorCode
 

@@ -9,7 +9,7 @@ from moldau.coordinators.diskless.calls import (
     ListedOffset,
     TimestampToList,
 )
-from moldau.coordinators.diskless.reads.reading import StoreReader
+from moldau.coordinators.diskless.reads.store_reader import StoreReader
 from moldau.protocol.special_timestamps import (
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,

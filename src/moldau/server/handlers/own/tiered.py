@@ -14,7 +14,7 @@ from moldau.protocol.special_timestamps import (
     EARLIEST_LOCAL_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
 )
-from moldau.replication.partition import (
+from moldau.replication.partition_interface import (
     Partition,
 )
 from moldau.runtime.errors import ErrorCode, KafkaError

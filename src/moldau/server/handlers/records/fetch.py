@@ -26,7 +26,7 @@ from moldau.protocol.messages.fetch import (
     PartitionData,
     SnapshotId,
 )
-from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.throttling import ReplicationQuota
 from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError

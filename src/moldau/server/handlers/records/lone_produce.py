@@ -18,7 +18,7 @@ from moldau.protocol.messages.produce import PartitionProduceResponse, ProduceRe
 from moldau.protocol.produce import FIRST_LONE_VERSION, TOPIC_ID_VERSION, lone_packer, lone_reader
 from moldau.records.batch import is_transactional
 from moldau.replication.appending.append_turn import AppendTurn
-from moldau.replication.partition import AppendOutcome, Partition
+from moldau.replication.partition_interface import AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode
 from moldau.server.requests.dispatch import DirectHandler
 from moldau.server.requests.throttles import Hold, rest_ms

@@ -23,7 +23,7 @@ from moldau.protocol.produce import TOPIC_ID_VERSION
 from moldau.protocol.rows import Cut
 from moldau.records.batch import claims_zstd, is_transactional
 from moldau.replication.appending.append_turn import AppendTurn
-from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.handlers.records.lone_produce import lone_produce
 from moldau.server.handlers.records.transactional_appends import TransactionalAppends, TransactionalProduce

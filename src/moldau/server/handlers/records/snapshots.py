@@ -20,7 +20,7 @@ from moldau.protocol.messages.fetch_snapshot import (
     FetchSnapshotResponseSnapshotId,
     FetchSnapshotResponseTopicSnapshot,
 )
-from moldau.replication.partition import Partition
+from moldau.replication.partition_interface import Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.workers import Workers
 from moldau.storage.snapshots.replicated_log import LogPosition

@@ -24,7 +24,7 @@ from moldau.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from moldau.protocol.rows import Cut
-from moldau.replication.partition import TransactionMarker
+from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.requests.large_requests import WHOLE_PARSED_BYTES
 

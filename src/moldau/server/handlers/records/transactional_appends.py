@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
 from moldau.records.batch import parse_header
-from moldau.replication.partition import (
+from moldau.replication.partition_interface import (
     AppendAnswer,
     AppendOutcome,
     Partition,
@@ -54,7 +54,7 @@ class TransactionalProduce(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """Implements :class:`moldau.replication.partition.ProducerTurn`."""
+    """Implements :class:`moldau.replication.partition_interface.ProducerTurn`."""
 
     is_free: bool
     wait: Callable[[Callable[[], Awaitable[AppendAnswer]]], "asyncio.Future[AppendOutcome]"]

@@ -25,7 +25,7 @@ from moldau.protocol.own.chunks.create_chunks import (
 )
 from moldau.replication.appending.freezing import AppendFreeze
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.topics.registry import PartitionRegistry

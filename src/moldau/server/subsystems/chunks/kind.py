@@ -21,7 +21,7 @@ from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.replication.appending.freezing import is_frozen
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition import PartitionKey, StopReason
+from moldau.replication.partition_interface import PartitionKey, StopReason
 from moldau.runtime.errors import KafkaError
 from moldau.server.topics.partition_kinds import PartitionKind
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore

@@ -24,7 +24,7 @@ from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.network.client import RpcClient
 from moldau.network.own_calls import BrokerCall, BrokerChannel
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition import FoundOffset
+from moldau.replication.partition_interface import FoundOffset
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.context import BrokerContext
 from moldau.storage.chunks.chunk_store import ChunkId

@@ -5,7 +5,7 @@ import asyncio
 
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import FoundOffset, ReadOutcome, ReadRequest
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.reading.offset_search import RemoteOffsetSearch
 from moldau.tiered.reading.reader import RemoteReader

@@ -9,7 +9,7 @@ from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.upkeep.repeating import Repeating
 from moldau.network.own_serving import BrokerCallHandlers
 from moldau.network.served import HandlerTable
-from moldau.replication.partition import StopReason
+from moldau.replication.partition_interface import StopReason
 from moldau.server.context import BrokerContext
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.consolidation.remote_part import DisklessRemotePart

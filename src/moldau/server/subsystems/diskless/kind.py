@@ -11,8 +11,8 @@ from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.partition.gateway_partition import DisklessPassage
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.runtime import DisklessRuntime
-from moldau.replication.partition import PartitionKey, StopReason
-from moldau.server.subsystems.diskless.passages import Passages
+from moldau.replication.partition_interface import PartitionKey, StopReason
+from moldau.server.subsystems.diskless.gateway_partitions import Passages
 from moldau.server.topics.partition_kinds import PartitionKind, ReaderHooks, RefusingKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager

@@ -27,7 +27,7 @@ from moldau.diskless.writing.backlog import WalBacklog
 from moldau.network.context import RequestContext
 from moldau.objects import StorageError
 from moldau.protocol.api import ApiKey
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
@@ -42,7 +42,7 @@ from moldau.server.subsystems.diskless.metadata_kind import MetadataReplicas, me
 from moldau.server.subsystems.diskless.pressure import pause_of
 from moldau.server.subsystems.diskless.rack_peers import RackPeerCalls, rack_handlers
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.server.subsystems.topic_creation import TopicsSubsystem
+from moldau.server.subsystems.topic_creation_subsystem import TopicsSubsystem
 from moldau.server.topics.partition_kinds import KindClaim
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import policy_of
 from moldau.replication.leading import ReplicaListener
-from moldau.replication.partition import PartitionKey, StopReason
+from moldau.replication.partition_interface import PartitionKey, StopReason
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine

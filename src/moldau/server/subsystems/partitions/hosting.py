@@ -16,7 +16,7 @@ from moldau.cluster.image.directories import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
 from moldau.cluster.image.topics_image import Topic
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition import Partition, PartitionKey, StopReason
+from moldau.replication.partition_interface import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
 from moldau.server.subsystems.partitions.topic_order import in_order, without_leader

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from moldau.metrics.byte_rate import ByteRateQuota, QuotaSettings
+from moldau.runtime.byte_quota import ByteRateQuota, QuotaSettings
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.server.subsystems.partitions.hosting import PartitionHosting

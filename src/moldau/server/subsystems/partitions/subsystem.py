@@ -7,8 +7,8 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 from moldau.config.broker import BrokerConfig
-from moldau.metrics.byte_rate import QuotaSettings
-from moldau.replication.partition import Partition
+from moldau.replication.partition_interface import Partition
+from moldau.runtime.byte_quota import QuotaSettings
 from moldau.server import settings
 from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions

@@ -4,15 +4,15 @@ from collections.abc import Awaitable, Callable, Collection
 
 from moldau.cluster.image.topics_image import Topic
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition import StopReason
+from moldau.replication.partition_interface import StopReason
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind
 from moldau.server.subsystems.tiered.reads import ClassicRemotePart
 from moldau.server.topics.partition_kinds import PartitionKind, RefusingKind
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.log.config import LogConfig
-from moldau.tiered.log_manager import RemoteLogManager
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.reading.reader import RemoteReader
+from moldau.tiered.remote_log_manager import RemoteLogManager
 from moldau.tiered.removal.remover import RemotePartitionRemover
 
 

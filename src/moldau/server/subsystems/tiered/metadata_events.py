@@ -11,8 +11,8 @@ from typing import Final
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.records.batch import iter_headers
 from moldau.records.errors import InvalidRecordError
-from moldau.records.opening import RECORDS_A_STEP
 from moldau.records.record import QUICK_BYTES, iter_opened, open_batch
+from moldau.records.unpacking import RECORDS_A_STEP
 from moldau.runtime.fair_lane import FairLane, NextTurn, Steps, exhaust
 from moldau.tiered.metadata.topic import TopicRecords
 

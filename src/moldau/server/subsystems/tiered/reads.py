@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import FoundOffset, ReadOutcome, ReadRequest
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AbortedEntry, ReadResult
 from moldau.storage.log.auxiliary_state import AuxiliaryState

@@ -10,10 +10,9 @@ from moldau.cluster.internal_topics import REMOTE_LOG_METADATA, InternalTopic
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.metrics import Meters
-from moldau.metrics.byte_rate import QuotaSettings
+from moldau.runtime.byte_quota import QuotaSettings
 from moldau.runtime.machine import Machine
 from moldau.server.subsystems.diskless.settings import OPTION_PREFIX as DISKLESS_STORAGE_PREFIX
-from moldau.tiered.log_manager import RemoteLogManagerSettings
 from moldau.tiered.metadata.hosting import HostedMetadata, NoMetadataHosting
 from moldau.tiered.metadata.manager import MetadataManagerMaker, RemoteLogMetadataManager
 from moldau.tiered.metadata.segments import TopicIdPartition
@@ -23,6 +22,7 @@ from moldau.tiered.metadata.topic_based_manager import (
     TopicBasedRemoteLogMetadataManager,
 )
 from moldau.tiered.reading.reader import ReaderSettings
+from moldau.tiered.remote_log_manager import RemoteLogManagerSettings
 from moldau.tiered.storage.foreign_storage_manager import METHODS as STORAGE_METHODS
 from moldau.tiered.storage.foreign_storage_manager import ForeignStorageManager
 from moldau.tiered.storage.object_storage_manager import ObjectStorageManager, open_object_storage_manager

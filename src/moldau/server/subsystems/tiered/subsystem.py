@@ -8,7 +8,7 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA_TOPIC
-from moldau.metrics.byte_rate import ByteRateQuota
+from moldau.runtime.byte_quota import ByteRateQuota
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.deletion_hold import DeletionHold
@@ -20,13 +20,13 @@ from moldau.server.subsystems.tiered import settings as tiered_settings
 from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
 from moldau.server.subsystems.tiered.kind import TieredKind, Tiering, tiered_off_kind
 from moldau.server.subsystems.tiered.metadata_topic import ClusterMetadataTopic, HostedMetadataTopic
-from moldau.server.subsystems.topic_creation import TopicsSubsystem
+from moldau.server.subsystems.topic_creation_subsystem import TopicsSubsystem
 from moldau.server.topics.partition_kinds import KindClaim
-from moldau.tiered.log_manager import RemoteLogManager
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.meters import TieredMeters
 from moldau.tiered.reading.index_cache import RemoteIndexCache
 from moldau.tiered.reading.reader import RemoteReader
+from moldau.tiered.remote_log_manager import RemoteLogManager
 from moldau.tiered.removal.gate import DeletionGate
 from moldau.tiered.removal.remover import RemotePartitionRemover
 from moldau.tiered.tasks.context import RemoteTaskContext

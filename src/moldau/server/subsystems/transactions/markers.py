@@ -22,7 +22,7 @@ from moldau.protocol.messages.write_txn_markers import (
 )
 from moldau.protocol.schema import ZERO_UUID
 from moldau.records.control import EndTransactionMarker
-from moldau.replication.partition import Partition, TransactionMarker
+from moldau.replication.partition_interface import Partition, TransactionMarker
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.metadata.cluster_view import ClusterView

@@ -5,11 +5,11 @@ from functools import partial
 
 from moldau.runtime.files.disk import File
 from moldau.storage.guards.guarding import DurableOffset
-from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.log_producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.failure_gate import FailureGate
 from moldau.storage.log.state.offsets import LogOffsets
+from moldau.storage.log.state.open_epochs import LogEpochs
 from moldau.storage.segments.batch_scan import checksum_at
 
 

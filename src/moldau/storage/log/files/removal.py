@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from moldau.storage.log.files.disk_steps import FileOperations, FileSteps, holding_files
-from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.log_producers import LogProducers
 from moldau.storage.log.retention import retention_due
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.offsets import LogOffsets
+from moldau.storage.log.state.open_epochs import LogEpochs
 from moldau.storage.log.state.start import LogStart
 from moldau.storage.segments.segment import Segment
 

@@ -6,10 +6,10 @@ from functools import partial
 from moldau.storage.guards.guarding import DurableOffset
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.files.disk_steps import FileOperations, FileSteps, holding_files
-from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.log_producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.offsets import LogOffsets
+from moldau.storage.log.state.open_epochs import LogEpochs
 from moldau.storage.producers.producer_state import ProducerEntry
 
 

@@ -6,11 +6,11 @@ from typing import Any
 from moldau.runtime import Workers
 from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.log.leader_epochs import EpochEntry
-from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.log_producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.failure_gate import FailureGate
 from moldau.storage.log.state.offsets import LogOffsets
+from moldau.storage.log.state.open_epochs import LogEpochs
 
 _WRITING = "writing the leader epochs of"
 

@@ -16,9 +16,9 @@ from moldau.runtime import Entropy, KafkaError
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.position import find_highest_copied
 from moldau.tiered.storage.storage_manager import RemoteStorageError
+from moldau.tiered.tasks.cleanup_task import ExpirationTask
 from moldau.tiered.tasks.context import LocalReplica, RemoteTaskContext, TaskPartition
 from moldau.tiered.tasks.copy import CopyTask
-from moldau.tiered.tasks.expiration import ExpirationTask
 from moldau.tiered.work_pool import WorkPool
 
 __all__ = ["RemoteLogManager", "RemoteLogManagerSettings"]

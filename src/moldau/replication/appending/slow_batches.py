@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from moldau.replication.partition import AppendAnswer, AppendOutcome
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient, FairLane, Steps

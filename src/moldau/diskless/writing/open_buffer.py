@@ -11,7 +11,7 @@ from moldau.diskless.writing.waiters import ObjectWaiters, WaitingProducer
 from moldau.diskless.writing.wal_file import FilesInFlight
 from moldau.diskless.writing.writer_settings import WriterSettings
 from moldau.records import BatchHeader
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition_interface import PartitionKey
 
 __all__ = ["BATCHES_MAX", "ClosedBuffer", "FillingBuffer", "HeldBytes"]
 

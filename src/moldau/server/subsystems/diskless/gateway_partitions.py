@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from moldau.cluster.image.topics_image import Topic
 from moldau.diskless.partition.gateway_partition import DisklessPassage
-from moldau.replication.partition import Partition, PartitionKey
+from moldau.replication.partition_interface import Partition, PartitionKey
 from moldau.storage.log.config import LogConfig
 
 

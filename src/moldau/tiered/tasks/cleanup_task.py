@@ -15,7 +15,7 @@ from moldau.tiered.metadata.segment_cache import epoch_ranges
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 from moldau.tiered.metadata.turns import in_turns
 from moldau.tiered.removal.deletion import delete_segment
-from moldau.tiered.removal.expiry import ExpiryPlan, unreferenced
+from moldau.tiered.removal.expired_segments import ExpiryPlan, unreferenced
 from moldau.tiered.removal.retention import Retention
 from moldau.tiered.restoring import restore_start
 from moldau.tiered.tasks.context import LATE_WRITE_GRACE_MS, RemoteTaskContext, TaskPartition

@@ -285,6 +285,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "replication-rolling": _of_cluster("replication_stories", "replication_rolling"),
     "replication-directories": _of_cluster("directory_stories", "replication_directories"),
     "upgrade": _of_cluster("upgrade_stories", "upgrade"),
+    "upgrade-separate": _of_cluster("upgrade_stories", "upgrade_separate"),
     "replication-directory-moves": _of_cluster("directory_stories", "replication_directory_moves"),
     "replication-moves": _of_cluster("replication_stories", "replication_moves"),
     "chunks": chunks,

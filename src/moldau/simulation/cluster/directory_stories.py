@@ -19,8 +19,8 @@ from moldau.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from moldau.simulation.clients.client import Bootstrap, SimulatedClient
+from moldau.simulation.cluster.node_config import BROKER_PORT
 from moldau.simulation.cluster.replication_stories import (
-    BROKER_PORT,
     NODE_IDS,
     PARTITIONS,
     TOPIC,

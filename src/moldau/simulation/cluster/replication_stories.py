@@ -1,4 +1,4 @@
-"""Replicated partitions on three combined nodes: replicas fail while clients write and read.
+"""Replicated partitions on three brokers: replicas fail while clients write and read.
 
 Every topic has three replicas and at least two of them must be in sync, so no record that is acknowledged
 with acks=all may ever be lost. At the end, every replica is in sync again, and the replicas of a partition
@@ -7,13 +7,12 @@ are equal byte for byte up to the watermark.
 
 import asyncio
 import random
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from moldau.cluster.image.registrations import FeatureRanges
-from moldau.config.broker import BrokerConfig
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.replication.classic_partition import ClassicPartition
@@ -34,6 +33,7 @@ from moldau.simulation.cluster.clocks import JUMP_MS, KEPT_FOR_LESS_THAN_A_JUMP
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.cluster.groups_at_work import GroupsAtWork
 from moldau.simulation.cluster.mover import Mover
+from moldau.simulation.cluster.node_config import BROKER_PORT, node_config
 from moldau.simulation.cluster.watermark_watch import WatermarkWatch
 from moldau.simulation.coordinators.agreement import CoordinatorWatch
 from moldau.simulation.history import History, PartitionName
@@ -47,34 +47,12 @@ from moldau.simulation.world.world import World
 
 CLUSTER_ID: Final = "bW9sZGF1LXNpbXVsYXRlZA"
 NODE_IDS: Final = (1, 2, 3)
-BROKER_PORT: Final = 9092
-CONTROLLER_PORT: Final = 9093
 BROKERS: Final = tuple(Bootstrap(f"node-{node_id}", BROKER_PORT) for node_id in NODE_IDS)
 TOPIC: Final = "events"
 PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(3))
 _OFFSETS: Final = tuple(PartitionName("__consumer_offsets", index) for index in range(2))
 CONVERGENCE_LIMIT_S: Final = 120.0
 
-_COMMON: Final = {
-    "process.roles": "broker,controller",
-    "controller.quorum.voters": ",".join(f"{id}@node-{id}:{CONTROLLER_PORT}" for id in NODE_IDS),
-    "controller.listener.names": "CONTROLLER",
-    # No-op records are rare here, because they take much of a run's time and change little.
-    "metadata.max.idle.interval.ms": "5000",
-    "log.dirs": "/data",
-    "min.insync.replicas": "2",
-    "offsets.topic.replication.factor": "3",
-    "offsets.topic.num.partitions": "2",
-    # Short time-outs, so that in a run brokers are fenced and followers leave the in-sync sets.
-    "broker.session.timeout.ms": "2000",
-    "broker.heartbeat.interval.ms": "300",
-    "replica.lag.time.max.ms": "1500",
-    "replica.high.watermark.checkpoint.interval.ms": "500",
-    "replica.socket.timeout.ms": "1500",
-    # Frequent rolls, so that every run has rolls and recoveries.
-    "log.roll.ms": "400",
-    "log.index.interval.bytes": "256",
-}
 _SHORT_METADATA: Final = {
     "metadata.log.max.record.bytes.between.snapshots": "4000",
     "metadata.max.retention.bytes": "1",
@@ -194,7 +172,9 @@ class ReplicationStory:
         moves: bool = False,
         blackouts: bool = False,
         rolls: bool = False,
+        controller_ids: Sequence[int] = NODE_IDS,
     ) -> None:
+        """The brokers are always :data:`NODE_IDS`. By default they are the controllers, too."""
         self._world = world
         self._scenario = scenario
         self._properties = properties
@@ -202,6 +182,9 @@ class ReplicationStory:
         self._moves = moves
         self._blackouts = blackouts
         self._rolls = rolls
+        self._controller_ids = controller_ids
+        self.node_ids: Final = sorted({*NODE_IDS, *controller_ids})
+        """All nodes, brokers and controllers."""
         self.history = History(world.loop.elapsed_s)
         self.nodes: dict[int, ServerNode] = {}
         """The newest process of each node that has started."""
@@ -212,7 +195,7 @@ class ReplicationStory:
         """Run the scenario; return the violations."""
         world, scenario = self._world, self._scenario
         programs: dict[Host, Program] = {
-            world.host(f"node-{node_id}"): partial(self._node, node_id) for node_id in NODE_IDS
+            world.host(f"node-{node_id}"): partial(self._node, node_id) for node_id in self.node_ids
         }
         nemesis = Nemesis(world, self.history, stream(world.seed, "nemesis"), programs, scenario.weather)
         for host, program in programs.items():
@@ -419,14 +402,7 @@ class ReplicationStory:
 
     async def _node(self, node_id: int, machine: Machine) -> None:
         name = f"node-{node_id}"
-        config = BrokerConfig.from_properties(
-            {
-                **_COMMON,
-                **self._properties,
-                "node.id": str(node_id),
-                "listeners": f"PLAINTEXT://{name}:{BROKER_PORT},CONTROLLER://{name}:{CONTROLLER_PORT}",
-            }
-        )
+        config = node_config(node_id, NODE_IDS, self._controller_ids, self._properties)
         format_folders(machine, config, CLUSTER_ID)
         node = ServerNode(config, machine, features=self._features_of(node_id))
         assert isinstance(machine.disk, MountedDisk)
@@ -448,7 +424,7 @@ class ReplicationStory:
             await asyncio.sleep(0.5)
 
     def _problem(self) -> str | None:
-        for node_id in NODE_IDS:
+        for node_id in self.node_ids:
             if not self._is_up(node_id):
                 return f"node {node_id} is down"
         for each in PARTITIONS:

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFea
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.settings import SUPPORTED_FEATURES
 from moldau.simulation.clients.client import SimulatedClient
-from moldau.simulation.cluster.replication_stories import NODE_IDS, ReplicationStory, replication
+from moldau.simulation.cluster.replication_stories import ReplicationStory, replication
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
@@ -40,6 +41,7 @@ NEXT_FEATURES: Final[FeatureRanges] = MappingProxyType(
 )
 """The levels of a node of the next version."""
 
+CONTROLLER_IDS: Final = (101, 102, 103)
 UPDATE_FEATURES_VERSION: Final = 2
 LEVEL_LIMIT_S: Final = 90.0
 REFUSAL_LIMIT_S: Final = 60.0
@@ -50,8 +52,13 @@ _SNAPSHOTS: Final = {
 """A node also starts from snapshots that the other version has written."""
 
 
+def upgrade_separate() -> Scenario:
+    """Three brokers and three controllers. Nodes of both roles are upgraded in any order."""
+    return replace(upgrade(), story=partial(UpgradeStory, controller_ids=CONTROLLER_IDS))
+
+
 def upgrade() -> Scenario:
-    """Nodes that are stopped or killed, and start with another version."""
+    """Combined nodes that are stopped or killed, and start with another version."""
     weather = Weather((Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY), pause_s_max=3.0, between_s_max=2.0)
     return replace(
         replication(),
@@ -67,8 +74,8 @@ def upgrade() -> Scenario:
 class UpgradeStory(ReplicationStory):
     """A seeded story of an upgrade."""
 
-    def __init__(self, world: World, scenario: Scenario) -> None:
-        super().__init__(world, scenario, properties=dict(_SNAPSHOTS))
+    def __init__(self, world: World, scenario: Scenario, **roles: Any) -> None:
+        super().__init__(world, scenario, properties=dict(_SNAPSHOTS), **roles)
         self._upgraded: set[int] = set()
         """Nodes whose present, or next, life has the next version."""
         self._admin: SimulatedClient = self._begin_at_any(SimulatedClient, "operator")
@@ -80,10 +87,10 @@ class UpgradeStory(ReplicationStory):
         await self._on("operator", self._operate(nemesis, stream(self._world.seed, "upgrade")))
 
     async def _operate(self, nemesis: Nemesis, chance: random.Random) -> None:
-        for node_id in chance.sample(NODE_IDS, len(NODE_IDS)):
+        for node_id in chance.sample(self.node_ids, len(self.node_ids)):
             await self._replace(nemesis, chance, node_id)
             await nemesis.storm(1)
-            if len(self._upgraded) < len(NODE_IDS):
+            if len(self._upgraded) < len(self.node_ids):
                 await self._expect_refusal({DISKLESS_FEATURE: 2, METADATA_VERSION_FEATURE: 30})
             if self.history.violations:
                 return  # If a level was raised too early, the other nodes stop after each start.
@@ -94,10 +101,10 @@ class UpgradeStory(ReplicationStory):
             if answer is not None and answer.error_code is ErrorCode.none:
                 self.history.violate("metadata.version is lowered, though its records stay in the log")
             return
-        await self._start_too_old(nemesis, chance.choice(NODE_IDS))
+        await self._start_too_old(nemesis, chance.choice(self.node_ids))
         await nemesis.storm(1)
         await self._set({DISKLESS_FEATURE: chance.choice((0, 1))}, UpgradeType.SAFE_DOWNGRADE)
-        for node_id in chance.sample(NODE_IDS, len(NODE_IDS)):
+        for node_id in chance.sample(self.node_ids, len(self.node_ids)):
             await self._replace(nemesis, chance, node_id)
 
     async def _replace(self, nemesis: Nemesis, chance: random.Random, node_id: int) -> None:
@@ -147,7 +154,7 @@ class UpgradeStory(ReplicationStory):
         for name, level in levels.items():
             answer = await self._ask({name: level}, UpgradeType.UPGRADE)
             if answer is not None and answer.error_code is ErrorCode.none:
-                old = sorted(set(NODE_IDS) - self._upgraded)
+                old = sorted(set(self.node_ids) - self._upgraded)
                 self.history.violate(f"{name} is raised to {level}, though nodes {old} do not know it")
 
     async def _set(self, levels: Mapping[str, int], kind: UpgradeType) -> None:

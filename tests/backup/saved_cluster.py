@@ -14,6 +14,7 @@ from moldau.backup.restore.folders import NewCluster, NewNode
 from moldau.backup.restore.restoring import RestoreReport, Restoring
 from moldau.backup.stored_cuts import FoundCut
 from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from moldau.coordinators.diskless.calls import (
     CREATE_TIME,
@@ -101,6 +102,7 @@ class SavedCluster:
         self._machine = Machine.real()
         self._storage = MemoryStorage(self._machine.clock)
         self._logs: dict[LogId, LogPieces] = {}
+        self._image = MetadataImage()
         self._topics = {TRANSACTION_STATE_TOPIC: UUID(int=1), DISKLESS_METADATA_TOPIC: UUID(int=2)}
 
     async def save_transactions(self, values: dict[str, schema.TransactionLogValue]) -> None:
@@ -143,7 +145,16 @@ class SavedCluster:
         node = NewNode(node_id=NODE_ID, path=str(self._folder / "new"), directory_id=UUID(int=900))
         voters = VoterSet([Voter(ReplicaKey(NODE_ID), "localhost", 1)])
         cluster = NewCluster(cluster_id="cluster", nodes=[node], static_voters=voters)
-        return await Restoring(self._machine, self._storage, FoundCut(cut, now_ms), cluster).run()
+        restoring = Restoring(self._machine, self._storage, FoundCut(cut, now_ms), cluster)
+        report = await restoring.run()
+        self._image = restoring._image
+        return report
+
+    def generation_starts(self, index: int) -> Sequence[int]:
+        """The start offsets of the restored generations of a partition."""
+        partition = self._image.topics.partition(TOPIC, index)
+        assert partition is not None
+        return partition.generations.starts
 
     async def find(self, index: int) -> FoundPartition:
         """The restored content of a partition."""

@@ -170,9 +170,10 @@ class Restoring:
             restores = number - self._cut.generation
             coordinators = await self._load(image, logs, restores, closing)
             await _create_partitions(image, coordinators)
+            # The markers belong to the new generation: the old cluster may have records at their offsets.
+            generation = NewGeneration(number, _ends(image, coordinators, logs), restores)
             self._aborted |= await abort_strays(coordinators, logs, self._committing)
             self._report.aborted_transactions = len(self._aborted)
-            generation = NewGeneration(number, _ends(image, coordinators, logs), restores)
             newer = await find_objects(self._storage, self._window, self._report.newer)
             await self._write_metadata(old, generation, newer)
             owners, stamped = _diskless_partitions(image)

@@ -1,4 +1,5 @@
-"""Bulk data work on Apache Spark: reading topics, writing them, tables, consolidation, and checks.
+"""Bulk data jobs on Apache Spark. They read and write topics, fill tables, consolidate the WAL, and check the
+store.
 
 The packages, from the lowest: ``reading`` and ``values``, then ``export``, ``source``, ``sink``,
 ``consolidation`` and ``checks``. The modules of this folder run jobs. Importing this package imports neither

@@ -1,8 +1,8 @@
 """``format("moldau")``: topics as DataFrames, in batch and in streaming queries.
 
-The columns are those of Spark's Kafka connector. ``load()`` determines the ends of the topics once, so every
-action on a batch DataFrame sees the same records. A plan contains only coordinates. Tasks read their ranges
-themselves: diskless topics from their objects, other topics through brokers.
+The columns are those of Spark's Kafka connector. ``load()`` looks up the end offsets of the topics once, so
+every action on a batch DataFrame sees the same records. A plan contains only coordinates. Tasks read their
+ranges themselves: diskless topics from their objects, other topics through brokers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,13 +36,13 @@ HEADERS_COLUMN: Final = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
 class MoldauDataSource(DataSource):
-    """The data source. ``load()`` creates it once and pickles it afterwards, so its ranges do not change."""
+    """The data source. ``load()`` creates it once and then pickles it, so its ranges do not change."""
 
     @one_line_errors()
     def __init__(self, options: Mapping[str, str]) -> None:
         settle()
         self.parsed = parse_options(dict(options))
-        # Only a streaming query may begin at the end, and a sink does not read.
+        # Only a streaming query may begin at the end of a topic, and a sink does not read topics.
         reads = self.parsed.reads and self.parsed.starting != LATEST
         self.topics = self._asked(lambda client: pin(client, self.parsed)) if reads else []
 
@@ -90,7 +90,7 @@ class MoldauDataSource(DataSource):
 class RefusedStreamReader(DataSourceStreamReader):
     """Raises the error of a streaming query when its first batch is planned.
 
-    Spark does not expect errors of ``streamReader``, and would replace the error by another one.
+    Spark does not expect an error from ``streamReader``. It would replace the error by another error.
     """
 
     def __init__(self, error: ToolError) -> None:
@@ -160,11 +160,11 @@ class MoldauReader(DataSourceReader):
 
 
 class _Pushing:
-    """The reader's ``pushFilters``, for sessions with and without filter pushdown.
+    """The reader's method ``pushFilters``. It works in sessions with and without filter pushdown.
 
-    If ``spark.sql.python.filterPushdown.enabled`` is off, which is the default, Spark refuses readers with
-    this method. To find the method, Spark compares its ``__func__``. Without pushdown Spark applies every
-    filter itself, which is only slower.
+    If ``spark.sql.python.filterPushdown.enabled`` is off, which is the default, Spark refuses readers that
+    have this method. Spark finds the method by comparing its ``__func__``. Without pushdown Spark applies
+    every filter itself. The query is then slower, but correct.
     """
 
     def __init__(self, reader: MoldauReader) -> None:
@@ -192,5 +192,5 @@ async def _first_at(
 
 
 def register(session: SparkSession) -> None:
-    """Register ``format("moldau")`` if the package ``pyspark_moldau`` does not do it."""
+    """Register ``format("moldau")`` if the package ``pyspark_moldau`` has not done so."""
     session.dataSource.register(MoldauDataSource)

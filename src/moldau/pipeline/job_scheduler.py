@@ -1,9 +1,9 @@
 """Runs several jobs at intervals in one process with one Spark session. It records the history, lag and bytes
 of each job.
 
-Each job has a thread, so that a long job does not delay the others. Spark shares the cores among the jobs. A
-failed round is reported and counted. The job runs again when its next round is due, because every job may be
-repeated safely.
+Each job has a thread, so a long job does not delay the others. Spark shares the cores among the jobs. A
+failed round is reported and counted. It is safe to repeat any job, so a job runs again when its next round is
+due.
 """
 
 import contextlib
@@ -39,12 +39,12 @@ class Job:
     interval_s: float
     run: Callable[[RunUnits], Report]
     lag: Lag | None = None
-    """The lag, for jobs whose target follows a source."""
+    """The lag, for jobs that copy from a source to a target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of a job, which is one line of its history. Times are in milliseconds."""
+    """One round of a job. The history has one line for each round. Times are in milliseconds."""
 
     job: str
     kind: str
@@ -66,7 +66,7 @@ class Round:
 
 
 class Pool(Protocol):
-    """The place where units run. :class:`moldau.pipeline.session.SparkPool` implements it."""
+    """The object that runs units. :class:`moldau.pipeline.session.SparkPool` implements it."""
 
     def units(self, job: str, /) -> RunUnits: ...
 
@@ -88,7 +88,8 @@ class JobRunner:
     ) -> None:
         """``tell`` is called after each round, from the thread of the job. Only one call runs at a time.
 
-        Raises :class:`ToolError` if the history cannot be written; later failures to write are ignored.
+        Raises :class:`ToolError` if the history cannot be written at the start. Later failures to write it
+        are ignored.
         """
         if history_path is not None:
             try:
@@ -107,7 +108,7 @@ class JobRunner:
         self._meters = {job.name: _JobMeters(self.meters, job) for job in jobs}
 
     def run(self) -> None:
-        """Run every job immediately, and then at its interval. Returns when :meth:`stop` was called."""
+        """Run every job immediately, and then at its interval. Returns after a call of :meth:`stop`."""
         threads = [
             threading.Thread(target=self._repeat, args=(job,), name=f"moldau-job-{job.name}", daemon=True)
             for job in self._jobs

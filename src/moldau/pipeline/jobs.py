@@ -22,7 +22,7 @@ DEFAULT_INTERVAL_S: Final = 60.0
 USUAL_JOBS: Final[Mapping[str, Any]] = {
     "job": [{"kind": "consolidate", "interval": 60}, {"kind": "verify", "interval": 3600}]
 }
-"""The jobs that run if there is no file."""
+"""The jobs that run if there is no configuration file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Common:
     bootstrap: str
     timeout_s: float
     folder: str
-    """The folder to which paths of schemas are relative."""
+    """The folder from which relative paths of schemas are resolved."""
     storage: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -49,7 +49,7 @@ class JobsFile:
 
 
 class Table:
-    """A TOML table whose keys are read one by one. A key that is never read is reported as a mistake."""
+    """A TOML table whose keys are read one by one. If a key is never read, it is reported as a mistake."""
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
         self._where = where
@@ -123,7 +123,7 @@ def read_jobs(path: str, bootstrap: str | None = None) -> JobsFile:
 
 
 def usual_jobs(bootstrap: str | None = None) -> JobsFile:
-    """The maintenance jobs of a cluster. They run if there is no file."""
+    """The maintenance jobs of a cluster. They run if there is no configuration file."""
     return parse_jobs("the usual jobs", USUAL_JOBS, bootstrap)
 
 
@@ -157,7 +157,7 @@ def parse_jobs(path: str, found: Mapping[str, Any], bootstrap: str | None = None
 
 
 class Made(NamedTuple):
-    """A job that was made from its table in a file."""
+    """A job that is described by its table in a file."""
 
     default_name: str
     run: Callable[[Any], Report]

@@ -9,9 +9,8 @@ from moldau.metrics import CONTENT_TYPE, Meters
 
 
 class MetricsServer:
-    """Serves a registry's text from a thread, while the block runs. With port 0 the system chooses a free
-    port.
-    """
+    """Responds with a registry's text from a separate thread, while the ``with`` block runs. With port 0 the
+    system chooses a free port."""
 
     def __init__(self, host: str, port: int, meters: Meters) -> None:
         class Handler(BaseHTTPRequestHandler):

@@ -1,5 +1,5 @@
-"""Checks for the packages and Java that Spark jobs need and a broker does not need. It does not import the
-packages."""
+"""Checks whether Java and the packages that Spark jobs need are installed. A broker does not need them. The
+packages are not imported."""
 
 import importlib.util
 import os

@@ -23,8 +23,8 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 DEFAULT_MASTER: Final = "local[*,4]"
-"""The default master. The number of failures is set, because plain ``local[*]`` never repeats a failed task.
-"""
+"""The default master. It sets the number of failures explicitly, because plain ``local[*]`` never repeats a
+failed task."""
 SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -34,8 +34,8 @@ SETTINGS: Final = {
     "spark.driver.memory": "1g",
 }
 QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
-"""Java option for jobs. The tasks of jobs run in Python, and Java only handles coordinates. Java's second
-compiler would use more CPU time than all other work for minutes, without a benefit."""
+"""Java option for jobs. The tasks of jobs run in Python, and Java only handles coordinates. For minutes,
+Java's second compiler would use more CPU time than all other work, without a benefit."""
 POLL_S: Final = 0.5
 STANDALONE: Final = "spark://"
 YARN: Final = "yarn"
@@ -47,9 +47,9 @@ _PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)
 
 
 def open_session(master: str | None = None, **settings: str) -> SparkSession:
-    """A session with the settings for jobs, or the session that is running already.
+    """A session with the settings for jobs. If a session is already running, it is returned.
 
-    The session uses the master of ``spark-submit``, or else every core of this machine.
+    The session uses the master of ``spark-submit``. If there is none, it uses all cores of this machine.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("moldau")
@@ -63,14 +63,15 @@ def open_session(master: str | None = None, **settings: str) -> SparkSession:
 
 
 def java_options(logging: str) -> str:
-    """Java options of the driver, including a file of log settings. Options are split at spaces. Therefore
-    the file is given as a URI, which contains no spaces."""
+    """Java options of the driver, including a file of log settings. Spark splits options at spaces, so the
+    file is given as a URI, which contains no spaces."""
     return f"-Dlog4j2.configurationFile={pathlib.Path(logging).as_uri()} -XX:+UseSerialGC"
 
 
 def check_master(master: str | None) -> None:
     """Raises :class:`ToolError` for a standalone master that does not listen, because Spark itself would
-    retry for a minute. Also raises it for a master for which Spark's launcher would only print a trace."""
+    retry for a minute. Also raises it for an invalid master, for which Spark's launcher would only print a
+    stack trace."""
     if master is None:
         return
     if not master.startswith(MASTERS):
@@ -102,9 +103,8 @@ class Display(Protocol):
 
 
 class SparkPool:
-    """The session that the jobs of a process share. It is created when there is work, and stopped at
-    the end.
-    """
+    """The session that the jobs of a process share. It is created for the first work, and stopped at the
+    end."""
 
     def __init__(self, master: str | None = None, display: Display | None = None, **settings: str) -> None:
         self._master = master
@@ -130,7 +130,7 @@ class SparkPool:
         return SparkUnits(self, job, self._display)
 
     def cancel(self) -> None:
-        """Cancel the running work. Callers that wait for the work get an error."""
+        """Cancel the running work. Callers that wait for the work get an exception."""
         if self._session is not None:
             with contextlib.suppress(Exception):
                 self._session.sparkContext.cancelAllJobs()
@@ -175,7 +175,7 @@ class SparkUnits:
 
     @contextlib.contextmanager
     def _shown(self, group: str, total: int, made: Accumulator[int]) -> Iterator[None]:
-        """Report the progress from a separate thread while the block runs."""
+        """Report the progress from a separate thread while the ``with`` block runs."""
         display = self._display
         if display is None:
             yield
@@ -219,7 +219,7 @@ class _Measured:
 
 
 def task_error(error: BaseException) -> str:
-    """A task's exception in one line, extracted from the text of Spark's error."""
+    """A task's exception in one line, which is extracted from the text of Spark's error."""
     text = str(error) if isinstance(error, PySparkException) else _text(error)
     found = _PYTHON_ERROR.findall(text)
     ours = [line for name, line in found if not name.startswith(("Py4J", "PythonException", "Spark"))]

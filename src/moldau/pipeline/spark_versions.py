@@ -1,7 +1,7 @@
 """Interfaces of Python data sources that only newer versions of Spark have.
 
-Moldau runs on Spark 4.0 and newer. If an interface is missing, the results are the same. :func:`note_missing`
-then logs the disadvantage and the first version that has the interface.
+Moldau runs on Spark 4.0 and newer. The results are the same even if an interface is missing.
+:func:`note_missing` then logs the disadvantage, and the first version that has the interface.
 """
 
 import functools
@@ -25,7 +25,8 @@ HAS_READ_LIMITS: Final = importlib.util.find_spec("pyspark.sql.streaming.datasou
 _TIMEZONE: Final[Any] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 )
-"""The time zone argument. Before Spark 4.2 this argument does not exist, and the zone is always UTC."""
+"""The argument for the time zone. Before Spark 4.2 this argument does not exist, and the zone is always UTC.
+"""
 
 
 def arrow_schema(schema: StructType) -> Any:
@@ -35,7 +36,8 @@ def arrow_schema(schema: StructType) -> Any:
 
 @functools.cache
 def note_missing(feature: str, since: str) -> None:
-    """Log once in a process that a feature needs a newer Spark, and the consequence of its absence."""
+    """Log that a feature needs a newer Spark, and what its absence means. Each feature is logged once in a
+    process."""
     import pyspark
 
     logger.warning("%s (needs Spark %s, and this is %s)", feature, since, pyspark.__version__)

@@ -12,9 +12,9 @@ class RunUnits(Protocol):
 
 
 class Lag:
-    """Number of offsets that a source has and a target does not have, according to a job's last check.
+    """Number of offsets that a source has and a target does not have, when the job last checked.
 
-    It is set before the work of a round, and at the end of the round.
+    The job sets it before the work of a round, and at the end of the round.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Findings of a verification, and the checks of coordinates and batches. Pure."""
+"""Results of a verification, and the checks of coordinates and batches. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -8,7 +8,7 @@ from moldau.records.batch import Buffer, check_batch
 from moldau.records.errors import CorruptRecordError
 
 DAMAGES_MAX: Final = 1000
-"""Maximum number of damages of a unit that are listed one by one. Further damages are only counted."""
+"""Maximum number of damages of a unit that are listed. Further damages are only counted."""
 
 MISSING: Final = "missing"
 CORRUPT: Final = "corrupt"
@@ -41,7 +41,7 @@ class Checked(NamedTuple):
 
 
 def total(checked: Iterable[Checked]) -> Checked:
-    """The sums over all units, and the first damages of the units in order."""
+    """The sums over all units. It also contains the first damages of the units, in the order of the units."""
     units = list(checked)
     damages = sorted(
         (damage for unit in units for damage in unit.damages),
@@ -58,8 +58,8 @@ def total(checked: Iterable[Checked]) -> Checked:
 
 
 def find_gaps(batches: Sequence[BatchCoordinate], start: int, end: int) -> list[tuple[int, int]]:
-    """Gaps from ``start`` to before ``end``: offsets in no batch, or in more than one. Each gap is its first
-    and last offset.
+    """Gaps from ``start`` to before ``end``: offsets that are in no batch, or in more than one batch. Each
+    gap is its first and last offset.
 
     The first batch may begin before ``start``, because deletion removes only whole batches.
     """
@@ -78,7 +78,7 @@ def find_gaps(batches: Sequence[BatchCoordinate], start: int, end: int) -> list[
 
 def uncovered(held: Iterable[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
     """Gaps from ``start`` to before ``end`` that no segment contains. Each gap is its first and last offset.
-    Segments in ``held`` may overlap or occur twice."""
+    Segments in ``held`` may overlap, and a segment may occur twice."""
     gaps: list[tuple[int, int]] = []
     position = start
     for first, last in sorted(held):
@@ -91,9 +91,8 @@ def uncovered(held: Iterable[tuple[int, int]], start: int, end: int) -> list[tup
 
 
 def compare_batch(data: Buffer, coordinate: BatchCoordinate) -> str | None:
-    """The difference between these bytes and the batch that the coordinator describes; ``None`` when they
-    match.
-    """
+    """The difference between these bytes and the batch that the coordinator describes; ``None`` if there is
+    no difference."""
     try:
         header = check_batch(data)
     except CorruptRecordError as error:

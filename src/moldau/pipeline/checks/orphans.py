@@ -1,9 +1,10 @@
 """``moldau pipeline orphans``: finds objects that no coordinator refers to, by listing the store in parallel.
 
-A task lists one shard of the store and asks every coordinator about objects that are old enough. The brokers'
-own scan follows the same rules. Killed tasks of a sink may leave parts, which no coordinator refers to. Only
-the age of these parts is checked. Nothing is removed by default. If the cluster's brokers have not claimed
-the place in the store, it is not checked, because every object in it would be an orphan.
+A task lists one shard of the store. It asks every coordinator whether it refers to the objects that are old
+enough. The brokers' own scan follows the same rules. If tasks of a sink are killed, their parts may remain,
+and no coordinator refers to parts. For parts, only the age is checked. Nothing is removed by default. If the
+cluster's brokers have not claimed the place in the store, the scan refuses to check it, because every object
+there would look like an orphan.
 """
 
 import asyncio
@@ -36,10 +37,11 @@ OBJECTS_MAX: Final = 2**62
 PARTS_FOLDER: Final = f"{SINK_PREFIX}/"
 EXAMPLES_MAX: Final = 100
 TIER_AGE_MS: Final = 3_600_000
-"""Minimum age of orphans in the tier. It is longer than any lease, because younger objects may be in use."""
+"""Minimum age of orphans in the tier. It is longer than any lease, because younger objects may still be in
+use."""
 PARTS_GRACE_MS: Final = 24 * 60 * 60 * 1000
-"""Default grace period of parts. It is longer than any batch or job whose driver still needs its parts. If a
-batch or job takes longer, it fails, and no record is written twice or lost."""
+"""Default grace period of parts. It is longer than any batch or job whose driver still needs its parts. A
+batch or job that takes longer fails, but no record is written twice or lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,8 @@ class OrphansJob:
 
 
 class FixedClock:
-    """A clock that always shows the driver's time. Otherwise an object would seem older to a task that starts
-    late."""
+    """A clock that always shows the driver's time. With its own clock, a task that starts late would see the
+    objects as older."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms

@@ -1,6 +1,5 @@
-"""Verifies records that have left the WAL, in the objects of remote segments or through the partition's
-leader.
-"""
+"""Verifies records that are no longer in the WAL. It reads the objects of remote segments, or reads through
+the partition's leader."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -25,8 +24,8 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class VerifyUnit:
-    """Offsets of one topic to verify. They are either in partitions of one coordinator, or in one partition
-    in the tier.
+    """Offsets of one topic to verify. They belong to several partitions of one coordinator, or to one
+    partition in the tier.
 
     In the tier, the unit reads the objects of ``segments``. If there are no segments, it reads through the
     leader.
@@ -38,10 +37,11 @@ class VerifyUnit:
     coordinator_id: int | None
     """``None`` for a unit in the tier."""
     begins: Mapping[int, int] = field(default_factory=dict)
-    """The start of the live offsets, by partition. A batch that begins before this start is checked only by
-    the unit whose range begins there."""
+    """The first offset that is not deleted, by partition. If a batch begins before this offset, it is checked
+    only by the unit whose range begins there."""
     segments: tuple[SegmentObject, ...] = ()
-    """The remote segments that contain the range of a unit in the tier. Such a unit has only one range."""
+    """The remote segments that contain the range of a unit in the tier. A unit in the tier has only one
+    range."""
 
 
 class SegmentCheck:
@@ -56,9 +56,8 @@ class SegmentCheck:
         self._findings = Findings(unit.topic)
 
     async def run(self) -> Checked:
-        """Run the check. Raises ``KafkaError`` and ``StorageError`` when a coordinator or store does not
-        answer.
-        """
+        """Run the check. Raises ``KafkaError`` if a coordinator does not respond, and ``StorageError`` if a
+        store does not respond."""
         for segment in self._unit.segments:
             try:
                 await self._check(segment)
@@ -84,9 +83,8 @@ class SegmentCheck:
         return any(one.id == segment.id for one in found)
 
     async def _check(self, segment: SegmentObject) -> None:
-        """Check a segment up to the first damaged batch, because the start of the batch after it is
-        unknown.
-        """
+        """Check a segment up to the first damaged batch. After that batch, the start of the next batch is
+        unknown."""
         position = segment.start_offset
         async for data in self._batches(segment):
             try:
@@ -104,8 +102,8 @@ class SegmentCheck:
             self._bad(GAP, segment, position, f"the segment ends before offset {position}")
 
     async def _batches(self, segment: SegmentObject) -> AsyncIterator[memoryview]:
-        """Each batch of a segment, found by the sizes in the headers. Remaining bytes at the end are returned
-        as a batch, too."""
+        """Each batch of a segment. The sizes in the headers show where a batch begins. Remaining bytes at the
+        end are returned as a batch, too."""
         at = 0
         while at < segment.size_bytes:
             size = min(CHUNK_BYTES, segment.size_bytes - at)
@@ -134,7 +132,8 @@ def _whole_batch(view: memoryview) -> memoryview | None:
 
 
 class _AllBatches(BrokerReader):
-    """A reader that also returns control batches, because their offsets are not gaps."""
+    """A reader that also returns control batches. Without them, the offsets of control batches would look
+    like gaps."""
 
     def _batches_to_decode(self, data: PartitionData) -> list[memoryview]:
         if not data.records:
@@ -185,7 +184,8 @@ class BrokerCheck:
             return
         if header.base_offset > self._position:
             await self._not_there(GAP, header.base_offset, "the tier has no batch for these")
-        if not header.base_offset < self._range.start != self._begin:  # otherwise another unit counts it
+        # Otherwise another unit counts this batch.
+        if not header.base_offset < self._range.start != self._begin:
             self._findings.good(header.last_offset - header.base_offset + 1, header.size_bytes)
         self._position = max(self._position, header.next_offset)
 

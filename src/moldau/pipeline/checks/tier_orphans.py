@@ -1,8 +1,8 @@
-"""Orphans in the remote tier: objects of attempts to build segments that failed or were late, and have no
-metadata.
+"""Finds orphans in the remote tier. These are objects of failed or late attempts to build a segment, and they
+have no metadata.
 
 This scan only counts them. The leaders' own scan removes them, because only a leader can be sure that no
-other node will publish an attempt.
+other node will publish the attempt.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _GONE = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 
 @dataclass(frozen=True, slots=True)
 class TierFolder:
-    """Partitions of one topic. A task lists their objects."""
+    """Partitions of one topic. A task lists the objects of these partitions."""
 
     topic: str
     topic_id: UUID
@@ -35,7 +35,7 @@ class TierFolder:
 
 
 class TierReport(NamedTuple):
-    """The findings of a task."""
+    """The results of a task."""
 
     listed: int = 0
     old: int = 0
@@ -50,9 +50,8 @@ class ScanTier:
     bootstrap: str
     tier: Tier
     before_ms: int
-    """Objects that were written at this time or later are skipped, since they may belong to a segment that is
-    being built.
-    """
+    """Objects that were written at this time or later are skipped, because they may belong to an unfinished
+    segment."""
     timeout_s: float
 
     def __call__(self, folder: TierFolder) -> TierReport:
@@ -85,9 +84,8 @@ class ScanTier:
     async def _unknown(
         self, client: Client, folder: TierFolder, partition: int, keys: Sequence[str]
     ) -> list[str]:
-        """The orphans among ``keys``. Empty if the topic was deleted in the meantime, together with its
-        objects.
-        """
+        """The orphans among ``keys``. Empty if the topic, with all its objects, was deleted in the
+        meantime."""
         try:
             topic = await client.topic(folder.topic)
             if topic.topic_id != folder.topic_id:
@@ -101,7 +99,8 @@ class ScanTier:
 
 
 def is_orphan(key: str, known: dict[UUID, TieredSegment]) -> bool:
-    """Whether an object belongs to no existing segment, or to an attempt that was not published."""
+    """Whether an object is an orphan: it belongs to no existing segment, or to an attempt that was not
+    published."""
     parsed = parse_segment_key(key)
     if parsed is None:
         return False  # an object of another program

@@ -1,4 +1,4 @@
-"""The task of a verification: it reads every live batch in a range of offsets, and reports damages."""
+"""The task of a verification: it reads every existing batch in a range of offsets, and reports damages."""
 
 import asyncio
 from collections import deque
@@ -51,9 +51,8 @@ class Verify:
 
 
 class WalCheck:
-    """Checks a window of offsets: first the coordinates of the batches, then the bytes at these
-    coordinates.
-    """
+    """Checks a window of offsets. It first checks the coordinates of the batches, and then the bytes at these
+    coordinates."""
 
     def __init__(self, coordinators: DisklessCoordinators, ranges: RangeReader, unit: VerifyUnit) -> None:
         assert unit.coordinator_id is not None
@@ -65,9 +64,8 @@ class WalCheck:
         self._findings = Findings(unit.topic)
 
     async def run(self) -> Checked:
-        """Run the check. Raises ``KafkaError`` and ``StorageError`` when a coordinator or store does not
-        answer.
-        """
+        """Run the check. Raises ``KafkaError`` if a coordinator does not respond, and ``StorageError`` if a
+        store does not respond."""
         positions = {one.partition: one.start for one in self._unit.ranges}
         ends = {one.partition: one.end for one in self._unit.ranges}
         while positions:
@@ -83,9 +81,8 @@ class WalCheck:
         positions: dict[int, int],
         ends: dict[int, int],
     ) -> list[BatchCoordinate]:
-        """The next coordinates of a partition. Advances its entry in ``positions``, or removes the entry at
-        the end.
-        """
+        """The next coordinates of a partition. Advances the partition's entry in ``positions``, or removes
+        this entry at the end."""
         partition = row.partition_index
         position, end = positions[partition], ends[partition]
         if row.error in (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id):
@@ -139,7 +136,7 @@ class WalCheck:
     async def _fetched(
         self, reads: Sequence[PlannedRead]
     ) -> AsyncIterator[tuple[PlannedRead, memoryview | None]]:
-        """The bytes of each range. A few ranges are read ahead. ``None`` for a range that is missing or
+        """The bytes of each range. A few ranges are read in advance. ``None`` for a range that is missing or
         incomplete."""
         todo, flights = deque(reads), deque[tuple[PlannedRead, asyncio.Task[memoryview | None]]]()
         try:
@@ -175,7 +172,8 @@ class WalCheck:
         )
 
     async def _read_alone(self, one: BatchCoordinate) -> None:
-        """Check one batch of a range that could not be read. The batch may have moved since the lookup."""
+        """Check one batch of a range that could not be read. The batch may have moved since its coordinates
+        were looked up."""
         try:
             data = await self._ranges.fetch(one.object_key, one.byte_offset, one.size_bytes)
         except StorageError as error:

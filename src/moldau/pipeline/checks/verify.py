@@ -1,6 +1,5 @@
-"""``moldau pipeline verify``: checks that every live batch of the diskless topics exists, is intact, and is
-in its place.
-"""
+"""``moldau pipeline verify``: checks that every existing batch of the diskless topics is intact and in its
+place."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -40,11 +39,11 @@ class VerifyPlan:
     topics: int
     partitions: int
     gaps: Sequence[Damage]
-    """Gaps in the tier. They are found in the metadata, without reading objects."""
+    """Gaps in the tier. They are computed from the metadata, without reading objects."""
 
 
 def verify_once(job: VerifyJob, run: RunUnits) -> dict[str, Any]:
-    """Check everything; returns the findings as JSON. Raises ``ToolError`` and ``KafkaError``."""
+    """Check everything; returns the results as JSON. Raises ``ToolError`` and ``KafkaError``."""
     plan = asyncio.run(_plan(job))
     found: list[Checked] = run(plan.verify, plan.units)
     done = total([*found, Checked(damages=tuple(plan.gaps), damages_count=len(plan.gaps))])

@@ -1,2 +1,2 @@
-"""Consolidation of the WAL into Kafka segments on Spark. Leaders plan and publish segments. Tasks build and
-copy them."""
+"""Consolidation of the WAL into Kafka segments on Spark. Leaders plan and publish the segments; tasks build
+and copy them."""

@@ -1,8 +1,8 @@
 """Consolidation on Spark: leaders plan segments, tasks build and copy them, leaders publish them.
 
-The driver makes no decisions. A crashed driver leaves plans that expire with their leases, and orphans. Two
-drivers get different partitions. A copy that is reported late, twice or to a former leader is refused, or
-gets the same answer as before. The coordinator's prune is the only compare-and-set.
+The driver makes no decisions. A crashed driver leaves orphans, and plans that expire with their leases. Two
+drivers get different partitions. A copy may be reported late, twice or to a former leader. Such a report is
+refused, or gets the same response as before. The prune by the coordinator is the only compare-and-set.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ PLAN_BYTES: Final = 4 * 1024**3
 LEASE_MS: Final = 600_000
 RENEWALS_A_LEASE: Final = 4
 BARREN_ROUNDS_MAX: Final = 3
-"""Number of consecutive rounds without a published segment after which the job fails."""
+"""Number of consecutive rounds without a published segment. After this number the job fails."""
 PUBLISH_TRIES: Final = 5
 PUBLISH_BACKOFF_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ConsolidateJob:
-    """Options of a consolidation: topics, and the size of tasks."""
+    """Options of a consolidation: the topics, and the size of tasks."""
 
     bootstrap: str
     topics: tuple[str, ...] = ()
@@ -56,7 +56,8 @@ class ConsolidateJob:
     lease_ms: int = LEASE_MS
     timeout_s: float = 30.0
     storage: Mapping[str, str] = field(default_factory=dict)
-    """``diskless.storage.*`` and ``rsm.config.*``, if the brokers do not provide them."""
+    """``diskless.storage.*`` and ``rsm.config.*``. They are needed if the brokers do not provide these
+    configs."""
 
 
 @dataclass(slots=True)
@@ -68,8 +69,8 @@ class _Totals:
 
 
 def consolidate_once(job: ConsolidateJob, run: RunUnits) -> dict[str, Any]:
-    """Consolidate all records that fill segments now. Returns the results and the leases of other engines as
-    JSON.
+    """Consolidate all records that are enough to fill segments now. Returns as JSON the results, and the
+    leases of other engines.
 
     Raises :class:`ToolError` if this cluster cannot be consolidated from outside, or when several plans in a
     row fail. Raises ``KafkaError`` for errors of brokers.
@@ -84,8 +85,8 @@ def consolidate_once(job: ConsolidateJob, run: RunUnits) -> dict[str, Any]:
         try:
             _carry_out(job, plan, run, totals)
         finally:
-            # Other engines may plan unpublished segments again at once. If this driver is killed, they may do
-            # so when the lease ends.
+            # When this driver ends, other engines may plan the unpublished segments again at once. If this
+            # driver is killed, they must wait until its lease ends.
             _ask_quietly(job, partial(give_up, plan=plan))
         barren = barren + 1 if totals.segments == before else 0
         if barren == BARREN_ROUNDS_MAX:
@@ -132,7 +133,7 @@ def _carry_out(job: ConsolidateJob, plan: ClusterPlan, run: RunUnits, totals: _T
 
 
 async def _builder(client: Client, job: ConsolidateJob, plan: ClusterPlan) -> BuildUnits:
-    """The builder of units, with access to both stores. Raises :class:`ToolError` if a store is not
+    """The object that builds units, with access to both stores. Raises :class:`ToolError` if a store is not
     accessible."""
     wal = await find_storage(
         client, {key: value for key, value in job.storage.items() if key.startswith(OPTION_PREFIX)}
@@ -153,8 +154,8 @@ async def _builder(client: Client, job: ConsolidateJob, plan: ClusterPlan) -> Bu
 def _remote_configs(
     job: ConsolidateJob, wal: StorageSettings, url: str, prefix: str | None
 ) -> dict[str, str]:
-    """Configs of the remote storage. As in a broker, the remote storage is the WAL's store with its options,
-    unless another store is configured."""
+    """Configs of the remote storage. As in a broker, the default is the store of the WAL with the same
+    options."""
     given = {
         key.removeprefix(REMOTE_PREFIX): value
         for key, value in job.storage.items()
@@ -169,7 +170,8 @@ def _remote_configs(
 def _publish(
     job: ConsolidateJob, plan: ClusterPlan, copies: Sequence[BuiltCopy], totals: _Totals
 ) -> list[UUID]:
-    """Report copies to the leaders until each copy is published or refused. A report may be repeated."""
+    """Report copies to the leaders until each copy is published or refused. The same report may be sent
+    several times."""
     published: list[UUID] = []
     left = list(copies)
     for attempt in range(PUBLISH_TRIES):
@@ -187,7 +189,7 @@ def _publish(
             else:
                 again.append(copy)
         if len(again) == len(left) and all(answer.is_waiting for answer in answers):
-            break  # the copies wait for segments that were not built
+            break  # these copies wait for segments that were not built
         left = again
     if left:
         totals.failures.append(f"{len(left)} segments are not published now")
@@ -196,12 +198,12 @@ def _publish(
 
 @contextmanager
 def _renewing(job: ConsolidateJob, plan: ClusterPlan) -> Iterator[None]:
-    """Renew the leases from a thread while the block runs."""
+    """Renew the leases from a separate thread while the ``with`` block runs."""
     ended = threading.Event()
 
     def keep() -> None:
         while not ended.wait(job.lease_ms / 1000 / RENEWALS_A_LEASE):
-            # If leaders do not answer for the duration of a lease, they refuse the copies.
+            # If leaders do not respond for the duration of a lease, they later refuse the copies.
             _ask_quietly(job, lambda client: renew(client, plan, job.lease_ms))
 
     keeper = threading.Thread(target=keep, name="moldau-consolidation-lease", daemon=True)

@@ -1,7 +1,7 @@
 """The task of a consolidation: it builds the segments of a unit, and copies them to remote storage.
 
-The task does not depend on Spark. The names of its objects are unique for each attempt. Objects become part
-of the log only when a leader publishes them.
+The task does not depend on Spark. Each attempt uses unique object names. Objects become part of the log only
+when a leader publishes them.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 
 class CopiedSegment(NamedTuple):
-    """A segment that was copied. Its metadata contain the attempt."""
+    """A segment that was copied. Its metadata contain the number of the attempt."""
 
     segment_id: UUID
     custom_metadata: bytes | None
@@ -35,7 +35,7 @@ class CopiedSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CopiedUnit:
-    """The outcome of a unit. Only this object passes through Spark; the segments do not."""
+    """The result of a unit. Spark transports only this object, not the segments."""
 
     segments: tuple[CopiedSegment, ...]
     size_bytes: int = 0
@@ -44,7 +44,8 @@ class CopiedUnit:
 
 
 _MEMORY: Final[list[memoryview]] = []
-"""Memory that the tasks of this process use one after the other. Reused pages of memory cost nothing."""
+"""Memory that the tasks of this process use one after the other. Reusing memory avoids the cost of new pages.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class BuildUnits:
     """Configs of the built-in storage manager."""
 
     def __call__(self, unit: Unit) -> CopiedUnit:
-        """Build and copy a unit. Errors that a later plan may avoid are returned, not raised."""
+        """Build and copy a unit. Errors that may not occur with a later plan are returned, not raised."""
         try:
             return asyncio.run(self._build(unit))
         except (StorageError, RemoteStorageError, CorruptRecordError) as error:

@@ -1,4 +1,5 @@
-"""Reads WAL objects that are local files. The bytes go directly to the final positions of their batches."""
+"""Reads WAL objects that are local files. The bytes of a batch are read directly into their final position in
+memory."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -7,13 +8,14 @@ from typing import Final
 from moldau.objects.storage import ObjectNotFoundError, StorageError, check_key
 
 VIEWS_MAX: Final = 512
-"""Maximum number of views in one system call; systems allow 1,024."""
+"""Maximum number of views in one system call. Operating systems allow 1,024."""
 
 _WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)  # not on macOS
 
 
 class WalFiles:
-    """Objects in the folder ``root``. They are not mapped into memory, and each page is copied only once."""
+    """Objects in the folder ``root``. The files are not mapped into memory, so each page is copied only
+    once."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -25,7 +27,8 @@ class WalFiles:
         return found
 
     async def scatter(self, key: str, offset: int, targets: Sequence[tuple[int, memoryview]]) -> None:
-        """Fill each view with the bytes at its distance from ``offset``. The views are in ascending order.
+        """Fill each view with bytes. A view's distance from ``offset`` says where its bytes begin. The views
+        are in ascending order.
 
         Raises :class:`StorageError`.
         """
@@ -50,7 +53,7 @@ class WalFiles:
             os.close(descriptor)
 
     def _read_rest(self, descriptor: int, key: str, position: int, views: Sequence[memoryview]) -> None:
-        """Fill the views one by one, after a read that ended early."""
+        """Fill the views one by one, after a read that returned too few bytes."""
         for view in views:
             done = 0
             while done < len(view):
@@ -64,7 +67,7 @@ class WalFiles:
 
 
 def _in_a_row(targets: Sequence[tuple[int, memoryview]]) -> Iterator[tuple[int, list[memoryview]]]:
-    """Groups of views whose bytes are adjacent, with the start of each group."""
+    """Groups of views whose bytes are adjacent. Each group has the position of its first byte."""
     begin = end = 0
     views: list[memoryview] = []
     for start, view in targets:

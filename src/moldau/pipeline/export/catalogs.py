@@ -1,6 +1,5 @@
-"""The Iceberg catalog of ``--to``: a catalog of pyiceberg's configuration, or a local folder with its own
-catalog.
-"""
+"""Opens the Iceberg catalog that ``--to`` names. It is a catalog of pyiceberg's configuration, or a local
+folder with its own catalog."""
 
 import glob
 import os
@@ -19,7 +18,7 @@ from moldau.pipeline.export.targets import foreign_content, make_folder
 
 CATALOG_FILE: Final = "catalog.db"
 _MARKS_OF_URIS: Final = "#?%"
-"""Characters that the catalog and its readers interpret as parts of a URI, each in a different way."""
+"""Special characters in URIs. The catalog and its readers interpret them in different ways."""
 
 
 def check_no_iceberg(folder: str) -> None:
@@ -33,8 +32,9 @@ def check_no_iceberg(folder: str) -> None:
 def open_catalog(to: str, properties: Mapping[str, str] | None = None) -> Catalog:
     """The catalog with the name ``to``; ``properties`` override pyiceberg's configuration.
 
-    If neither of the two configures a catalog, ``to`` is a local folder. It is the warehouse and has a
-    catalog in SQLite. Raises :class:`ToolError` for a catalog that cannot be opened.
+    If neither ``properties`` nor the configuration describes such a catalog, ``to`` is a local folder. The
+    folder is the warehouse and contains a catalog in SQLite. Raises :class:`ToolError` for a catalog that
+    cannot be opened.
     """
     try:
         configured: dict[str, Any] | None = Config().get_catalog_config(to)
@@ -44,8 +44,8 @@ def open_catalog(to: str, properties: Mapping[str, str] | None = None) -> Catalo
         return _open_folder(to)
     try:
         return load_catalog(to, **{**(configured or {}), **(properties or {})})
-    # The libraries of each catalog raise different types of errors for a wrong configuration, a missing
-    # package or a server.
+    # A configuration may be wrong, a package may be missing, or a server may fail. Each catalog's library
+    # raises other types of errors for this.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ToolError(f"the catalog {to} cannot be opened: {reason}") from error

@@ -32,7 +32,8 @@ class _SyncedFile(io.BufferedWriter):
 
 
 class _SyncedFileSystem(PyArrowLocalFileSystem):
-    """A file system that syncs written files. Arrow's own file system does not, and may lose files."""
+    """A file system that syncs the files that it writes. Arrow's own file system does not sync files, so a
+    crash may lose them."""
 
     def open_output_stream(self, path: str, *_: Any, **__: Any) -> _SyncedFile:
         make_folder(os.path.dirname(path))
@@ -40,7 +41,7 @@ class _SyncedFileSystem(PyArrowLocalFileSystem):
 
 
 class DurableFileIO(PyArrowFileIO):
-    """pyiceberg's access to files. A file in a local folder is durable when it is closed."""
+    """pyiceberg's access to files. A file in a local folder is durable as soon as it is closed."""
 
     def _initialize_local_fs(self) -> Any:
         return _SyncedFileSystem()

@@ -1,15 +1,16 @@
 """Export of a topic to an Iceberg table that contains each record once.
 
-Tasks write files without references. One commit then adds the files to the table. In the same compare-and-set
-of the catalog, it writes the exported offsets of each partition into the table's *properties*. It uses
-properties because snapshots expire. A driver that crashes before its commit leaves unreferenced files. If it
-crashes after its commit, the next driver finds the commit in the properties. If two drivers run concurrently,
-one commits and the other is refused.
+Tasks write files without references. One commit then adds the files to the table. The same commit also writes
+the exported offsets of each partition into the table's *properties*; the catalog applies it by one
+compare-and-set. Properties are used because snapshots expire. If a driver crashes before its commit, its
+files stay unreferenced. If it crashes after its commit, the next driver finds the commit in the properties.
+If two drivers run concurrently, one of them commits and the other is refused.
 
-Records that cannot be decoded (dead letters) are in a separate table. The commit of a round names its files
-of dead letters in a property. A second commit adds them to the dead letters' table, unless that table already
-has the round. Therefore the next driver completes the work of a crashed driver. In a replay, the first commit
-adds the records that can be decoded now, and names the files that replace the dead letters.
+Records that cannot be decoded (dead letters) are in a separate table. When a round is committed, a property
+lists the round's files of dead letters. A second commit adds these files to the table of dead letters, unless
+that table already contains the round. Therefore the next driver completes the work of a crashed driver. In a
+replay, the first commit adds the records that can be decoded now. It also names the files that replace the
+dead letters.
 """
 
 import contextlib
@@ -61,9 +62,8 @@ METRICS_PROPERTY: Final = "write.metadata.metrics.column."
 
 
 def table_name(topic: str) -> tuple[str, str]:
-    """Namespace and name of a topic's table. Dots in topic names are replaced, because a catalog would read
-    them as namespaces.
-    """
+    """Namespace and name of a topic's table. Dots in a topic name are replaced, because a catalog would read
+    a dot as the end of a namespace."""
     return NAMESPACE, topic.replace(".", "_")
 
 
@@ -83,7 +83,7 @@ def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     if found is not None:
         _check_not_set_back(found)
         _finish_dead_letters(catalog, found, topic)
-    bounds = request.find_bounds()  # read after the table, so that no end is too old
+    bounds = request.find_bounds()  # read after the table, so that no end offset is too old
     if found is not None:
         _check_same_topic(found, topic, bounds.topic_id)
     covered: Covered = {} if found is None else _covered(found)
@@ -105,7 +105,7 @@ def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     folders = _folder(table), _dead_letters_folder(table)
     layout = layout_of(table.metadata, values.schema, _label(table))
     written = _written(request.run(AttemptUnits(request.source, *folders, values, layout), units))
-    filled = [file for file in written if file.records or file.dead]  # some offsets have no record
+    filled = [file for file in written if file.records or file.dead]  # some offsets belong to no record
     _commit(table, written, {**_progress(after), RANGES_PROPERTY: json.dumps(units)}, replaces=False)
     _finish_dead_letters(catalog, table, topic)
     return RoundOutcome(filled, after, dead_letters)
@@ -144,7 +144,7 @@ def replay_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
 
 
 def _files_of(dead: Table) -> list[DataFile]:
-    """The table's files. Raises :class:`ToolError` if files still contain rows that were deleted."""
+    """The table's files. Raises :class:`ToolError` if rows were deleted but the files still contain them."""
     found = list(dead.scan().plan_files())
     if any(task.delete_files for task in found):
         raise ToolError(
@@ -174,7 +174,7 @@ def _find_table(catalog: Catalog, name: tuple[str, str], topic: str) -> Table | 
 
 def _check_no_older_dead_letters(catalog: Catalog, topic: str) -> None:
     """Refuse an older table of dead letters. A new table numbers its rounds from the beginning. The older
-    table of dead letters already has rounds with these numbers, so it would skip the new rounds."""
+    table of dead letters already contains rounds with these numbers, so it would skip the new rounds."""
     name = dead_letters_name(topic)
     if catalog.table_exists(name) and not catalog.table_exists(table_name(topic)):
         raise ToolError(
@@ -192,7 +192,7 @@ def _check_same_topic(table: Table, topic: str, topic_id: str) -> None:
 
 def _check_not_set_back(table: Table) -> None:
     """Refuse a table that another tool has reset to an earlier snapshot. The table's properties still say
-    that it has the records of the later rounds."""
+    that the table has the records of the later rounds."""
     last = table.properties[BATCH_PROPERTY]
     snapshot = table.current_snapshot()
     while snapshot is not None:
@@ -241,7 +241,7 @@ def _new_table(catalog: Catalog, topic: str, values: ValueFormat, topic_id: str)
         TOPIC_ID_PROPERTY: topic_id,
         BATCH_PROPERTY: "0",
         VALUES_PROPERTY: render_format(values),
-        # A retry would add the files to another driver's snapshot. It must be refused instead.
+        # A retry would add the files to the snapshot of another driver. The commit must be refused instead.
         RETRIES_PROPERTY: "0",
     }
     table = _create(catalog, table_name(topic), values.schema, properties)
@@ -272,7 +272,8 @@ def _dead_letters_folder(table: Table) -> TableFolder:
 
 
 def _move_on(table: Table, covered: Covered) -> None:
-    """Record the table's start, or a jump over deleted records, when there is no record to read."""
+    """Store the offset at which the table starts, or a jump over deleted records, when there is no record to
+    read."""
     progress = _progress(covered)
     with _refusable(table), table.transaction() as change:
         change.set_properties(progress)
@@ -307,14 +308,14 @@ def _data_file(table: Table, file: WrittenUnit) -> DataFile:
 
 
 def _append_nothing(change: Transaction, summary: dict[str, str]) -> None:
-    """Add an empty snapshot. Only a snapshot excludes another driver. A commit of only properties would
-    overwrite the properties of the other driver."""
+    """Add an empty snapshot, because only a snapshot excludes another driver. A commit of only properties
+    would overwrite the properties of the other driver."""
     with change.update_snapshot(snapshot_properties=summary).fast_append():
         pass
 
 
 def _add_columns(table: Table, values: ValueFormat) -> None:
-    """Add columns in a separate commit. If the round fails afterwards, new or wider columns are harmless.
+    """Add columns in a separate commit. If the round fails afterwards, the new or wider columns do no harm.
 
     This commit does not exclude a concurrent driver that adds no columns. ``table`` then has the state that
     the other driver committed. If this driver continued, it would apply this round on top of that state.
@@ -360,7 +361,7 @@ def _refusable(table: Table) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _followed(table: Table) -> Iterator[None]:
-    """Turn pyiceberg's error about files or columns that do not match the table into a single line."""
+    """Convert pyiceberg's error about files or columns that do not match the table to a single line."""
     try:
         yield
     except (ValueError, KeyError, ResolveError, ValidationError) as error:
@@ -376,7 +377,7 @@ def _another_driver(table: Table) -> ToolError:
 
 
 def _finish_dead_letters(catalog: Catalog, table: Table, topic: str) -> None:
-    """Add the dead letters of the last commit to their table, unless they are there already."""
+    """Add the dead letters of the last commit to their table, unless the table already has them."""
     decided: Any = json.loads(table.properties.get(DEAD_LETTERS_PROPERTY, "{}"))
     if not decided or not (decided["files"] or decided["replaces"]):
         return

@@ -36,12 +36,12 @@ ICEBERG: Final = "iceberg"
 
 @dataclass(frozen=True, slots=True)
 class ExportJob:
-    """Options of an export: source and destination."""
+    """Options of an export: the source and the destination."""
 
     bootstrap: str
     topic: str
     folder: str
-    """A local folder, or (Iceberg) the name of a catalog."""
+    """A local folder. For Iceberg, it may also be the name of a catalog."""
     table_format: str
     unit_records_max: int = 1_000_000
     may_lose: bool = False
@@ -54,7 +54,8 @@ class ExportJob:
     """Columns whose type changes in the replay."""
     catalog_properties: Mapping[str, str] = field(default_factory=dict)
     storage: Mapping[str, str] = field(default_factory=dict)
-    """``diskless.storage.*`` and ``rsm.config.*``, if the brokers do not provide them."""
+    """``diskless.storage.*`` and ``rsm.config.*``. They are needed if the brokers do not provide these
+    configs."""
 
 
 class Exported(NamedTuple):

@@ -44,7 +44,7 @@ class ExportLayout:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def split(self, records: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
-        """Split arranged records by their partitions."""
+        """Split records that are already in the table's layout by their partitions."""
         if self.partitioning is None:
             yield (), records
         else:
@@ -52,9 +52,8 @@ class ExportLayout:
 
 
 class PartitionField(NamedTuple):
-    """The source of a partition's value: the index of a column, the indexes of its nested members, and a
-    transform.
-    """
+    """The source of a partition's value: the index of a column, the indexes of the nested fields inside it,
+    and a transform."""
 
     path: tuple[int, ...]
     transform: Any
@@ -84,7 +83,7 @@ def layout_of(metadata: "TableMetadata", columns: pa.Schema, table: str) -> Expo
     """The table's layout for an export's columns. Raises :class:`ToolError` for an unsupported partition
     spec.
     """
-    # Only drivers import this, because tasks do not need it and the import is slow.
+    # Only drivers import this module, because tasks do not need it and the import is slow.
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     ids = _ids_by_source(metadata)
@@ -99,9 +98,10 @@ def stored_columns(metadata: "TableMetadata", columns: pa.Schema, before: pa.Sch
     """The columns of an export with the table's names and types. New columns are unchanged.
 
     ``before`` has the columns that the export wrote earlier. A column that another tool has dropped is
-    skipped. Raises :class:`ToolError` for a new column whose name another tool has given to an older column.
+    skipped. If another tool has given the name of a new column to an older column, this raises
+    :class:`ToolError`.
     """
-    # Only drivers import this, because tasks do not need it and the import is slow.
+    # Only drivers import this module, because tasks do not need it and the import is slow.
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     schema = metadata.schema()
@@ -129,8 +129,8 @@ def _check_names(fields: Any, table: str, path: str) -> None:
 
 
 def _ids_by_source(metadata: "TableMetadata") -> Mapping[tuple[int, str], int]:
-    """Field ids by the parent's id and the field's original name. If two fields have the same name, an
-    existing field is preferred to a dropped one."""
+    """Field ids by the parent's id and the field's original name. If an existing field and a dropped field
+    have the same name, the existing field is used."""
     live = set(metadata.schema().field_ids)
     found: dict[tuple[int, str], int] = {}
     seen: set[int] = set()
@@ -168,9 +168,8 @@ def _stored(
     keep_new: bool,
     before: Any = (),
 ) -> list[pa.Field]:
-    """The fields of a struct as the table stores them. ``arrow`` has the table's Arrow fields in the order of
-    ``struct``.
-    """
+    """The fields of a struct in the table's order, names and types. ``arrow`` has the table's Arrow fields in
+    the order of ``struct``."""
     positions = {field.field_id: number for number, field in enumerate(struct.fields)}
     written = {field.name: field.type for field in before}
     stored = []
@@ -240,9 +239,8 @@ def _stored_type(
 
 
 def _like(field: pa.Field, kind: pa.DataType, field_id: int) -> pa.Field:
-    """A field of a list or map with its id. The field is otherwise unchanged, so that its arrays need no
-    rebuilding.
-    """
+    """A field of a list or map with its id. The field is otherwise unchanged, so its arrays can be used as
+    they are."""
     return pa.field(field.name, kind, field.nullable, _metadata(field_id, field.name))
 
 
@@ -255,7 +253,7 @@ def _source(field: pa.Field) -> str:
 
 
 def _bare(field: pa.Field) -> pa.Field:
-    """The field without ids, because a change of the schema assigns ids itself."""
+    """The field without ids. A change of the schema assigns new ids itself."""
     kind = field.type
     if pa.types.is_struct(kind):
         kind = pa.struct([_bare(one) for one in kind])
@@ -267,14 +265,14 @@ def _bare(field: pa.Field) -> pa.Field:
 
 
 def _arranged(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The array converted to another type. Members of structs are found by their source names."""
+    """The array converted to another type. Fields of structs are found by their source names."""
     if array.type == kind:
         return array
     if pa.types.is_struct(kind):
         members = [_arranged(pc.struct_field(array, [_source(field)]), field.type) for field in kind]
         if not members:
             return pa.array([None if null else {} for null in array.is_null().to_pylist()], kind)
-        # The mask keeps null structs, so readers do not see a struct of nulls instead.
+        # The mask marks the null structs. Without it, readers would see a struct of nulls instead of a null.
         return pa.StructArray.from_arrays(members, fields=list(kind), mask=array.is_null())
     if pa.types.is_list(kind):
         whole = pa.concat_arrays([array]) if array.offset == 0 else array.take(pa.array(range(len(array))))

@@ -1,4 +1,4 @@
-"""Options for the values of an export, from the command line or a file of jobs."""
+"""Options that say how an export converts values. They come from the command line or a file of jobs."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ FILE_MARK: Final = "@"
 def value_format(
     kind: str, schema: str | None, *, framed: bool = False, writers: Mapping[int, str] | None = None
 ) -> ValueFormat:
-    """Schemas are texts, or ``@`` and the path of a file. Raises :class:`ToolError`."""
+    """Each schema is a text, or ``@`` and the path of a file. Raises :class:`ToolError`."""
     try:
         wanted = ValueKind(kind)
     except ValueError:
@@ -48,7 +48,7 @@ def read_text(given: str) -> str:
 
 
 def parse_writers(given: Mapping[str, str]) -> dict[int, str]:
-    """Ids of schemas, each with a text or a file. Raises :class:`ToolError`."""
+    """Ids of schemas. Each id has a text or a file. Raises :class:`ToolError`."""
     found = {}
     for number, schema in given.items():
         if not (number.isascii() and number.isdigit()) or int(number) >= 2**32:
@@ -58,7 +58,7 @@ def parse_writers(given: Mapping[str, str]) -> dict[int, str]:
 
 
 def resolved(path: str, folder: str) -> str:
-    """The option. A path in ``@PATH`` is made relative to a folder."""
+    """The option. If it is ``@PATH`` with a relative path, the path is resolved from a folder."""
     if not path.startswith(FILE_MARK):
         return path
     return FILE_MARK + os.path.join(folder, path.removeprefix(FILE_MARK))

@@ -1,10 +1,10 @@
 """Export of a topic to a folder of Parquet files. Each record is in exactly one file.
 
 The folder ``_moldau`` contains numbered plans. A plan names the files of one round by their offsets and
-describes the decoding of values. A plan is created only if no other plan has its number; this is the only
-compare-and-set. A round first completes the last plan, even if another driver created it, and then creates
-the next plan. Therefore a crashed driver, a repeated task and two concurrent drivers all produce the same
-files. Plans are never removed, so that a delayed driver cannot use an old number again.
+describes the decoding of values. A plan is created only if no other plan has its number. This creation is the
+only compare-and-set. A round first completes the last plan, even if another driver created that plan, and
+then creates the next plan. Therefore a crashed driver, a repeated task and two concurrent drivers all produce
+the same files. Plans are never removed, so a delayed driver cannot use an old number again.
 
 Records that cannot be decoded are in ``_dead_letters/<generation>``. A replay is a plan, too. It moves the
 records that can be decoded now to the table, and the other dead letters to the next generation. Therefore a
@@ -52,8 +52,8 @@ class ParquetRound:
 
 
 class ParquetFolder:
-    """The folder and its plans. The folder is on a local file system, or on another file system with hard
-    links."""
+    """The folder and its plans. The folder must be on a file system with hard links, for example the local
+    one."""
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
@@ -70,8 +70,8 @@ class ParquetFolder:
         return os.path.join(self.dead_letters, f"generation-{number:010d}")
 
     def last_plan(self) -> ParquetRound | None:
-        """The plan with the highest number; ``None`` if there is no plan. Raises :class:`ToolError` when it
-        cannot be read."""
+        """The plan with the highest number; ``None`` if there is no plan. Raises :class:`ToolError` when the
+        plan cannot be read."""
         try:
             names = sorted(name for name in os.listdir(self._plans) if name.startswith("plan-"))
         except FileNotFoundError:
@@ -120,16 +120,15 @@ class ParquetFolder:
         )
 
     def forget_before(self, generation: int) -> None:
-        """Remove generations of dead letters that were replayed."""
+        """Remove the generations of dead letters that were already decoded again."""
         for name in os.listdir(self.dead_letters) if os.path.isdir(self.dead_letters) else []:
             if name.startswith("generation-") and name < os.path.basename(self.generation(generation)):
                 shutil.rmtree(os.path.join(self.dead_letters, name), ignore_errors=True)
 
 
 def check_no_parquet(folder: str) -> None:
-    """Raises :class:`ToolError` if a local folder (a path or a URI) contains an export of plain Parquet
-    files.
-    """
+    """Raises :class:`ToolError` if a local folder (a path or a URI) already contains an export of plain
+    Parquet files."""
     path = folder.removeprefix("file://")
     if "://" in path or not path:
         return
@@ -143,9 +142,8 @@ def check_no_parquet(folder: str) -> None:
 
 def check_no_foreign(folder: ParquetFolder) -> None:
     """Raises :class:`ToolError` if a folder without an export contains files of another program. Readers
-    could not distinguish them from the export's files.
-    """
-    found = foreign_content(folder.path)  # read before the plans: another driver may begin now
+    could not distinguish these files from the export's files."""
+    found = foreign_content(folder.path)  # must be read before the plans
     if found is not None and folder.last_plan() is None:
         raise ToolError(f"{folder.path} holds {found}: take another folder")
 
@@ -156,7 +154,7 @@ def export_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
     topic = request.source.topic
     while True:
         last = folder.last_plan()
-        bounds = request.find_bounds()  # read after the plan, so that no end is too old
+        bounds = request.find_bounds()  # read after the plan, so that no end offset is too old
         if last is not None:
             _check_same_topic(last, topic, bounds.topic_id, folder.path)
             written += _finish(last, request, folder)

@@ -1,4 +1,5 @@
-"""The offsets of each partition that are in an Iceberg table, and the ranges that the next round reads."""
+"""The offsets of each partition that are already in an Iceberg table, and the ranges that the next round
+reads."""
 
 import asyncio
 import datetime
@@ -15,19 +16,19 @@ MILLISECONDS_IN_S: Final = 1000
 
 
 class ExportedSpan(NamedTuple):
-    """The exported offsets of a partition, without gaps. ``end`` is excluded."""
+    """The exported range of offsets of a partition, without gaps. ``end`` is excluded."""
 
     start: int
     end: int
 
 
 Covered: TypeAlias = Mapping[int, ExportedSpan]
-"""Exported spans by partition."""
+"""Exported ranges by partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """The position in the topic where a table starts. It is the first record unless a field is set."""
+    """The position in the topic where a table starts. If no field is set, it is the first record."""
 
     latest: bool = False
     offset: int | None = None
@@ -65,7 +66,7 @@ def _time_ms(text: str) -> int:
 def find_starts(
     bootstrap: str, topic: str, wanted: StartAt, bounds: Bounds, timeout_s: float
 ) -> dict[int, int]:
-    """The current first offset of each partition to export."""
+    """For each partition of the export, its current first offset."""
     if wanted.latest:
         return dict(bounds.ends)
     if wanted.offset is not None:
@@ -92,7 +93,7 @@ async def _find_by_time(
 
 
 class NextRound(NamedTuple):
-    """Ranges to read, and the offsets that the table will cover after they are added."""
+    """Ranges to read. The second result is the offsets that the table covers after these ranges are added."""
 
     ranges: list[OffsetRange]
     covered: Covered
@@ -101,11 +102,11 @@ class NextRound(NamedTuple):
 def next_round(
     topic: str, covered: Covered, bounds: Bounds, starts: Mapping[int, int] | None, *, may_lose: bool
 ) -> NextRound:
-    """Ranges of the next round: new offsets, and earlier offsets if ``starts`` contains them.
+    """Ranges of the next round: the new offsets. If ``starts`` contains earlier offsets, these are included.
 
-    An empty table begins at ``starts``, or else at the first records. Partitions that are added later begin
-    at their first record. Raises :class:`ToolError` when records were deleted before they were exported
-    (unless ``may_lose``), or when the topic ends before the exported offsets.
+    An empty table begins at ``starts``, or at the first records if ``starts`` is not given. Partitions that
+    are added later begin at their first record. Raises :class:`ToolError` when records were deleted before
+    they were exported (unless ``may_lose``). Also raises it when the topic ends before the exported offsets.
     """
     ranges: list[OffsetRange] = []
     after = dict(covered)
@@ -143,7 +144,8 @@ def _reachable(where: str, wanted: int, first: int, *, may_lose: bool) -> int:
 
 
 def lag_records(covered: Covered, bounds: Bounds) -> int:
-    """Number of offsets, from the table's start on, that are in the topic but not in the table."""
+    """Number of offsets that are in the topic but not in the table. Offsets before the table's start are not
+    counted."""
     total = 0
     for partition, end in bounds.ends.items():
         have = covered.get(partition)

@@ -1,4 +1,4 @@
-"""Tasks that decode dead letters again, and tasks that determine the columns of a round's values."""
+"""Tasks that decode dead letters again, and tasks that find the columns of a round's values."""
 
 import os
 from collections.abc import Iterable
@@ -27,10 +27,10 @@ NO_UNIT: Final = OffsetRange(-1, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class ReplayNames:
-    """Replays dead letters of a folder of Parquet files. Both results of a file have fixed names.
+    """Replays dead letters of a folder of Parquet files. A replayed file has two results with fixed names.
 
-    A unit is the name of a file in ``dead_folder``. The remaining dead letters go to ``left_folder`` under
-    the same name. That file is written even if it is empty, because it marks the unit as done.
+    A unit is the name of a file in ``dead_folder``. The remaining dead letters go to ``left_folder``, into a
+    file with the same name. That file is written even if it is empty, because it marks the unit as done.
     """
 
     folder: str
@@ -54,7 +54,7 @@ class ReplayNames:
 
 @dataclass(frozen=True, slots=True)
 class ReplayAttempts:
-    """Replays files of dead letters. The names of the results are unique for each attempt."""
+    """Replays files of dead letters. Each attempt gives its results unique names."""
 
     folder: TableFolder
     dead_folder: TableFolder

@@ -1,4 +1,4 @@
-"""Request and result of a round of an export."""
+"""Input and result of a round of an export."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,14 +15,14 @@ from moldau.pipeline.values.formats import RAW, ValueFormat, ValueKind, evolved
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The request for one round, for any kind of table."""
+    """The input of one round. It is the same for any kind of table."""
 
     source: TopicSource
     find_bounds: Callable[[], Bounds]
     run: RunUnits
     unit_records_max: int
     values: ValueFormat = RAW
-    """The format of values. JSON without columns uses the columns that are found in the values."""
+    """The format of values. For JSON without given columns, the columns are found in the values."""
     find_starts: Callable[[Bounds], Mapping[int, int]] | None = None
     """Finds the table's start in each partition; ``None`` for the first record."""
     lag: Lag = field(default_factory=Lag)
@@ -44,13 +44,14 @@ class Request:
         """The table's format after this round. Raises ``ToolError`` when the table cannot change to that
         format.
 
-        ``promote`` means that the table's readers support columns whose type became wider.
+        ``promote`` means that the table's readers support columns that got a wider type.
         """
         wanted = evolved(table, self.values, where, promote=promote)
         if self.values.kind is ValueKind.JSON and not self.values.columns:
             if units:
                 wanted = inferred(wanted, self.run(InferUnits(self.source), units))
-            elif table is not None:  # a replay finds no new columns, and never stores only a part of a value
+            # A replay finds no new columns, and it never stores only a part of a value.
+            elif table is not None:
                 wanted = replace(wanted, declared=table.declared, whole=not table.declared)
         for change in self.changes:
             wanted = change.apply(wanted, where, promote=promote)
@@ -58,11 +59,11 @@ class Request:
 
 
 class RoundOutcome(NamedTuple):
-    """Files that a round added, and the offsets that the table covers now."""
+    """Files that a round added, and the offsets that the table covers after the round."""
 
     written: list[WrittenUnit]
     covered: Covered
     dead_letters: str = ""
-    """The place of the records that could not be decoded; ``None`` if there can be no such records."""
+    """The place of the records that could not be decoded; ``None`` if such records are impossible."""
     dead_letters_left: int = 0
-    """After a replay: the number of remaining dead letters."""
+    """After a replay: the number of dead letters that still cannot be decoded."""

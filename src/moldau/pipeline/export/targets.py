@@ -16,13 +16,14 @@ from moldau.runtime.files.local_disk import LocalDisk
 
 _LOCAL: Final = "file://"
 _TABLES: Final = {"_delta_log": "a Delta table", ".hoodie": "a Hudi table"}
-"""Entries by which tables of other formats are recognized."""
+"""Names of files and folders that show that a folder is a table of another format."""
 _NOT_WRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True, slots=True)
 class TableFolder:
-    """A folder by its URI, and pyiceberg's properties for accessing it; it is sent to the tasks."""
+    """A folder by its URI, and the properties with which pyiceberg accesses it. The object is sent to the
+    tasks."""
 
     uri: str
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -34,7 +35,7 @@ class TableFolder:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[Any]:
-        """Open a new file for writing; it is durable when the block has ended."""
+        """Open a new file for writing. The file is durable after the ``with`` block."""
         if self.path is not None:
             make_folder(self.path)
             with create_file(os.path.join(self.path, name)) as file:
@@ -61,7 +62,7 @@ class TableFolder:
 
 
 def foreign_content(folder: str) -> str | None:
-    """A description of files in a local folder with which a new export would be mixed; ``None`` if there are
+    """Describes existing files in a local folder that would be mixed with a new export; ``None`` if there are
     none."""
     try:
         names = os.listdir(folder)
@@ -77,7 +78,7 @@ def foreign_content(folder: str) -> str | None:
 
 @contextlib.contextmanager
 def writing_to(place: str) -> Iterator[None]:
-    """Turn an error about a full or read-only disk, or about missing permissions, into one line that names
+    """Convert an error about a full or read-only disk, or about missing permissions, to one line that names
     the place."""
     try:
         yield
@@ -89,7 +90,7 @@ def writing_to(place: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def create_file(path: str) -> Iterator[Any]:
-    """Create a local file that is durable when the block has ended. Raises ``FileExistsError``."""
+    """Create a local file. The file is durable after the ``with`` block. Raises ``FileExistsError``."""
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     with pa.OSFile(path, "wb") as file:
         yield file
@@ -101,9 +102,8 @@ def create_file(path: str) -> Iterator[Any]:
 
 
 def publish(attempt: str, final: str) -> bool:
-    """Rename a file unless the new name exists; returns whether it was renamed. The new name is durable on
-    return.
-    """
+    """Rename a file unless the new name exists. Returns whether the file was renamed. The new name is then
+    durable."""
     try:
         os.link(attempt, final)
     except FileExistsError:
@@ -117,5 +117,5 @@ def sync_folder(folder: str) -> None:
 
 
 def make_folder(folder: str) -> None:
-    """Make a local folder (absolute) with its parents, durably."""
+    """Create a local folder (an absolute path) and its parents, durably."""
     DurableFolders(LocalDisk(), folder).make(folder)

@@ -37,8 +37,8 @@ class DeadLetters(NamedTuple):
 
 
 class WrittenUnit(NamedTuple):
-    """A completed unit: the path of its file (empty if there is no file), the file's number of records, and
-    its dead letters."""
+    """A completed unit: the path of its file (empty if there is no file), the number of records in the file,
+    and the unit's dead letters."""
 
     unit: OffsetRange
     path: str
@@ -63,9 +63,9 @@ class Files(NamedTuple):
 class ParquetUnits:
     """Writes units into ``folder``. The name of a unit consists of its offsets.
 
-    A file appears under its name only when it is complete. An existing unit is not written again. If two
-    attempts run concurrently, the first result is kept; both contain the same records. Dead letters are
-    written before the unit's file.
+    A file gets its name only when it is complete. If the unit's file exists already, the unit is not written
+    again. If two attempts run concurrently, the first result is kept; both results contain the same records.
+    Dead letters are written before the unit's file.
     """
 
     source: TopicSource
@@ -95,8 +95,8 @@ def described(unit: OffsetRange, final: str, dead: str) -> WrittenUnit:
 def write_named(
     records: Iterable[Decoded], units: Any, final: str, dead: str, *, last_is_dead: bool = False
 ) -> None:
-    """Write both files under temporary names, then rename them. The file that is renamed last marks the unit
-    as done.
+    """Write both files under temporary names, then rename the files. The second rename marks the unit as
+    done.
 
     With ``last_is_dead`` the file of dead letters is renamed last, and is created even when it is empty.
     ``units`` has the formats and the folder for unfinished files.
@@ -126,9 +126,8 @@ def write_named(
 
 @dataclass(frozen=True, slots=True)
 class AttemptUnits:
-    """Writes units into a folder under names that are unique for each attempt. A later commit adds the files
-    to the table.
-    """
+    """Writes units into a folder. Each attempt uses unique file names. A later commit adds the files to the
+    table."""
 
     source: TopicSource
     folder: TableFolder
@@ -202,7 +201,8 @@ class _PartitionedFiles:
         self._open[key] = (name, file, _RowGroups(file, self._layout.schema))
 
     def close(self) -> list[tuple[Key, str, int, int]]:
-        """Close the files. Returns the partition, place, number of records and size in bytes of each."""
+        """Close the files. Returns the partition, the place, the number of records and the size in bytes of
+        each file."""
         found = []
         for key, (name, file, groups) in self._open.items():
             groups.close()
@@ -238,7 +238,8 @@ def write_parquet(
     records: Iterable[Decoded],
     values: ValueFormat,
 ) -> tuple[int, int]:
-    """Write a file, and a second file if there are dead letters. Returns the number of records in each."""
+    """Write a file, and a second file if there are dead letters. Returns the number of records in each
+    file."""
     good_count = dead_count = 0
     with contextlib.ExitStack() as stack:
         good = _RowGroups(stack.enter_context(create()), values.schema)
@@ -271,9 +272,9 @@ def _leaves(name: str, found: pa.DataType) -> list[str]:
 class _RowGroups:
     """A Parquet file whose row groups contain many record batches.
 
-    Numbers that increase from record to record are stored as differences. Differences are smaller than a
-    dictionary and are written in half the time. Raw values get no statistics, because range queries on them
-    are useless.
+    If numbers increase from record to record, the differences between them are stored. Differences need less
+    space than a dictionary and take half the time to write. Raw values get no statistics, because range
+    queries on them are useless.
     """
 
     def __init__(self, file: Any, schema: pa.Schema) -> None:

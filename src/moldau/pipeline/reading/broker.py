@@ -1,4 +1,4 @@
-"""Reading a range of offsets through the broker that leads the partition."""
+"""Reads a range of offsets through the broker that leads the partition."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,8 +22,8 @@ class TopicGoneError(ToolError):
 
 
 async def same_topic(client: Client, source: TopicSource) -> ClusterTopic:
-    """The current metadata of the topic. Raises :class:`TopicGoneError` if its id differs from the planned
-    topic's id."""
+    """The current metadata of the topic. Raises :class:`TopicGoneError` if the topic's id differs from the id
+    in the plan."""
     try:
         topic = await client.topic(source.topic)
     except KafkaError as error:
@@ -51,7 +51,7 @@ class BrokerReader:
         """Batches with the range's records. The first and the last batch may extend beyond the range.
 
         With ``committed_only``, batches of aborted transactions are skipped. Raises :class:`ToolError` when
-        records were deleted, :class:`TopicGoneError` when the topic was deleted, ``KafkaError`` for the
+        records were deleted, :class:`TopicGoneError` when the topic was deleted, and ``KafkaError`` for the
         broker's errors.
         """
         loop = asyncio.get_running_loop()
@@ -99,7 +99,7 @@ class BrokerReader:
         return data
 
     def _batches_to_decode(self, data: PartitionData) -> list[memoryview]:
-        """The batches to decode. The position moves past every batch that was processed."""
+        """The batches to decode. The position moves past every processed batch, including skipped batches."""
         found: list[memoryview] = []
         if not data.records:
             return found
@@ -118,8 +118,8 @@ class BrokerReader:
         return found
 
     async def _skip_lost(self, topic: ClusterTopic) -> None:
-        """Skip to the first remaining record. Raises an error if no record may be lost, or if the record does
-        not exist yet."""
+        """Skip to the first remaining record. Raises an error if records must not be lost, or if the
+        requested record does not exist yet."""
         partition = self._wanted.partition
         first = (await self._client.offsets(topic, {partition: EARLIEST}))[partition].offset
         if first <= self._position:

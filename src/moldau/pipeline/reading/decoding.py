@@ -1,8 +1,9 @@
-"""Decodes record batches to Arrow tables, with one loop over the records' lengths and vectorised steps after
-it.
+"""Decodes record batches to Arrow tables. One loop goes over the lengths of the records; all later steps are
+vectorised.
 
-A Python loop costs about 0.2 µs a step, so it only finds the start of each record. The numbers are then read
-as vectorised varints. Keys, values and headers are each copied by one Arrow kernel.
+A Python loop costs about 0.2 µs for each step, so this loop only finds the start of each record. Then all
+numbers (varints) are decoded by vectorised operations. One Arrow kernel copies all keys. The values and the
+headers are copied in the same way.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,11 +34,11 @@ from moldau.records.record import open_batch
 from moldau.records.varint import read_varlong
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
-"""Number of decompressed bytes that are decoded at a time. It is so large that the overhead of a call is
-small, and so small that intermediate results stay in the processor's caches."""
+"""Number of decompressed bytes that are decoded at a time. It is large, so that the overhead of a call does
+not matter. It is small enough that intermediate results stay in the processor's caches."""
 VECTOR_HEADERS_MAX: Final = 32
-"""A record with more headers than this is read alone. Otherwise each of its headers would require a pass over
-all other records."""
+"""A record with more headers than this is decoded alone. In a group, each of its headers would require
+another step over all records."""
 MICROSECONDS_IN_MS: Final = 1000
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // MICROSECONDS_IN_MS
 
@@ -59,20 +60,20 @@ Indices: TypeAlias = npt.NDArray[np.bool_]
 
 
 class FoundBatch(NamedTuple):
-    """A fetched batch, with the coordinator's decisions that must still be applied."""
+    """A fetched batch, and the coordinator's values that replace those in the batch."""
 
     data: Buffer
     partition: int
     base_offset: int | None = None
-    """The first offset; ``None`` if the batch's own base offset is valid."""
+    """The first offset; ``None`` if the base offset in the batch is valid."""
     append_time_ms: int | None = None
-    """The time of all records; ``None`` if the batch's own timestamps are valid."""
+    """The timestamp of all records; ``None`` if the timestamps in the batch are valid."""
     first_offset: int = 0
-    """Records before this offset are deleted, though the batch still contains them."""
+    """Records before this offset are deleted, although the batch still contains them."""
 
 
 class Opened(NamedTuple):
-    """A batch with the decompressed bytes of its records."""
+    """A batch, and the decompressed bytes of its records."""
 
     header: BatchHeader
     data: bytes | memoryview
@@ -81,7 +82,7 @@ class Opened(NamedTuple):
 
 
 def _open(found: FoundBatch) -> Opened | None:
-    """The batch with its final header; ``None`` for a control batch."""
+    """The batch with the header that readers must see; ``None`` for a control batch."""
     data, partition, base_offset, append_time_ms, first_offset = found
     try:
         header = check_batch(data)
@@ -187,7 +188,7 @@ def _decode_opened(
         columns["timestamp"] = _timestamps(batches, counts, fields.timestamp_deltas, offsets)
     if "timestampType" in names:
         columns["timestampType"] = _of_batches([batch.header.timestamp_type for batch in batches], counts)
-    if not schema.names:  # a count needs rows without columns
+    if not schema.names:  # a count of rows needs a table that has rows but no columns
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(offsets), pa.struct([])))
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
@@ -199,8 +200,7 @@ def _of_batches(values: Sequence[int], counts: Longs) -> pa.Array:
 def _wanted(
     batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], counts: Longs, offsets: Longs
 ) -> Indices | None:
-    """A mask of the records that are in their range. ``None`` if all records are in their range, as in most
-    chunks."""
+    """A mask of the records that are in their range. ``None`` if all records are in their range, as usual."""
     limits = [
         (max(ranges[batch.partition].start, batch.first_offset), ranges[batch.partition].end)
         for batch in batches
@@ -216,13 +216,15 @@ def _wanted(
 
 
 class _Scratch:
-    """Memory in which the records of a chunk are joined. It is reused, because reused pages cost nothing."""
+    """Memory in which the records of a chunk are joined. It is reused, because reusing memory avoids the cost
+    of new pages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray(CHUNK_BYTES)
 
     def join(self, parts: Sequence[bytes | memoryview]) -> memoryview:
-        """The concatenated parts and :data:`PADDING_BYTES` zeros. The result is valid until the next call."""
+        """The parts one after the other, and then :data:`PADDING_BYTES` zeros. The result is valid until the
+        next call."""
         needed = sum(map(len, parts)) + PADDING_BYTES
         if len(self._buffer) < needed:
             self._buffer = bytearray(needed + needed // 4)
@@ -237,7 +239,7 @@ class _Scratch:
 
 
 _IDLE_SCRATCHES: Final[list[_Scratch]] = []
-"""Unused scratch memory of this process. Spark runs many tasks in a process, one at a time."""
+"""Memory of this process that is not in use now. Spark runs many tasks in a process, one after the other."""
 
 
 @contextmanager
@@ -287,7 +289,7 @@ def _read_fields(data: Bytes, starts: Longs, ends: Longs) -> _Fields:
 
 
 def _selected(fields: _Fields, wanted: Indices) -> _Fields:
-    """The fields of the selected records. This raises no error, because all records were read before."""
+    """The fields of the selected records. It raises no error, because all records were checked before."""
     headers = np.repeat(wanted, fields.header_counts)
     return _Fields(
         fields.timestamp_deltas[wanted],
@@ -312,8 +314,8 @@ def _read_spans(data: Bytes, positions: Longs, ends: Longs) -> tuple[Spans, Long
 
 
 def _read_headers(data: Bytes, positions: Longs, ends: Longs, counts: Longs) -> tuple[Spans, Spans, Longs]:
-    """Names and values of all headers, record by record, and the positions at which the headers of each
-    record end."""
+    """Names and values of all headers, record by record. The positions show where the headers of each record
+    end."""
     total = int(counts.sum())
     names, values = _empty_spans(total), _empty_spans(total)
     if not total:
@@ -372,8 +374,8 @@ def _store(spans: Spans, slots: Longs, found: Spans) -> None:
 def _gather(source: Any, spans: Spans) -> pa.Array:
     """Copy the byte ranges to one binary column, with Arrow.
 
-    The ranges and the gaps between them form an array that needs no copy. Selecting every second element of
-    it then copies only the ranges.
+    Together with the gaps between them, the ranges form an array that needs no copy. Every second element of
+    this array is a range. Selecting these elements copies only the ranges.
     """
     count = len(spans.starts)
     if spans.nulls.all():
@@ -401,7 +403,7 @@ def _headers(source: Any, fields: _Fields) -> pa.Array:
 
 
 def _text(names: pa.Array) -> pa.Array:
-    """Names as text. Bytes that are not UTF-8 are replaced as in the Java client."""
+    """Names as text. Bytes that are not UTF-8 are replaced as the Java client replaces them."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

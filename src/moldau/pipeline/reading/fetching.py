@@ -1,4 +1,4 @@
-"""Finds a topic's offsets, and reads ranges of them, in a task or any other process."""
+"""Finds the offsets of a topic, and reads ranges of them. It works in a task or in any other process."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -11,7 +11,7 @@ from moldau.pipeline.reading.wal import WalReader
 
 
 def find_bounds(bootstrap: str, topic: str, *, committed_only: bool, timeout_s: float = 30.0) -> Bounds:
-    """The topic's offsets now; with ``committed_only`` up to the first open transaction."""
+    """The topic's current offsets. With ``committed_only`` they end at the first open transaction."""
 
     async def look() -> Bounds:
         async with connected(bootstrap, timeout_s) as client:
@@ -33,14 +33,15 @@ def fetch_found(source: TopicSource, wanted: Sequence[OffsetRange]) -> Iterator[
     """Batches with the records of the ranges. Each partition has one range, and the batches of a partition
     are in order.
 
-    If ``source`` names the stores, batches are read from the topic's objects in the WAL and the tier,
-    otherwise from the brokers. The first and the last batch of a range may extend beyond it. With
-    ``committed_only``, batches of aborted transactions are skipped. Raises :class:`ToolError` when records
-    were deleted, :class:`TopicGoneError` when the topic was deleted, ``KafkaError`` for a broker's error.
+    If ``source`` names the stores, batches are read from the topic's objects in the WAL and the tier.
+    Otherwise they are read from the brokers. The first and the last batch of a range may extend beyond the
+    range. With ``committed_only``, batches of aborted transactions are skipped. Raises :class:`ToolError`
+    when records were deleted, :class:`TopicGoneError` when the topic was deleted, and ``KafkaError`` for a
+    broker's error.
     """
     with asyncio.Runner() as runner:
         # The event loop is used directly, because each call of ``Runner.run`` replaces the interrupt handler.
-        # This takes as long as decoding a small chunk.
+        # That replacement takes as long as decoding a small chunk.
         run = runner.get_loop().run_until_complete
         client = Client(parse_bootstrap(source.bootstrap), source.timeout_s)
         chunks = _chunks(client, source, wanted)

@@ -36,16 +36,15 @@ def open_ranges(settings: StorageSettings) -> RangeReader:
 
 @lru_cache(maxsize=8)
 def _storage(url: str, class_name: str | None, options: tuple[tuple[str, str], ...]) -> ObjectStorage:
-    """The store. It is opened once in each worker, because it has threads and connections, and Spark uses a
+    """The store. Each worker opens it once, because the store has threads and connections, and Spark uses a
     worker for many tasks."""
     settings = StorageSettings(url, class_name, dict(options))
     return open_storage(settings, Machine.real(), Meters(), policy=RETRIES)
 
 
 class MappedFiles:
-    """Objects that are local files. They are mapped into memory, so that no page is copied before it is
-    decoded.
-    """
+    """Objects that are local files. The files are mapped into memory, so no page is copied before it is
+    decoded."""
 
     def __init__(self, root: str) -> None:
         self._root = root

@@ -19,25 +19,25 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """The information that a task needs to read a topic. It is sent to the workers."""
+    """The information that a task needs in order to read a topic. It is sent to the workers."""
 
     bootstrap: str
     topic: str
     topic_id: str
     committed_only: bool = True
     may_lose: bool = False
-    """Skip records that were deleted before they were read, instead of failing."""
+    """If set, records that were deleted before they were read are skipped. Otherwise the read fails."""
     timeout_s: float = 30.0
-    """Time limit of a task without progress."""
+    """Timeout of a task that makes no progress."""
     wal: WalAccess | None = None
-    """Access to the topic's objects; ``None`` to read through the brokers."""
+    """Access to the topic's objects; ``None`` if the topic is read through the brokers."""
     tier: Tier | None = None
-    """Place of the topic's remote segments; ``None`` to read these records through the brokers."""
+    """Place of the topic's remote segments; ``None`` if their records are read through the brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The state of a topic at one moment: its id, and the first and next offset of each partition."""
+    """The state of a topic at one moment: its id, and for each partition the first and the next offset."""
 
     topic_id: str
     starts: Mapping[int, int]
@@ -56,16 +56,17 @@ def split(ranges: Iterable[OffsetRange], unit_records_max: int) -> list[OffsetRa
 
 
 def unit_size(ranges: Iterable[OffsetRange], units_min: int, unit_records_max: int) -> int:
-    """The size of units that results in at least ``units_min`` units, if there are enough offsets."""
+    """The maximum size of a unit, chosen so that there are at least ``units_min`` units. With too few offsets
+    there are fewer units."""
     total = sum(max(0, end - start) for _, start, end in ranges)
     return max(1, min(unit_records_max, total // max(1, units_min)))
 
 
 OBJECT_READS: Final = 8
-"""Number of reads that are used to read one object for all partitions of a coordinator. Each read of a full
-object is 1 MiB.
+"""Number of reads for one object that all partitions of a coordinator share. Each read of a full object is 1
+MiB.
 
-With fewer reads, each partition would have more windows. A batch on the border of two windows is decoded
+With fewer reads, each partition would have more windows. A batch at the border of two windows is decoded
 twice.
 """
 GROUP_PARTITIONS_MAX: Final = 64
@@ -74,11 +75,11 @@ GROUP_PARTITIONS_MAX: Final = 64
 def group(
     ranges: Sequence[OffsetRange], owners: Mapping[int, int], unit_records_max: int
 ) -> list[tuple[OffsetRange, ...]]:
-    """Units of ranges that tasks read together, about ``unit_records_max`` offsets each.
+    """Units of ranges that tasks read together, about ``unit_records_max`` offsets in each unit.
 
-    If partitions have an owner (their coordinator), their batches are adjacent in its objects. A unit has a
-    window of offsets of each of them, so an object is read once for all of them. Partitions without an owner
-    are read one by one.
+    If partitions have the same owner (their coordinator), their batches are adjacent in its objects. A unit
+    has a window of offsets of each of these partitions, so an object is read once for all of them. Partitions
+    without an owner are read one by one.
     """
     units: list[tuple[OffsetRange, ...]] = []
     by_owner: dict[int, list[OffsetRange]] = {}
@@ -96,7 +97,7 @@ def group(
 
 
 def _windows(ranges: Sequence[OffsetRange], unit_records_max: int) -> list[tuple[OffsetRange, ...]]:
-    """Cut each range into the same number of windows."""
+    """Split each range into the same number of windows."""
     total = sum(one.end - one.start for one in ranges)
     pieces = max(1, -(-total // unit_records_max))
     windows = []

@@ -1,10 +1,8 @@
-"""Finds the start and end of the records of many batches. It is the only step that must go from record to
-record.
+"""Finds the start and end of each record in many batches. Only this step must go from record to record.
 
-A record begins with its length, so the start of the next record is known only after its length is read.
-Batches are independent. Many batches are therefore processed in parallel: one numpy operation handles one
-record of each batch. A few long batches are processed one by one in Python, which is cheaper beyond some
-length.
+A record begins with its length, so the start of the next record is known only after this length is read. But
+batches are independent. Many batches are therefore processed in parallel: one numpy operation handles one
+record of each batch. If there are only a few long batches, a Python loop over each of them is cheaper.
 """
 
 from collections.abc import Sequence
@@ -17,27 +15,28 @@ from moldau.records.errors import InvalidRecordError
 from moldau.records.varint import read_varlong
 
 IN_STEP_COST: Final = 120
-"""Number of records that a loop in Python processes in the time of one vectorised step."""
+"""Number of records that a Python loop processes in the same time as one vectorised step."""
 RECORD_SIZE_MIN: Final = 6
 """Each record has one byte of attributes and five varints of at least one byte."""
 RUN_RECORDS: Final = 16
-"""Number of records after which a search for records of equal size is repeated."""
+"""Number of records after which the search for records of equal size is repeated."""
 RUN_TRIES_MAX: Final = 4
 
 _TOO_FEW: Final = "the records end before the batch's count is reached"
 
 
 def find_records(data: memoryview, sizes: Sequence[int], counts: Longs) -> tuple[Longs, Longs]:
-    """Positions of the records' fields (after their lengths) and ends, batch by batch.
+    """Positions of the fields of each record (after its length) and of the end of each record, batch by
+    batch.
 
     ``data`` contains the records of the batches one after the other, and then padding. ``sizes`` are the
-    batches' bytes, and ``counts`` their numbers of records. Raises :class:`InvalidRecordError` for invalid
-    lengths.
+    sizes of the batches in bytes, and ``counts`` their numbers of records. Raises :class:`InvalidRecordError`
+    for invalid lengths.
     """
     ends = np.cumsum(np.array(sizes, np.int64))
     begins = ends - np.array(sizes, np.int64)
     total = int(counts.sum())
-    # Counts are untrusted input. A wrong count must not allocate memory.
+    # Counts are untrusted input. A wrong count must not lead to a large allocation of memory.
     if np.any(counts * (RECORD_SIZE_MIN + 1) > ends - begins):
         raise InvalidRecordError(_TOO_FEW)
     if int(counts.max(initial=0)) * IN_STEP_COST < total:
@@ -61,7 +60,7 @@ def _walk_in_step(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs
     order = np.argsort(-counts, kind="stable")
     current = begins[order]
     slots = (np.cumsum(counts) - counts)[order]
-    # For each n, the number of batches that have an n-th record. They are the first batches in this order.
+    # For each n, the number of batches that have an n-th record. In this order, these batches come first.
     active = np.searchsorted(-counts[order], -np.arange(1, int(counts.max(initial=0)) + 1), side="right")
     positions = np.empty(int(counts.sum()), np.int64)
     for step, count in enumerate(active):
@@ -78,9 +77,7 @@ def _walk_in_step(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs
 
 
 def _lengths(source: Bytes, at: Longs) -> tuple[Longs, Longs]:
-    """Like ``read_varints``. Lengths of one and two bytes are by far the most frequent, and need fewer
-    operations.
-    """
+    """Like ``read_varints``. Most lengths have one or two bytes, and these need fewer operations here."""
     first = source[at].astype(np.int64)
     if first.max() < 0x80:
         return first >> 1, at + 1
@@ -94,8 +91,8 @@ def _lengths(source: Bytes, at: Longs) -> tuple[Longs, Longs]:
 
 def _walk_each(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, Longs]:
     """Like :func:`_walk_in_step`, for one batch after another."""
-    # Indexing a view costs three times as much as indexing bytes. A position beyond the end is detected
-    # later.
+    # Indexing a view costs three times as much as indexing bytes. A later check detects a position beyond the
+    # end.
     content = data.obj if isinstance(data.obj, bytes | bytearray) else bytes(data)
     source = np.frombuffer(data, np.uint8)
     parts: list[Longs] = []
@@ -106,11 +103,12 @@ def _walk_each(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, L
 
 
 def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, parts: list[Longs]) -> int:
-    """Add the starts of ``count`` records, and return the end of the last one. Their lengths are checked
+    """Add the starts of ``count`` records, and return the end of the last record. Their lengths are checked
     later.
 
-    Records of equal size are often adjacent. Such records are processed together. If the same length is found
-    at regular distances, each record leads to the next, so no loop is needed to confirm them.
+    Adjacent records often have equal sizes. Such records are processed together. If the same length is found
+    at regular distances, each of these records leads to the next one. No loop is then needed to confirm the
+    starts.
     """
     left = count
     run_tries = RUN_TRIES_MAX
@@ -119,7 +117,7 @@ def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, par
             found, position = _equal_records(source, position, left)
             left -= len(found)
             parts.append(found)
-            # If sizes differ, the search for runs ends after some tries.
+            # If sizes differ, the search for records of equal size ends after some tries.
             run_tries = run_tries + 1 if len(found) > 2 * RUN_RECORDS else run_tries - 1
             run_tries = min(run_tries, RUN_TRIES_MAX)
             if not left:
@@ -133,7 +131,8 @@ def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, par
 
 
 def _equal_records(source: Bytes, position: int, count: int) -> tuple[Longs, int]:
-    """The starts of adjacent records of one length from ``position`` on, and their end."""
+    """The starts of adjacent records that have one length, from ``position`` on, and the end of the last
+    record."""
     first = int(source[position])
     if first < 0x80:
         size_bytes, stride = 1, 1 + (first >> 1)
@@ -153,9 +152,8 @@ def _equal_records(source: Bytes, position: int, count: int) -> tuple[Longs, int
 
 
 def _walk_one_by_one(data: bytes | bytearray, position: int, count: int, positions: list[int]) -> int:
-    """The only Python loop over records. To save time, it reads lengths of one or two bytes without a
-    function call.
-    """
+    """The only Python loop over records. It reads lengths of one or two bytes without a function call, which
+    saves time."""
     append = positions.append
     try:
         for _ in range(count):

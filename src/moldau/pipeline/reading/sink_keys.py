@@ -12,7 +12,7 @@ PARTS: Final = "parts"
 
 
 def part_key(query_id: str, id: UUID) -> str:
-    """The key of a part. It is unique for each attempt, because a task may run twice."""
+    """The key of a part. The key is unique for each attempt, because a task may run twice."""
     return f"{SINK_PREFIX}/{query_id}/{PARTS}/{id}"
 
 

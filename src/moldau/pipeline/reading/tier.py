@@ -1,7 +1,8 @@
-"""Reads a range of a partition, from objects in the remote tier if possible, and otherwise from the leader.
+"""Reads a range of a partition from objects in the remote tier if possible, and otherwise from the leader.
 
-The leader lists the segments when the range is read, so changes by retention and consolidation since the
-planning are included. If objects are removed meanwhile, the segments are listed again.
+The leader lists the segments when the range is read. The list therefore includes the changes that retention
+and consolidation made since the planning. If objects are removed during the read, the segments are listed
+again.
 """
 
 import asyncio
@@ -36,8 +37,8 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 READS_AHEAD: Final = 4
 INDEX_ENTRY: Final = OffsetIndex.entry
 VANISHED_MAX: Final = 3
-"""How often objects may be missing at one position before the broker is used. Each time, the segments are
-listed again."""
+"""Maximum number of times that objects may be missing at one position. Each time, the segments are listed
+again. If objects are missing more often, the broker is used."""
 
 
 class TierPartitionReader:
@@ -128,7 +129,7 @@ class TierPartitionReader:
         self._position = self._first = min(first, self._end)
 
     async def _epochs(self, topic: ClusterTopic, segments: list[SegmentObject]) -> Mapping[int, EpochSpan]:
-        """The offsets that the leader has for the leader epochs of the segments. These offsets do not change
+        """For the leader epochs of the segments, the offsets that the leader has. These offsets do not change
         any more."""
         known = sorted({epoch for segment in segments for epoch, _ in segment.epochs})
         spans: dict[int, EpochSpan] = {}
@@ -140,7 +141,7 @@ class TierPartitionReader:
         return spans
 
     async def _epoch_end(self, topic: ClusterTopic, epoch: int) -> Any:
-        """The largest epoch of the leader that is at most ``epoch``, and the end offset of that epoch."""
+        """The largest of the leader's epochs that is at most ``epoch``, and the end offset of that epoch."""
         row = OffsetForLeaderPartition(partition=self._partition, leader_epoch=epoch)
         request = OffsetForLeaderEpochRequest(
             topics=[OffsetForLeaderTopic(topic=topic.name, partitions=[row])]
@@ -159,9 +160,8 @@ class TierPartitionReader:
     # -- bytes ----------------------------------------------------------------------------------
 
     async def _read(self, ranges: RangeReader, part: TierPart) -> AsyncIterator[list[FoundBatch]]:
-        """Read one part. Batches that are missing, or whose transaction must be checked, are read through the
-        broker.
-        """
+        """Read one part. Some batches are read through the broker: missing batches, and batches whose
+        transaction must be checked."""
         segment = part.segment
         if segment is not None:
             begin, stop = await _bytes_of(ranges, segment, part)
@@ -180,8 +180,8 @@ class TierPartitionReader:
         self._position = max(self._position, part.end)
 
     def _taken(self, batches: list[memoryview], end: int) -> tuple[list[FoundBatch], bool]:
-        """The batches in the range. The second value is False if the leader must be asked whether a
-        transaction was aborted."""
+        """The batches in the range. The second value is False if only the leader knows whether a transaction
+        was aborted."""
         found: list[FoundBatch] = []
         for data in batches:
             header = parse_header(data)
@@ -197,7 +197,8 @@ class TierPartitionReader:
 
 
 async def _bytes_of(ranges: RangeReader, segment: SegmentObject, part: TierPart) -> tuple[int, int]:
-    """The byte range of the part's batches in the segment's object, or a slightly larger one."""
+    """The byte range of the part's batches in the segment's object. The range may be slightly larger than the
+    batches."""
     whole = part.start <= segment.start_offset and part.end > segment.end_offset
     if whole or segment.offset_index is None or segment.size_bytes <= CHUNK_BYTES:
         return 0, segment.size_bytes
@@ -220,7 +221,8 @@ async def _bytes_of(ranges: RangeReader, segment: SegmentObject, part: TierPart)
 async def _batches(
     ranges: RangeReader, key: str, begin: int, stop: int
 ) -> AsyncGenerator[list[memoryview], None]:
-    """The batches in a range of an object, some MiB at a time. The range begins with a batch."""
+    """The batches in a range of an object, some MiB at a time. The range must begin at the start of a
+    batch."""
     rest = memoryview(b"")
     async with aclosing(_views(ranges, key, begin, stop)) as views:
         async for view in views:
@@ -256,7 +258,7 @@ def _whole(view: memoryview) -> Iterator[memoryview]:
 
 
 async def _views(ranges: RangeReader, key: str, begin: int, stop: int) -> AsyncGenerator[memoryview, None]:
-    """The bytes of a range in pieces, some of which are read ahead."""
+    """The bytes of a range in pieces. Some pieces are read in advance."""
     todo = deque((at, min(CHUNK_BYTES, stop - at)) for at in range(begin, stop, CHUNK_BYTES))
     flights: deque[asyncio.Task[memoryview]] = deque()
     try:

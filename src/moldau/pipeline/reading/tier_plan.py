@@ -1,8 +1,8 @@
 """Assigns the offsets of a partition to remote segments. Pure.
 
-Segments may overlap. An outdated planner may have made copies, or an old leader's segment may end with
-records that no other replica has. An offset is read from a segment only if the leader epoch in the segment is
-the epoch that wrote this offset of the log. All such segments contain the same records.
+Segments may overlap, for two reasons. A planner with outdated data may have made copies. Or the segment of an
+old leader may end with records that no other replica has. An offset is read from a segment only if the
+segment and the log have the same leader epoch for this offset. All such segments contain the same records.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,12 +27,12 @@ class SegmentObject(NamedTuple):
     size_bytes: int
     object_key: str
     epochs: tuple[tuple[int, int], ...] = ()
-    """Leader epochs, each with the offset at which it begins in the segment."""
+    """Leader epochs. Each has the offset at which it begins in the segment."""
     offset_index: IndexPlace | None = None
 
 
 class EpochSpan(NamedTuple):
-    """The offsets that were written in a leader epoch; ``end`` is excluded."""
+    """The offsets that were written in one leader epoch; ``end`` is excluded."""
 
     start: int
     end: int

@@ -1,4 +1,4 @@
-"""The remote segments of a partition, listed by its leader, and the places of their objects."""
+"""The remote segments of a partition as its leader lists them, and the places of their objects."""
 
 import logging
 from collections.abc import Mapping
@@ -38,14 +38,15 @@ SEGMENTS_A_PAGE: Final = 1000
 
 
 class Tier(NamedTuple):
-    """The place of the segments that the built-in storage manager stores."""
+    """The place of the segments that were stored by the built-in storage manager."""
 
     storage: StorageSettings
     folder: str
 
 
 async def find_tier(client: Client, given: Mapping[str, str], wal: StorageSettings | None) -> Tier | None:
-    """The tier of a cluster. ``None`` for another storage manager, because only brokers can read its objects.
+    """The tier of a cluster. ``None`` if the cluster uses another storage manager, because then only brokers
+    can read its objects.
 
     By default segments are in the store of the WAL. Raises :class:`ToolError` when no store is known.
     """
@@ -74,8 +75,8 @@ async def find_tier_access(
 ) -> Tier | None:
     """Access to the objects of a topic's remote segments.
 
-    Returns ``None`` for a topic without remote segments. If only brokers can read them, it logs a line and
-    returns ``None``, too.
+    Returns ``None`` for a topic without remote segments. It also returns ``None`` if only brokers can read
+    the segments, and logs a line.
     """
     try:
         if wal is None and await find_config(client, TOPIC_CONFIG, topic.name, TIERED) != "true":
@@ -91,7 +92,7 @@ async def find_tier_access(
 async def list_segments(
     client: Client, topic: ClusterTopic, partition: int, tier: Tier
 ) -> list[SegmentObject]:
-    """The copied segments of a partition, by start offset."""
+    """The segments of a partition whose copies are finished, by start offset."""
     known = await list_known_segments(client, topic, partition)
     copied = [one for one in known if one.state == RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
     return sorted(

@@ -11,7 +11,8 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Longs: TypeAlias = npt.NDArray[np.int64]
 
 PADDING_BYTES: Final = 16
-"""Number of zeros after the data. A varint that would extend beyond the data ends at the first zero."""
+"""Number of zeros after the data. A varint that is not complete at the end of the data ends at the first
+zero."""
 
 
 def read_varints(data: Bytes, positions: Longs, bits: int = 64) -> tuple[Longs, Longs]:
@@ -25,8 +26,8 @@ def read_varints(data: Bytes, positions: Longs, bits: int = 64) -> tuple[Longs, 
     longer = first >= 0x80
     if not longer.any():
         return _OF_ONE_BYTE[first], behind
-    # Most varints have one or two bytes. These fit into 16 bits, and the processor adds many such numbers at
-    # once.
+    # Most varints have one or two bytes. Such a varint fits into 16 bits, and the processor adds many 16-bit
+    # numbers at once.
     second = data[behind]
     raw = np.multiply(second, longer, dtype=np.uint16) << 7 | first & 0x7F
     numbers = ((raw >> 1).view(np.int16) ^ -(raw & 1).view(np.int16)).astype(np.int64)

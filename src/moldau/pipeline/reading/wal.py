@@ -1,9 +1,9 @@
-"""Reads ranges of a diskless topic from its objects. Coordinates come from the coordinator, bytes from the
-store.
+"""Reads ranges of a diskless topic from its objects. It gets the coordinates from the coordinator, and the
+bytes from the store.
 
-Records that have moved to the tier are read from there. Some records cannot be read from objects, for
-instance if the store refuses access or a transaction must be checked. These records are read through the
-broker, with a log line. No record is skipped silently.
+Records that have moved to the tier are read from the tier. Some records cannot be read from objects, for
+example if the store refuses access or a transaction must be checked. These records are read through the
+broker, and a line is logged. No record is skipped silently.
 """
 
 import asyncio
@@ -32,23 +32,22 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 GAP_BYTES: Final = 1024 * 1024
-"""Maximum number of unneeded bytes between two batches that are read to avoid a second request."""
+"""If two batches have at most this number of unneeded bytes between them, one request reads both."""
 READS_AHEAD: Final = 8
 BYTES_AHEAD: Final = 64 * 1024 * 1024
 FIRST_BATCHES: Final = 256
 ROUND_BATCHES: Final = 50_000
 """Maximum number of coordinates that a task has in memory."""
 VANISHED_MAX: Final = 3
-"""How often objects may be missing at one position before the broker is used. Each time, the coordinator is
-asked again."""
+"""Maximum number of times that objects may be missing at one position. Each time, the coordinator is asked
+again. If objects are missing more often, the broker is used."""
 
 _ATTRIBUTES_LOW_AT: Final = 22
 
 
 class WalReader:
-    """Reads ranges of several partitions, at most one range of each. All partitions have the same
-    coordinator.
-    """
+    """Reads ranges of several partitions, at most one range for each partition. All partitions have the same
+    coordinator."""
 
     def __init__(
         self, client: Client, source: TopicSource, access: WalAccess, ranges: Sequence[OffsetRange]
@@ -89,7 +88,7 @@ class WalReader:
                 yield chunk
 
     def _left(self) -> list[int]:
-        """Partitions that are not yet read to the end of their range."""
+        """Partitions that have offsets left to read in their range."""
         return [partition for partition, end in self._ends.items() if self._positions[partition] < end]
 
     def _where(self, partition: int) -> str:
@@ -126,7 +125,8 @@ class WalReader:
         return found
 
     def _batches_wanted(self, offsets: dict[int, int]) -> int:
-        """The approximate number of batches in the longest range, estimated from the previous batches."""
+        """The approximate number of batches in the longest range. It is estimated from the previous
+        batches."""
         if not self._records_a_batch:
             return FIRST_BATCHES
         longest = max(self._ends[partition] - offset for partition, offset in offsets.items())
@@ -135,7 +135,7 @@ class WalReader:
     async def _checked(
         self, row: FoundPartition, before: list[BatchCoordinate]
     ) -> list[BatchCoordinate] | None:
-        """``before`` with the next coordinates of the partition. ``None`` if the partition must be read
+        """``before`` and the next coordinates of the partition. ``None`` if the partition must be read
         through the broker."""
         partition = row.partition_index
         position = before[-1].last_offset + 1 if before else self._positions[partition]
@@ -143,8 +143,8 @@ class WalReader:
             await self._skip_lost(partition, row.log_start_offset)
             return []
         if row.moved_to_tier or row.error is not ErrorCode.none:
-            # The batches in ``before`` are read first. After that the coordinator gives the same answer
-            # again.
+            # The batches in ``before`` are read first. After that the coordinator is asked again and responds
+            # in the same way.
             return before or None
         end = self._ends[partition]
         batches = [one for one in row.batches if one.base_offset < end]
@@ -158,9 +158,8 @@ class WalReader:
         return before + stored if all(batch.object_key for batch in stored) else before or None
 
     async def _skip_lost(self, partition: int, first: int) -> None:
-        """Skip deleted records. Raises an error if that is not allowed, or if the offset does not
-        exist yet.
-        """
+        """Skip deleted records. Raises an error if records must not be lost, or if the offset does not exist
+        yet."""
         position = self._positions[partition]
         if first <= position:
             raise ToolError(f"{self._where(partition)} has no offset {position} (yet)")
@@ -175,7 +174,7 @@ class WalReader:
     async def _read(
         self, ranges: RangeReader, reads: Sequence[PlannedRead], coordinates: Sequence[BatchCoordinate]
     ) -> AsyncIterator[list[FoundBatch]]:
-        """Read batches ahead, and return them in order. The iteration ends early if coordinates must be
+        """Read batches in advance, and return them in order. The iteration ends early if coordinates must be
         looked up again."""
         todo, flights = deque(reads), deque[tuple[PlannedRead, asyncio.Task[memoryview]]]()
         ahead = 0
@@ -236,7 +235,7 @@ class WalReader:
     # -- the other ways -------------------------------------------------------------------------
 
     async def _from_tier(self, partitions: Iterable[int]) -> AsyncIterator[list[FoundBatch]]:
-        """Read up to the offset at which the objects of the WAL continue."""
+        """Read up to the offset from which the objects of the WAL contain all records."""
         for partition in partitions:
             end = self._ends[partition]
             end = min(end, await self._wal_start(partition, end))
@@ -266,7 +265,8 @@ class WalReader:
             self._positions[partition] = end
 
     async def _wal_start(self, partition: int, end: int) -> int:
-        """The offset at which the objects of the WAL continue; ``end`` if that is unknown."""
+        """The offset from which the objects of the WAL contain all records; ``end`` if that offset is
+        unknown."""
         position = self._positions[partition]
         coordinator_id = self._access.coordinators[partition]
         rows = await self._coordinators.find(coordinator_id, self._topic_id, {partition: position}, 1)

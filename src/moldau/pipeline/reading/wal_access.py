@@ -1,8 +1,8 @@
 """Access to a diskless topic's batches through its coordinators and its object store, without the brokers.
 
-The coordinators provide the positions (this requires READ on the topic), and the object store has the data.
-If the coordinators or the store are not accessible, the topic is read through the brokers. This is correct
-but slower.
+The coordinators provide the positions of the batches (this requires READ on the topic). The object store has
+the data. If the coordinators or the store are not accessible, the topic is read through the brokers, which is
+slower.
 """
 
 import asyncio
@@ -34,15 +34,16 @@ _BROKER_CONFIG: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class WalAccess:
-    """The information by which tasks find and read a topic's objects. It is sent to the workers."""
+    """The information with which tasks find and read a topic's objects. It is sent to the workers."""
 
     coordinators: Mapping[int, int]
-    """The diskless coordinator of each partition, which never changes."""
+    """For each partition, its diskless coordinator. This assignment never changes."""
     storage: StorageSettings
 
 
 async def find_wal_access(client: Client, topic: ClusterTopic, given: Mapping[str, str]) -> WalAccess | None:
-    """Access to a topic's objects. If only brokers can be used, it logs a line and returns ``None``."""
+    """Access to a topic's objects. If the topic can be read only through brokers, it logs a line and returns
+    ``None``."""
     try:
         return await look_up_wal_access(client, topic, given)
     except (KafkaError, ToolError) as error:
@@ -53,11 +54,12 @@ async def find_wal_access(client: Client, topic: ClusterTopic, given: Mapping[st
 async def look_up_wal_access(
     client: Client, topic: ClusterTopic, given: Mapping[str, str]
 ) -> WalAccess | None:
-    """The place of a topic's objects, and their coordinators; ``None`` for a topic that is not diskless.
+    """The place of a topic's objects, and the coordinators of the topic. ``None`` for a topic that is not
+    diskless.
 
     ``given`` has the job's options that begin with ``diskless.storage.``. Missing options are requested from
-    a broker, except credentials, which are in the environment of the tasks. Raises :class:`ToolError` if no
-    store is known, and ``KafkaError`` for errors of brokers.
+    a broker. Credentials are not requested, because tasks have them in their environment. Raises
+    :class:`ToolError` if no store is known, and ``KafkaError`` for errors of brokers.
     """
     if await find_config(client, TOPIC_CONFIG, topic.name, "diskless.enable") != "true":
         return None
@@ -66,8 +68,8 @@ async def look_up_wal_access(
 
 
 async def high_watermarks(client: Client, topic: ClusterTopic, access: WalAccess) -> dict[int, int]:
-    """Ends of partitions, according to the coordinators. A leader may see a commit a moment later than its
-    coordinator."""
+    """End offsets of partitions, as the coordinators report them. A leader learns of a commit a moment later
+    than the coordinator."""
     asking, ends = DisklessCoordinators(client), dict[int, int]()
     by_owner: dict[int, dict[int, int]] = {}
     for partition, coordinator_id in access.coordinators.items():
@@ -113,7 +115,7 @@ async def find_storage(client: Client, given: Mapping[str, str]) -> StorageSetti
 
 
 async def broker_config(client: Client, key: str) -> str | None:
-    """A config of any broker; ``None`` if it has no value or is sensitive."""
+    """A config of any broker; ``None`` if the config has no value or is sensitive."""
     return (await broker_configs(client, key))[key]
 
 
@@ -125,7 +127,8 @@ async def broker_configs(client: Client, *keys: str) -> dict[str, str | None]:
 
 
 async def find_config(client: Client, kind: int, name: str, key: str) -> str | None:
-    """A config that has the same value on every broker; ``None`` if it has no value or is sensitive."""
+    """A config that has the same value on every broker; ``None`` if the config has no value or is
+    sensitive."""
     return _configs_in(await client.ask(_question(kind, name, [key])), [key])[key]
 
 

@@ -1,4 +1,4 @@
-"""The order in which batches are read, so that each object is requested once. Pure."""
+"""Sorts batches for reading, so that each object is requested only once. Pure."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def in_object_order(partitions: Sequence[Sequence[BatchCoordinate]]) -> list[Bat
     """All batches in a new order: the batches of an object are together, and the offsets of each partition
     ascend.
 
-    All partitions of one coordinator have their objects in the order of the commits. If the orders of two
+    All partitions of one coordinator refer to their objects in the order of the commits. If the orders of two
     partitions still contradict each other, an object occurs more than once.
     """
     queues = [deque(_runs(batches)) for batches in partitions]
@@ -61,7 +61,8 @@ def _runs(batches: Sequence[BatchCoordinate]) -> list[_Run]:
 
 
 def is_dense(batches: Sequence[BatchCoordinate], offset: int) -> bool:
-    """Whether batches contain every offset from ``offset`` on. In a diskless partition this is normal."""
+    """Whether batches contain every offset from ``offset`` on. This is the usual case in a diskless
+    partition."""
     if batches and batches[0].base_offset <= offset:
         offset = batches[0].base_offset
     for batch in batches:

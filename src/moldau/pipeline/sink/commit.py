@@ -48,9 +48,8 @@ logger = logging.getLogger(__name__)
 PARTLY: Final = b"partly "
 """Prefix of the text of a refusal, if other rows of the batch were committed."""
 OBJECT_BYTES_MAX: Final = 256 * 1024**2
-"""Maximum size of an object, because a driver has it in memory. A streaming batch must fit into one object,
-so that it is committed as a whole.
-"""
+"""Maximum size of an object. It is limited because the driver has the whole object in memory. A streaming
+batch must fit into one object, so that it is committed as a whole."""
 MARKERS_KEPT: Final = 100
 
 
@@ -67,14 +66,14 @@ class CommitTarget:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An object that a task left for the driver."""
+    """An object that a task has stored for the driver."""
 
     key: str
     size_bytes: int
 
 
 class RefusedError(ToolError):
-    """A coordinator has refused these rows, or some of them, and will never commit them."""
+    """A coordinator has refused all or some of these rows, and will never commit them."""
 
     def __init__(self, reason: str, *, is_partial: bool) -> None:
         super().__init__(reason)
@@ -123,7 +122,7 @@ class SinkCommitter:
         self._entropy = entropy
 
     async def commit_batch(self, query_id: str, batch_id: int, parts: Sequence[Part]) -> None:
-        """Commit a batch of a streaming query, unless it was committed before.
+        """Commit a batch of a streaming query, unless the batch was committed before.
 
         Raises :class:`RefusedError` when the coordinator refuses these rows.
         """
@@ -146,7 +145,8 @@ class SinkCommitter:
         return last
 
     async def _commit_last(self, markers: "_Markers", named: "_Named", parts: Sequence[Part]) -> None:
-        """Commit the last intent. If it was refused, commit the parts of this driver's own tasks."""
+        """Commit the object in the last intent. If the coordinator refused that object, commit the parts of
+        this driver's own tasks."""
         while True:
             refused = await self._store.read(markers.refused(named.generation))
             if refused is None:
@@ -185,7 +185,7 @@ class SinkCommitter:
         await self.discard(parts)
 
     async def discard(self, parts: Sequence[Part]) -> None:
-        """Remove parts. The parts themselves are never committed."""
+        """Remove parts. Parts are never committed themselves, so this is safe."""
         await self._store.delete([part.key for part in parts])
 
     async def _name(self, intent: str, generation: int, parts: Sequence[Part]) -> "_Named":
@@ -201,7 +201,8 @@ class SinkCommitter:
         named = await self._store.read(intent)
         if named is None:
             raise ToolError(f"{intent} was there and is gone: another driver is at the same query")
-        if named.decode() != key:  # a store that retries by itself may report our own object as existing
+        # A store that retries by itself may report that our own object already exists.
+        if named.decode() != key:
             await self._store.delete([key])
         return _Named(named.decode(), generation, is_ours=named.decode() == key)
 
@@ -228,8 +229,8 @@ class SinkCommitter:
             return  # the object was committed before the driver was killed
         content = await self._store.read(key)
         if content is None:
-            # The object was deleted after its commit, or as an orphan without a commit. In both cases more
-            # than the grace period has passed.
+            # The object was deleted, either after its commit or as an orphan without a commit. In both cases
+            # more than the grace period has passed.
             raise ToolError(
                 f"whether {key} was committed is not known any more: look whether its records are in"
                 f" {self._target.topic}, and remove {intent} to write them again"
@@ -237,7 +238,7 @@ class SinkCommitter:
         await self._commit(key, content)
 
     async def _commit(self, key: str, content: bytes) -> None:
-        """Commit an object, and repeat until the outcome is known."""
+        """Commit an object. The request is repeated until the outcome is known."""
         target = self._target
         type_of_time = LOG_APPEND_TIME if target.log_append_time else CREATE_TIME
         found = parse_object(content, len(content))

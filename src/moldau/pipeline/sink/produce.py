@@ -43,6 +43,6 @@ async def _send(client: Client, topic: str, partition: int, batch: bytes) -> Non
             about = f"{topic}-{partition}: {answer.error_message or code.name.upper()}"
             raise KafkaError(code, about)
 
-    # If an answer is lost, the batch is sent again.
+    # If a response is lost, the batch is sent again.
     assert ErrorCode.network_exception in RETRIABLE
     await client.retrying(send)

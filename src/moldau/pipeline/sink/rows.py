@@ -22,15 +22,15 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The destination of rows: the topic that each row names, or one topic for all rows."""
+    """The destination of rows: one topic for all rows, or a topic that each row names."""
 
     topic: str | None
     partitions: Mapping[str, int]
     """Number of partitions of each topic."""
 
     def place(self, topic: str | None, partition: int | None, key: bytes | None, keyless: int) -> Place:
-        """The partition that the row names, or else the partition of its key by Kafka's partitioner, or else
-        any partition.
+        """The partition of a row. It is the partition that the row names. Otherwise it is the partition of
+        the row's key by Kafka's partitioner. A row with neither gets any partition.
 
         Raises :class:`ToolError` for a topic or a partition that does not exist.
         """
@@ -60,7 +60,8 @@ class BatchBuilder:
         max_message_bytes: int,
         first_partition: int = 0,
     ) -> None:
-        """``first_partition`` is the partition of the first keyless rows, modulo the number of partitions."""
+        """``first_partition`` is the partition of the first rows without a key, modulo the number of
+        partitions."""
         self._routing = routing
         self._compression = compression
         self._now_ms = now_ms
@@ -74,7 +75,7 @@ class BatchBuilder:
 
     def add(self, rows: Any) -> None:
         """Add all rows of an Arrow record batch with the columns of Spark's Kafka sink."""
-        self._keyless += 1  # adjacent keyless rows stay together, as with sticky producers
+        self._keyless += 1  # adjacent rows without a key stay together, as with Kafka's sticky partitioner
         columns = {name: rows.column(name).to_pylist() for name in COLUMNS if name in rows.schema.names}
         nothing = [None] * rows.num_rows
         keys, values, headers, topics, partitions = (columns.get(name, nothing) for name in COLUMNS)
@@ -129,7 +130,7 @@ def _headers(headers: Iterable[Mapping[str, Any]] | None) -> Headers:
 def lay_out_object(
     topic_id: UUID, batches: Mapping[int, Sequence[Buffer]], *, created_ms: int, broker_id: int
 ) -> bytes:
-    """A WAL object of batches of one topic, by partition."""
+    """A WAL object that contains batches of one topic, sorted by partition."""
     runs = []
     position = 0
     parts: list[Buffer] = []
@@ -146,7 +147,8 @@ def lay_out_object(
 
 
 def batches_of(objects: Iterable[bytes]) -> dict[int, list[memoryview]]:
-    """The batches of several objects of one topic, by partition, in the order of the objects."""
+    """The batches of several objects of one topic, by partition. Within a partition they keep the order of
+    the objects."""
     found: dict[int, list[memoryview]] = {}
     for content in objects:
         view = memoryview(content)
@@ -157,9 +159,8 @@ def batches_of(objects: Iterable[bytes]) -> dict[int, list[memoryview]]:
 
 
 def grouped(sizes: Sequence[tuple[str, int]], size_max: int) -> Iterator[list[str]]:
-    """Groups of names whose sizes add up to at most ``size_max`` bytes. A name with a larger size is a group
-    of its own.
-    """
+    """Groups of names whose sizes add up to at most ``size_max`` bytes. If one name alone has a larger size,
+    it is a group of its own."""
     group: list[str] = []
     total = 0
     for name, size in sizes:

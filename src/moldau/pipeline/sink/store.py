@@ -47,7 +47,7 @@ class SinkStore(Protocol):
 
 
 def open_sink_store(settings: StorageSettings) -> SinkStore:
-    """Raises :class:`StorageError` for a store that a sink cannot use."""
+    """Raises :class:`StorageError` if a sink cannot use the store."""
     parts = urlsplit(settings.url)
     if settings.class_name is not None:
         raise StorageError(f"a sink does not know {settings.class_name}", transient=False)
@@ -57,7 +57,7 @@ def open_sink_store(settings: StorageSettings) -> SinkStore:
 
 
 class FileSinkStore:
-    """Objects as files of a folder that all tasks can access. A file appears only when its whole content is
+    """Objects as files of a folder that all tasks can access. A file appears only when its whole content was
     written."""
 
     def __init__(self, root: str) -> None:
@@ -115,7 +115,7 @@ class FileSinkStore:
 
 
 class ObstoreSinkStore:
-    """S3 and similar stores; ``create`` needs conditional writes."""
+    """S3 and similar stores. ``create`` needs a store with conditional writes."""
 
     def __init__(self, settings: StorageSettings) -> None:
         self._store = open_obstore(settings.url, settings.options).store
@@ -136,7 +136,7 @@ class ObstoreSinkStore:
                     self._store, key, memoryview(content), mode="create", use_multipart=False
                 )
             except AlreadyExistsError:
-                # If the answer to our own upload was lost, the existing object is ours.
+                # If the response to our own upload was lost, the existing object is ours.
                 return not is_first and await self.read(key) == bytes(content)
             return True
 

@@ -38,7 +38,7 @@ from moldau.runtime.errors import KafkaError
 logger = logging.getLogger(__name__)
 
 PART_BYTES: Final = 64 * 1024**2
-"""Bytes that a task collects before it writes."""
+"""Number of bytes that a task collects before it writes them."""
 MESSAGE_BYTES_MAX: Final = 1_048_588
 """Kafka's default of ``max.message.bytes``. It applies if rows name their topics."""
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -52,17 +52,17 @@ _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SinkTarget:
-    """The destination of rows and the way in which they are written. The object is sent to tasks."""
+    """The destination of rows, and how rows are written to it. The object is sent to tasks."""
 
     bootstrap: str
     routing: Routing
     compression: Compression
     max_message_bytes: int
     exactly: CommitTarget | None
-    """The target if each record is written exactly once; ``None`` if records are written at least once,
-    through the brokers."""
+    """The target for writes that are exactly once. ``None`` if records are written at least once, through the
+    brokers."""
     timeout_s: float = TIMEOUT_S
-    """Time limit for an answer."""
+    """Timeout of a request."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ class WrittenTask(WriterCommitMessage):
 
 
 def find_target(options: SourceOptions, schema: StructType) -> SinkTarget:
-    """Look up the topic, and determine the possible guarantee. Raises :class:`ToolError`."""
+    """Look up the topic, and decide between exactly once and at least once. Raises :class:`ToolError`."""
     _check(schema, options.topic)
     target: SinkTarget = ask(
         options.bootstrap, lambda client: _find_target(client, options), options.request_timeout_s
@@ -144,7 +144,7 @@ async def _access(
     client: Client, topic: ClusterTopic, options: SourceOptions
 ) -> tuple[str, WalAccess | None]:
     """The access for writing objects, or the reason why objects cannot be written. Transient errors are
-    raised. Otherwise they would weaken the guarantee."""
+    raised. If they were returned as a reason, the guarantee would become weaker without need."""
     if options.from_brokers:
         return "readFrom is brokers", None
     try:
@@ -191,8 +191,8 @@ class _Tasks:
             target.compression,
             SystemClock().now_ms(),
             target.max_message_bytes,
-            # The start is random. Otherwise all tasks would begin with the same partition, and small tasks
-            # would use only this partition.
+            # The start is random, so that tasks begin with different partitions. Otherwise small tasks would
+            # all use the same partition.
             first_partition=SystemEntropy().randrange(2**31),
         )
         parts: list[Part] = []
@@ -220,7 +220,8 @@ class _Tasks:
 
 
 class _Driver:
-    """The part of a writer that runs in the driver. Its process gets only the messages of the tasks."""
+    """The part of a writer that runs in the driver. Spark passes only the messages of the tasks to the
+    driver's process."""
 
     def __init__(self, target: SinkTarget) -> None:
         self._target = target
@@ -240,8 +241,8 @@ class _Driver:
         )
 
     def abort(self, messages: Sequence[WrittenTask | None]) -> None:
-        # Spark also calls this after a failed commit. This is safe, because a commit never refers to the
-        # parts themselves.
+        # Spark also calls this after a failed commit. Even then it is safe, because a commit never refers to
+        # the parts themselves.
         parts = [part for message in messages if message is not None for part in message.parts]
         try:
             self._with_committer(lambda committer: committer.discard(parts))
@@ -288,7 +289,7 @@ elif hasattr(datasource, "DataSourceStreamArrowWriter"):
 else:
 
     class StreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-        """The base class under Spark 4.0. This version has no ``DataSourceStreamArrowWriter``, but passes
+        """The base class under Spark 4.0. This version has no ``DataSourceStreamArrowWriter``. But it passes
         record batches to any ``DataSourceArrowWriter``."""
 
 

@@ -26,7 +26,7 @@ TOPIC: Final = "topic"
 
 
 class Columns:
-    """Reads units in the form of a query's schema. Raises :class:`ToolError` for unknown columns."""
+    """Reads units and converts them to a query's schema. Raises :class:`ToolError` for unknown columns."""
 
     def __init__(self, schema: StructType) -> None:
         self._schema = arrow_schema(schema)
@@ -37,7 +37,7 @@ class Columns:
     def read(
         self, source: TopicSource, unit: Sequence[OffsetRange], timestamp_us: NumberBounds
     ) -> Iterator[Any]:
-        """The unit's records whose timestamps are inside the limits, as record batches."""
+        """The unit's records whose timestamps are within the limits, as record batches."""
         settle()
         wanted = set(self._schema.names)
         bounded = timestamp_us != NumberBounds()
@@ -54,28 +54,27 @@ class Columns:
                 yield shaped.slice(start, count)
 
     def read_unit(self, partition: Any, timestamp_us: NumberBounds | None = None) -> Iterator[Any]:
-        """Read a unit. The result is empty for ``None``, which Spark passes if the list of partitions is
-        empty.
-        """
+        """Read a unit. ``None`` gives an empty result, because Spark passes ``None`` if the list of
+        partitions is empty."""
         if isinstance(partition, UnitPartition):
             with one_line_errors():
                 yield from self.read(partition.source, partition.unit, timestamp_us or NumberBounds())
 
     def _shape(self, rows: Any, topics: Any) -> Any:
-        """The query's columns, in the order of the query. ``topics`` repeats the topic's name at least once
+        """The query's columns, in the order of the query. ``topics`` contains the topic's name at least once
         for each row."""
         columns = []
         for field in self._schema:
             column = topics.slice(0, rows.num_rows) if field.name == TOPIC else rows.column(field.name)
             columns.append(column if column.type == field.type else column.cast(field.type))
-        if not columns:  # a count needs no column
+        if not columns:  # a count of rows needs no column
             return rows
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
 def _going_on(source: TopicSource, unit: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
-    """Read a unit. If the topic is deleted in the meantime and records may be lost, the result ends with the
-    records that were read before."""
+    """Read a unit. If the topic is deleted during the read and records may be lost, the result ends with the
+    records that were already read."""
     try:
         yield from fetch_found(source, unit)
     except TopicGoneError as error:

@@ -7,7 +7,7 @@ from moldau.pipeline.reading.planning import OffsetRange
 
 @dataclass(frozen=True, slots=True)
 class NumberBounds:
-    """A range of whole numbers from ``start`` to below ``end``; ``None`` means no limit."""
+    """A range of integers from ``start`` to below ``end``; ``None`` means no limit."""
 
     start: int | None = None
     end: int | None = None
@@ -30,7 +30,7 @@ class Narrowing:
     partitions: frozenset[int] | None = None
     offset: NumberBounds = NumberBounds()
     timestamp_us: NumberBounds = NumberBounds()
-    """The time is in microseconds since the epoch."""
+    """The timestamp, in microseconds since the epoch."""
 
     def matches(self, topic: str, partition: int) -> bool:
         return (
@@ -40,15 +40,14 @@ class Narrowing:
         )
 
     def cut(self, wanted: OffsetRange) -> OffsetRange:
-        """Cut a range to the offsets that pass the filters; the result may be empty."""
+        """Reduce a range to the offsets that pass the filters; the result may be empty."""
         start = max(wanted.start, self.offset.start if self.offset.start is not None else wanted.start)
         end = min(wanted.end, self.offset.end if self.offset.end is not None else wanted.end)
         return OffsetRange(wanted.partition, start, max(start, end))
 
     @property
     def earliest_ms(self) -> int | None:
-        """The earliest time that passes the filters, in milliseconds since the epoch; ``None`` if there is no
-        such limit.
-        """
+        """The earliest timestamp that passes the filters, in milliseconds since the epoch; ``None`` if there
+        is no such limit."""
         start = self.timestamp_us.start
         return None if start is None or start <= 0 else -(-start // 1000)

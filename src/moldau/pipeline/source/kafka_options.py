@@ -1,8 +1,8 @@
 """Options that begin with ``kafka.``: configurations of Kafka's clients, and their effect in Moldau. Pure.
 
-The connector passes every such option to a Kafka client. Moldau does not use that client. Therefore each
-configuration is either implemented here, or accepted because it does not change the result, or refused with a
-reason.
+The connector passes every such option to a Kafka client. Moldau does not use that client, so there are three
+cases. A configuration is implemented here, or it is accepted because it does not change the result, or it is
+refused with a reason.
 """
 
 import difflib
@@ -40,7 +40,8 @@ REFUSED: Final[Mapping[str, str]] = {
     "transaction.two.phase.commit.enable": _NO_TRANSACTIONS,
     "security.providers": _SECURITY,
 }
-"""Configurations that would change the result or the access rights, with the reason for their refusal."""
+"""Configurations that are refused because they would change the result or the access rights. Each has the
+reason."""
 _REFUSED_PREFIXES: Final = ("sasl.", "ssl.")
 _ONLY: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "security.protocol": (("plaintext",), _SECURITY),
@@ -113,7 +114,7 @@ _NAMES: Final = (*WITHOUT_EFFECT, *REFUSED, *_ONLY)
 
 
 def check_kafka_option(option: str, value: str) -> None:
-    """Raises :class:`ToolError` for a configuration that is refused or that Kafka's clients do not have.
+    """Raises :class:`ToolError` for a configuration that is refused, or that Kafka's clients do not have.
 
     ``option`` begins with ``kafka.`` and is not in :data:`MEANINGFUL`.
     """

@@ -1,10 +1,10 @@
 """``spark.readStream.format("moldau")`` under Spark 4.0 and 4.1.
 
-These versions ask a reader for the ends of topics, but do not pass the query's position and trigger. The
-reader gets the position when Spark asks it to plan a batch, or to plan an empty range after a restart from a
-checkpoint. Before the first batch of a new query it has no position. With ``availableNow`` it never has a
-position. A batch without a position includes all records, despite ``maxOffsetsPerTrigger``. Therefore
-``availableNow`` reads everything.
+These versions ask a reader for the ends of topics, but do not tell it the query's position and trigger. The
+reader gets the position when Spark asks it to plan a batch. After a restart from a checkpoint, it gets the
+position when Spark asks it to plan an empty range. Before the first batch of a new query it has no position.
+With ``availableNow`` it never has a position. A batch without a position includes all records, despite
+``maxOffsetsPerTrigger``. Therefore ``availableNow`` reads everything in one batch.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,8 @@ from moldau.pipeline.tasks import one_line_errors
 
 
 class MoldauOlderStreamReader(DataSourceStreamReader):
-    """Plans batches in one process, and reads their units in tasks, which do not see its state."""
+    """Plans batches in one process, and reads their units in tasks. The tasks do not see the state of the
+    planning process."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._planner = StreamPlanner(options)

@@ -28,9 +28,8 @@ STORAGE_PREFIXES: Final = ("diskless.storage.", "rsm.config.")
 POLL_TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"
 _NUMBERS_WITHOUT_EFFECT: Final = ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
 WITHOUT_EFFECT: Final = ("groupIdPrefix", *_NUMBERS_WITHOUT_EFFECT)
-"""Options of the connector's consumers. They have no effect, because there is no consumer group and the
-client retries by itself.
-"""
+"""Options of the connector's consumers. They have no effect, because Moldau uses no consumer group and its
+client retries by itself."""
 CONNECTOR: Final = (
     *MEANINGFUL,
     "subscribe",
@@ -59,7 +58,7 @@ _KNOWN: Final = (*CONNECTOR, "readFrom")
 _TIME_UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _BY_LOWER_CASE: Final = {name.lower(): name for name in _KNOWN}
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-"""Options of Spark itself, which it passes to data sources."""
+"""Options of Spark itself. Spark passes them to data sources, too."""
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
@@ -69,13 +68,13 @@ TopicOffsets: TypeAlias = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Timestamps:
-    """A position that is the first record at or after a time, in milliseconds since the epoch. There is
-    either one time for all partitions, or one time for each partition."""
+    """A position that is the first record at or after a time, in milliseconds since the epoch. There is one
+    time for all partitions, or one time for each partition."""
 
     everywhere: int | None = None
     by_partition: TopicOffsets = field(default_factory=dict)
     or_latest: bool = False
-    """If no record is that late, use the end instead of raising an error."""
+    """If no record has this time or a later one, use the end of the partition instead of raising an error."""
 
 
 Position: TypeAlias = TopicOffsets | Timestamps | int
@@ -87,8 +86,8 @@ class SourceOptions:
     """Options of the source.
 
     ``topics`` has the chosen partitions of each topic; ``None`` means all partitions. If there is a
-    ``pattern``, the topics are looked up. ``starting`` is ``None`` if it was not given, because batch and
-    streaming queries have different defaults.
+    ``pattern``, the topics are looked up. ``starting`` is ``None`` if the option was not given, because batch
+    and streaming queries have different defaults.
     """
 
     bootstrap: str
@@ -114,9 +113,9 @@ class SourceOptions:
     compression: Compression
     """Compression of a sink's batches."""
     request_timeout_s: float
-    """Time limit of the driver for an answer of a broker."""
+    """Timeout of the driver's requests to brokers."""
     poll_timeout_s: float
-    """Time limit of a task without progress."""
+    """Timeout of a task that makes no progress."""
 
     @property
     def reads(self) -> bool:
@@ -251,8 +250,8 @@ def _topics(found: Mapping[str, str]) -> Mapping[str, tuple[int, ...] | None]:
 
 
 def _position(found: Mapping[str, str], which: str) -> Position | None:
-    """The position that the options describe. As in the connector, a single time takes precedence over times
-    by partition, and times take precedence over offsets."""
+    """The position that the options describe. If several of these options are given, only the first of this
+    list is used, as in the connector: one time for all partitions, times by partition, offsets."""
     or_latest = which == "ending"
     strategy = found.get("startingOffsetsByTimestampStrategy", "error").lower()
     if strategy not in ("error", "latest"):

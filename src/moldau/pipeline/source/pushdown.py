@@ -1,4 +1,4 @@
-"""Converts filters that Spark 4.1 and newer pass to readers to a :class:`Narrowing`. Pure."""
+"""Converts filters to a :class:`Narrowing`. Spark 4.1 and newer pass such filters to readers. Pure."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def push(filters: Sequence[Filter]) -> tuple[Narrowing, Iterator[Filter]]:
-    """The combined narrowing of the filters, and the filters that Spark must still apply."""
+    """The :class:`Narrowing` for all filters together, and the filters that Spark must still apply."""
     narrowing = Narrowing()
     left = []
     for one in filters:
@@ -95,7 +95,7 @@ def _pushed_in(narrowing: Narrowing, column: str, values: Sequence[Any]) -> Narr
 
 
 def _number(column: str, value: Any) -> int | None:
-    """The value of a literal as a whole number. A timestamp becomes microseconds since the epoch."""
+    """The value of a literal as an integer. A timestamp becomes microseconds since the epoch."""
     if column == "timestamp":
         if not isinstance(value, datetime) or value.tzinfo is None:
             return None

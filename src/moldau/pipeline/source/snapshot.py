@@ -1,6 +1,5 @@
-"""The snapshot of a query, which is determined once: topics, their ranges, and the way in which tasks read
-them.
-"""
+"""The snapshot of a query: its topics, their ranges, and how tasks read them. The snapshot is made only
+once."""
 
 import asyncio
 import re
@@ -67,8 +66,8 @@ async def find_topics(
 
 
 def _check_named(position: Position | None, chosen: Sequence[ChosenTopic]) -> None:
-    """Refuse offsets and times of partitions that are not read, because the partition was probably
-    mistyped."""
+    """Refuse offsets and times of partitions that the query does not read, because such a partition was
+    probably mistyped."""
     named = position.by_partition if isinstance(position, Timestamps) else position
     if not isinstance(named, Mapping):
         return
@@ -95,7 +94,8 @@ async def source_of(client: Client, options: SourceOptions, topic: ClusterTopic)
 
 
 async def pin(client: Client, options: SourceOptions) -> list[TopicRanges]:
-    """Determine the ranges of a batch query now. Raises :class:`ToolError` for offsets that do not exist."""
+    """Determine the ranges of a batch query at this moment. Raises :class:`ToolError` for offsets that do not
+    exist."""
     topics = await find_topics(client, options)
     return await asyncio.gather(*(_pin_topic(client, options, found) for found in topics))
 
@@ -120,8 +120,8 @@ async def _pin_topic(client: Client, options: SourceOptions, found: ChosenTopic)
 async def _bounds(
     client: Client, options: SourceOptions, found: ChosenTopic
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """First and next offsets. First offsets are requested before next offsets, so that no partition begins
-    after its end."""
+    """First and next offsets. First offsets are requested before next offsets, so that no range begins after
+    its end."""
     firsts = await first_offsets(client, found)
     return firsts, await end_offsets(client, options, found)
 
@@ -157,9 +157,8 @@ async def end_offsets(client: Client, options: SourceOptions, found: ChosenTopic
 
 
 async def offsets_at(client: Client, topic: ClusterTopic, times: Mapping[int, int]) -> dict[int, int | None]:
-    """The offset of each partition's first record with at least the given timestamp, in milliseconds;
-    ``None`` if there is no such record.
-    """
+    """For each partition, the offset of its first record with at least the given timestamp, in milliseconds;
+    ``None`` if there is no such record."""
     rows = await client.offsets(topic, times)
     return {partition: row.offset if row.offset >= 0 else None for partition, row in rows.items()}
 
@@ -207,7 +206,7 @@ async def _at_times(
                 f"{name}-{partition} has no record at or after {asked[partition]} ms"
                 " (option startingOffsetsByTimestampStrategy=latest begins at its end)"
             )
-        # With ``read_committed`` the end may be before the found record.
+        # With ``read_committed`` the end may be before the record that was found.
         offsets[partition] = ends[partition] if offset is None else min(offset, ends[partition])
     return offsets
 

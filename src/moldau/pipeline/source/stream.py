@@ -1,4 +1,5 @@
-"""``spark.readStream.format("moldau")`` under Spark 4.2 and newer: readers get the start of a batch."""
+"""``spark.readStream.format("moldau")`` under Spark 4.2 and newer. In these versions Spark tells readers the
+start of a batch."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +22,8 @@ from moldau.pipeline.tasks import one_line_errors
 
 
 class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches in one process, and reads their units in tasks, which do not see its state."""
+    """Plans batches in one process, and reads their units in tasks. The tasks do not see the state of the
+    planning process."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._planner = StreamPlanner(options)

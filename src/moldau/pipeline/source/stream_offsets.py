@@ -1,7 +1,7 @@
 """Offsets of a streaming query, which Spark stores in its checkpoint, and the limits of a batch. Pure.
 
 Their JSON is similar to that of the Kafka connector, ``{"orders": {"0": 12, "1": 7}}``. It also has the
-topics' ids, so that a topic that was deleted and created again is not confused with the old topic.
+topics' ids. If a topic was deleted and created again, the id shows that it is not the old topic.
 """
 
 from collections.abc import Mapping
@@ -68,8 +68,8 @@ def limited(
     if records_max is None or total <= records_max:
         return {place: begins[place] + count for place, count in left.items()}
     shares = {place: count * records_max // total for place, count in left.items()}
-    # The remainder of the rounding goes to the partitions that lost most by rounding, so that a batch is
-    # never empty.
+    # The offsets that rounding leaves over go to the partitions that lost most by rounding. A batch is
+    # therefore never empty.
     by_loss = sorted(left, key=lambda place: -(left[place] * records_max % total))
     for place in by_loss[: records_max - sum(shares.values())]:
         shares[place] += 1

@@ -1,7 +1,8 @@
 """The planning of streaming queries, which is the same under every version of Spark.
 
 A batch is a range of offsets of each partition. The range is fixed before it is read, so a repeated batch has
-the same records. No state is stored in topics or groups, because a query's position is in its checkpoint.
+the same records. No state is stored in topics or consumer groups, because the checkpoint has a query's
+position.
 """
 
 import logging
@@ -74,7 +75,8 @@ class StreamPlanner:
         return StreamOffsets(limited(begins, ends.offsets, records_max), ends.topic_ids)
 
     def _waits(self, available: int) -> bool:
-        """Whether there are fewer records than the minimum of a batch, and the last batch was recent."""
+        """Whether there are fewer records than the minimum of a batch, and not enough time has passed since
+        the last batch."""
         least = self._options.min_offsets_per_trigger
         if least is None:
             return False
@@ -86,7 +88,7 @@ class StreamPlanner:
         return False
 
     def check_gone(self, before: StreamOffsets, after: StreamOffsets) -> None:
-        """Report a data loss if the query has read partitions that do not exist any more."""
+        """Report a data loss if partitions that the query has read do not exist any more."""
         gone = [place for place in before.offsets if place not in after.offsets]
         if gone:
             self._lost(f"partitions that do not exist any more: {_names(gone)}")
@@ -114,9 +116,8 @@ class StreamPlanner:
     def _range(
         self, place: StreamPlace, before: StreamOffsets, after: StreamOffsets, stop: int, first: int | None
     ) -> OffsetRange | None:
-        """The range of a partition in a batch. Raises :class:`ToolError` for lost offsets, unless a loss is
-        allowed.
-        """
+        """The range of a partition in a batch. Raises :class:`ToolError` for lost offsets, unless the options
+        allow a loss."""
         name = f"{place.topic}-{place.partition}"
         if first is None:
             self._lost(f"partition that does not exist any more: {name}")

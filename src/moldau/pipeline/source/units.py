@@ -1,4 +1,4 @@
-"""The units of Spark's tasks: ranges of offsets, and the information that is needed to read the topic."""
+"""The units of Spark's tasks: ranges of offsets, and the information with which a task reads the topic."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +15,8 @@ UNIT_RECORDS_MAX: Final = 500_000
 UNIT_RECORDS_MIN: Final = 50_000
 """Minimum size of a unit, unless ``minPartitions`` asks for smaller units."""
 UNITS: Final = 8
-"""Number of units if there is enough work. It is a constant because the planner does not know the number of
-cores.
-"""
+"""Number of units if there are enough records. It is a constant because the planner does not know the number
+of cores."""
 TIMEOUT_S: Final = 30.0
 
 
@@ -34,7 +33,8 @@ def plan(
 ) -> list[InputPartition]:
     """Units of all topics. There are at least ``units_min`` units, if there are enough offsets.
 
-    No unit has more than ``records_max`` offsets. With this limit, partitions are read one by one.
+    No unit has more than ``records_max`` offsets. If ``records_max`` is given, partitions are read one by
+    one.
     """
     everything = [one for topic in topics for one in topic.ranges]
     total = sum(one.end - one.start for one in everything)

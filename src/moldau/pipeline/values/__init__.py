@@ -1,3 +1,2 @@
-"""Conversion of record values to bytes or to columns from JSON or Avro, and the evolution of these
-columns.
-"""
+"""Converts record values to bytes, or to columns if they are JSON or Avro. Also changes these columns when
+the values change."""

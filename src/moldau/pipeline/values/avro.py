@@ -1,9 +1,9 @@
 """Decodes values in Avro's binary encoding to a column.
 
 The given schema is the reader's schema, which determines the columns. Records may be written with other
-schemas. They then name the writer's schema by its id in the header of Confluent's serializers (a zero byte,
-then four bytes, big endian). If the writer's schema of an id is also given, Avro's own rules resolve the
-difference.
+schemas. Such a record begins with the header of Confluent's serializers (a zero byte, then four bytes, big
+endian), which contains the id of the writer's schema. If the writer's schema with this id is given, too,
+Avro's own rules resolve the difference.
 """
 
 import io
@@ -26,16 +26,16 @@ HEADER_BYTES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class AvroSchemas:
-    """The reader's schema as JSON text, and writers' schemas by id. ``framed`` means that values have the
-    header.
-    """
+    """The reader's schema as JSON text, and the writers' schemas by id. ``framed`` means that values begin
+    with the header."""
 
     reader: str
     writers: Mapping[int, str]
     framed: bool
 
     def check(self) -> None:
-        """Raises :class:`ToolError` for an invalid schema, or a schema that cannot become columns."""
+        """Raises :class:`ToolError` for an invalid schema, or a schema that cannot be converted to
+        columns."""
         column = avro_type(self.reader)
         for text in (self.reader, *self.writers.values()):
             parse_array(text)
@@ -74,7 +74,7 @@ def decode_avro(values: pa.Array, column: pa.DataType, schemas: AvroSchemas) -> 
     if not pieces:
         return pa.array([], column), rejected
     joined = pa.concat_arrays(pieces)
-    if len(decoded) > 1:  # put them into the order of the records
+    if len(decoded) > 1:  # put the entries into the order of the records
         order = np.argsort(np.concatenate([np.asarray(one) for one in rows.values()]), kind="stable")
         joined = joined.take(pa.array(order))
     return joined, rejected
@@ -97,7 +97,7 @@ def _writer_of(value: bytes, schemas: AvroSchemas) -> tuple[str, int]:
 def _decode(
     bodies: list[bytes | None], writer: str, reader: str, rows: list[int], rejected: Rejected
 ) -> list[Any]:
-    """The raw values in the form of the reader's schema. ``bodies`` were checked before.
+    """The raw values, converted to the reader's schema. ``bodies`` were checked before.
 
     All values are read as one array, because a call of the library costs as much as decoding a small value.
     """
@@ -147,7 +147,7 @@ def _columns(
     pieces: list[pa.Array],
     rejected: Rejected,
 ) -> None:
-    """A value that a column cannot store (for instance a decimal that is too long) is rejected, too."""
+    """A value that a column cannot store is rejected, too. An example is a decimal that is too long."""
     try:
         raw = pa.array(decoded, shape.raw)
         pieces.append(raw if shape.convert is None else shape.convert(raw))

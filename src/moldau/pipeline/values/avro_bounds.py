@@ -1,11 +1,11 @@
 """Checks that a value is in the encoding of its writer's schema, and that it does not exceed limits.
 
-The Avro library detects only some faults. For a negative index of a union or an enum, it counts from the end
-of the list. It reads every byte but zero as true, and numbers of any length. It also accepts a value whose
-end is missing. A value of some kilobytes with a recursive type can be nested so deeply that the library's
-recursion crashes the process. With an array of nulls, ten bytes can represent a trillion items. Therefore
-each value is checked before it is decoded. The schema is compiled to functions, because this runs for every
-value.
+The Avro library detects only some faults. If the index of a union or an enum is negative, the library counts
+from the end of the list. It reads every byte except zero as true, and it reads numbers of any length. It also
+accepts a value whose end is missing. A recursive type can nest a value of some kilobytes so deeply that the
+library's recursion crashes the process. With an array of nulls, ten bytes can represent a trillion items.
+Therefore each value is checked before it is decoded. The schema is compiled to functions, because the check
+runs for every value.
 """
 
 from collections.abc import Callable
@@ -16,19 +16,18 @@ from moldau.pipeline.values.avro_schemas import RECORDS, Schema, parse
 
 LEVELS_MAX: Final = 200
 ITEMS_MAX: Final = 100_000
-"""Maximum number of items without bytes in a value. One more such item is allowed for each byte of the value.
-"""
+"""Maximum number of items without bytes in a value. The maximum grows by one for each byte of the value."""
 _SIZES: Final = {"null": 0, "float": 4, "double": 8}
 _INT_BITS: Final = 32
 _LONG_BITS: Final = 64
 
 Skip = Callable[[bytes, int, int], int]
-"""Skips a value. The arguments are the bytes, the value's position and its level. Returns the position after
-the value."""
+"""Skips a value. The arguments are the bytes, the value's position and its nesting level. Returns the
+position after the value."""
 
 
 class NotAvroError(ValueError):
-    """The bytes are not a value of the schema, or the value exceeds a limit."""
+    """The bytes do not encode a value of the schema, or the value exceeds a limit."""
 
 
 def check_value(value: bytes, start: int, text: str) -> None:
@@ -54,7 +53,7 @@ def _walk_of(text: str) -> "_Walk":
 
 
 class _Walk:
-    """The functions for a schema. ``items`` counts the items without bytes of the current value."""
+    """The functions for a schema. ``items`` counts the items of the current value that have no bytes."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -92,7 +91,7 @@ class _Walk:
         if name in self._records:
             fields = self._records[name]
         else:
-            fields = self._records[name] = []  # set before its fields, which may contain the record
+            fields = self._records[name] = []  # set first: a field may contain the record
             fields.extend([self._of(one["type"]) for one in found["fields"]])
 
         def skip(value: bytes, at: int, level: int) -> int:
@@ -163,7 +162,7 @@ def _union(branches: list[Skip]) -> Skip:
 
     def skip(value: bytes, at: int, level: int) -> int:
         byte = value[at]
-        if byte in firsts:  # most unions use this branch
+        if byte in firsts:  # most unions use this branch of the code
             return firsts[byte](value, at + 1, level + 1)
         branch, at = _long(value, at)
         if not 0 <= branch < count:
@@ -177,7 +176,7 @@ def _enum(count: int) -> Skip:
     bytes_of_symbols = frozenset(range(0, 2 * min(count, 64), 2))
 
     def skip(value: bytes, at: int, level: int) -> int:
-        if value[at] in bytes_of_symbols:  # most enums use this branch
+        if value[at] in bytes_of_symbols:  # most enums use this branch of the code
             return at + 1
         symbol, at = _long(value, at)
         if not 0 <= symbol < count:
@@ -195,7 +194,7 @@ def _skip_boolean(value: bytes, at: int, level: int) -> int:
 
 def _skip_bytes(value: bytes, at: int, level: int) -> int:
     byte = value[at]
-    if byte < 0x80 and not byte & 1:  # most lengths use this branch
+    if byte < 0x80 and not byte & 1:  # most lengths use this branch of the code
         return at + 1 + (byte >> 1)
     size, at = _long(value, at)
     if size < 0:

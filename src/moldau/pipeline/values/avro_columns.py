@@ -1,8 +1,8 @@
 """Converts raw Avro values to columns, by applying logical types to whole Arrow arrays.
 
-The writer's logical type determines the unit of a number; the reader's logical type determines the column.
-Milliseconds that are read as microseconds remain the same time. Avro itself does not define this, and its
-libraries differ.
+The writer's logical type determines the unit of a number; the reader's logical type determines the column. A
+time that was written in milliseconds and is read in microseconds remains the same time. Avro itself does not
+define this, and its libraries differ.
 """
 
 import datetime
@@ -44,8 +44,8 @@ Convert = Callable[[pa.Array], pa.Array]
 
 
 class Shape(NamedTuple):
-    """The conversion of values to a column: the type of the raw values, and the conversion function, if there
-    is one.
+    """The conversion of values to a column: the type of the raw values, and a conversion function if one is
+    needed.
 
     The conversion raises ``pa.ArrowInvalid`` when one of the values does not fit.
     """
@@ -114,9 +114,8 @@ def _kind(resolved: Any) -> str:
 
 
 def shape_of(column: pa.DataType, reader: Schema, writer: Schema | None) -> Shape:
-    """The conversion of the writer's values to the column. Raises :class:`ToolError` if the two schemas give
-    a value different meanings.
-    """
+    """The conversion of the writer's values to the column. Raises :class:`ToolError` if a value has different
+    meanings in the two schemas."""
     return _Shapes(reader, writer).of(column, reader.root, None if writer is None else writer.root, "value")
 
 
@@ -136,7 +135,8 @@ class _Shapes(NamedTuple):
         return shapes[0]
 
     def _sources(self, found: Any, written: Any) -> list[Any]:
-        """The writer's types that can become the reader's type; ``None`` stands for an unknown type."""
+        """The writer's types that can become the reader's type. ``None`` in the result stands for an unknown
+        type."""
         if written is None or self.writer is None:
             return [None]
         resolved = self.writer.resolve(written)
@@ -172,7 +172,8 @@ class _Shapes(NamedTuple):
             return Shape(raw)
 
         def convert(array: pa.Array) -> pa.Array:
-            # ``flatten`` makes the members of null structs null. Without it they contain empty values.
+            # ``flatten`` makes the fields of null structs null. Without ``flatten``, these fields contain
+            # empty values.
             parts = [
                 part if shape.convert is None else shape.convert(part)
                 for part, shape in zip(array.flatten(), shapes, strict=True)
@@ -187,7 +188,8 @@ def _part(source: Any, name: str) -> Any:
 
 
 def _meaning(source: Any) -> Any:
-    """The meaning of a schema. If two branches match one type of the reader, their meanings must be equal."""
+    """The meaning of a schema. If two branches match one type of the reader, the branches must have the same
+    meaning."""
     return logical_of(source) if _kind(source) in _PRIMITIVE else id(source)
 
 
@@ -269,9 +271,8 @@ def _times(array: pa.Array, source: str, column: pa.DataType) -> pa.Array:
 
 
 def _within(array: pa.Array, bounds: tuple[int, int], meaning: str) -> pa.Array:
-    """Reject times that readers of tables do not support: they support the years 1 to 9999 and days of 24
-    hours.
-    """
+    """Reject times that readers of tables do not support. Such readers support the years 1 to 9999 and days
+    of 24 hours."""
     ends = pc.min_max(array)
     for end in (ends["min"].as_py(), ends["max"].as_py()):
         if end is not None and not bounds[0] <= end <= bounds[1]:
@@ -280,7 +281,7 @@ def _within(array: pa.Array, bounds: tuple[int, int], meaning: str) -> pa.Array:
 
 
 def _decimals(array: pa.Array, scale: int, column: pa.DataType) -> pa.Array:
-    """Decimals from unscaled numbers in two's complement, big endian."""
+    """Decimals from their unscaled numbers, which are in two's complement, big endian."""
     if pc.any(pc.equal(pc.binary_length(array), 0)).as_py():
         raise pa.ArrowInvalid("a decimal has no bytes")
     digits = [None if one is None else int.from_bytes(one, "big", signed=True) for one in array.to_pylist()]

@@ -1,8 +1,8 @@
 """Converts the defaults of fields in Avro schemas from JSON to raw values.
 
-The default of a union has the type of the first branch that it matches. The default of bytes is a text of
-code points below 256. A record's default includes the defaults of its fields. A default whose type does not
-match is an error.
+The default of a union has the type of the first branch that it matches. The default of bytes is a text whose
+code points are below 256. A record's default includes the defaults of its fields. A default of a wrong type
+is an error.
 """
 
 from typing import Any, Final, Protocol
@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from moldau.client.errors import ToolError
 
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
-"""Defaults of numbers for which JSON has no notation."""
+"""Default values of numbers that JSON cannot express."""
 
 
 class Types(Protocol):

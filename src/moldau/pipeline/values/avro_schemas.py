@@ -77,8 +77,8 @@ def parse_array(text: str) -> Any:
     """
     schema = _parse(text, with_logical_types=False)
     fields = [one for record in schema.names.values() for one in record.get("fields", ()) if "default" in one]
-    # All defaults are converted before any is replaced, because a record's default includes the defaults of
-    # its fields.
+    # All defaults are converted before any of them is replaced, because a record's default includes the
+    # defaults of its fields.
     defaults = [default_value(one["default"], one["type"], schema, one["name"]) for one in fields]
     for field, default in zip(fields, defaults, strict=True):
         field["default"] = default
@@ -129,8 +129,8 @@ def _collect_names(schema: Any, names: dict[str, Any]) -> None:
 
 
 def _selected(schema: Any, with_logical_types: bool) -> Any:
-    """The schema without logical types. With ``with_logical_types``, only unknown and invalid logical types
-    are removed, because Avro ignores them."""
+    """The schema without logical types. With ``with_logical_types``, it keeps the valid logical types that
+    are known. Avro ignores the other logical types."""
     if isinstance(schema, list):
         return [_selected(one, with_logical_types) for one in schema]
     if not isinstance(schema, dict):

@@ -1,9 +1,9 @@
-"""Changes the type of a column of JSON values. The column becomes wider in place if readers allow that.
+"""Changes the type of a column of JSON values. If readers allow it, the existing column becomes wider.
 Otherwise a new column is added.
 
-The name of the new column is the name of the old column with the new type, for instance ``qty_string``. The
-new column stores the member's values that do not fit the old column. The old column stays unchanged, so no
-file is rewritten and no query breaks.
+The name of the new column is the name of the old column with the new type, for example ``qty_string``. The
+new column stores the values that do not fit the old column. The old column stays unchanged, so no file is
+rewritten and no query breaks.
 """
 
 import re
@@ -33,7 +33,8 @@ class ColumnChange:
     type: pa.DataType
 
     def apply(self, table: ValueFormat, where: str, *, promote: bool) -> ValueFormat:
-        """The table's format afterwards. ``promote`` means that columns may become wider by Iceberg's rules.
+        """The table's format after the change. ``promote`` means that columns may become wider by Iceberg's
+        rules.
 
         Raises :class:`ToolError` when there is no such column, or nothing to change.
         """
@@ -67,7 +68,7 @@ class _Change:
         self.seconds = dict(table.seconds)
 
     def inside(self, found: pa.DataType, path: Path) -> pa.DataType:
-        """The type at a path, with the change inside it."""
+        """The type at a path, with the change applied inside it."""
         wanted = self._change.path[len(path)]
         if pa.types.is_list(found) and wanted == ELEMENT and len(path) + 1 < len(self._change.path):
             return pa.list_(self.inside(found.value_type, (*path, ELEMENT)))

@@ -1,6 +1,5 @@
-"""Evolution of a table's columns. New columns are added; existing columns keep their type or become wider.
-Pure.
-"""
+"""Evolution of a table's columns. New columns are added. Existing columns keep their type or get a wider
+type. Pure."""
 
 from typing import Any, NamedTuple
 
@@ -18,14 +17,15 @@ def add_columns(
 ) -> pa.DataType | None:
     """``old`` with the additional columns of ``new``, at any depth and in the order of ``new``.
 
-    A column may have different types in the two. If ``promote`` is set, and Iceberg can read old files with
-    the new type, the new type is used. Otherwise this raises a :class:`ToolError` that names the column.
+    A column may have different types in ``old`` and ``new``. If ``promote`` is set, and Iceberg can read old
+    files with the new type, the new type is used. Otherwise this raises a :class:`ToolError` that names the
+    column.
     """
     return _Merge(promote).of(old, new, ("value",))
 
 
 def is_promotion(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether a column's type may change this way: INT to BIGINT, FLOAT to DOUBLE, a decimal to more
+    """Whether a column's type may change in this way: INT to BIGINT, FLOAT to DOUBLE, or a decimal to more
     digits."""
     if pa.types.is_decimal(old) and pa.types.is_decimal(new):
         return bool(old.scale == new.scale and old.precision < new.precision)
@@ -69,11 +69,11 @@ class _Merge(NamedTuple):
 
 
 def storable(found: pa.DataType | None) -> pa.DataType | None:
-    """The columns, except those without a name or without a type (only nulls).
+    """The columns, except those without a name or without a type (columns with only nulls).
 
     If names of columns differ only in case, only the first column is kept, because Spark could not
-    distinguish them. If there are ``a`` and ``a.b``, only the first is kept, too, because in Iceberg ``a.b``
-    may be the name of a column inside ``a``.
+    distinguish the columns. If there are ``a`` and ``a.b``, only the first of them is kept, too. In Iceberg
+    ``a.b`` may be the name of a column inside ``a``.
     """
     if found is None or pa.types.is_null(found):
         return None

@@ -35,8 +35,8 @@ class ValueKind(enum.StrEnum):
 class ValueFormat:
     """The conversion of values to a column. It is sent to the tasks, and stored with the plan.
 
-    ``columns`` is the type of the table's column ``value`` as DDL of one column. It is empty while the type
-    is unknown; the table then has no such column.
+    ``columns`` is the type of the table's column ``value``, as DDL of one column. It is empty while the type
+    is unknown; the table then has no column ``value``.
     """
 
     kind: ValueKind = ValueKind.RAW
@@ -46,13 +46,13 @@ class ValueFormat:
     writers: Mapping[int, str] = field(default_factory=dict)
     framed: bool = False
     declared: bool = False
-    """The columns for JSON were given, so other members are ignored."""
+    """The columns for JSON were given by the user, so other members are ignored."""
     whole: bool = False
     """The JSON of this round has members without a column, or names that differ only in case. Therefore each
-    value is checked, and it is rejected if only a part of it could be stored.
-    """
+    value is checked. A value is rejected if only a part of it could be stored."""
     seconds: Seconds = field(default_factory=dict)
-    """Additional columns of JSON members. They store the values that do not fit the member's own column."""
+    """Additional columns of JSON members. They store the values that do not fit the first column of the
+    member."""
 
     @property
     def type(self) -> pa.DataType | None:
@@ -130,7 +130,8 @@ def evolved(
 
     With ``promote``, columns may also become wider, by Iceberg's rules.
 
-    Raises :class:`ToolError` if the table's values have another encoding, or if a column's type would change.
+    Raises :class:`ToolError` if the table's values have another encoding, or if a column's type must change
+    in another way.
     """
     if table is None or wanted.kind is ValueKind.RAW is table.kind:
         return wanted
@@ -141,7 +142,7 @@ def evolved(
 
 
 class Decoded(NamedTuple):
-    """Records for the table, and records that could not be decoded."""
+    """Records that go to the table, and records that could not be decoded."""
 
     good: pa.RecordBatch
     dead: pa.RecordBatch | None

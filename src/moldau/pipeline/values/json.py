@@ -2,8 +2,8 @@
 
 msgspec checks that each value is one JSON object, which is cheap. Arrow then parses a whole column at once.
 Values that Arrow rejects or would misinterpret are decoded one by one
-(:mod:`moldau.pipeline.values.json_rows`). The rules of that module apply in every case, so the result for a
-value never depends on other values.
+(:mod:`moldau.pipeline.values.json_rows`). The rules of that module apply in every case. Therefore the result
+for a value never depends on other values.
 """
 
 import re
@@ -22,13 +22,14 @@ from moldau.pipeline.values.json_rows import Misfit, Rewriter, Seconds
 _NOISE: Final = re.compile(r" in row \d+|JSON parse error: ")
 _BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 NESTED_MAX: Final = 200
-"""Maximum depth of a value. Arrow's parser is recursive, and a very deep value would crash the process."""
+"""Maximum nesting depth of a value. Arrow's parser is recursive, and a very deep value would crash the
+process."""
 PIECE_VALUES: Final = 512
-"""Number of values in a piece. If one value must be checked separately, all values of its piece are checked
-one by one."""
+"""Number of values in a piece. If one value of a piece must be checked separately, all values of this piece
+are checked one by one."""
 _SUSPECTS: Final = {
-    # For these types Arrow would change some values: to the nearest number, to infinity, or to a time without
-    # its zone.
+    # For these types Arrow would change some values: it would use the nearest number or infinity, or drop the
+    # zone of a time.
     pa.float64(): re.compile(rb"[:,\[\s]-?\d{16,}[,}\]\s]"),
     pa.float32(): re.compile(rb"[eE]\+?\d\d|\d{38}"),
     pa.timestamp("us"): re.compile(rb'\d-\d\d[ T]\d[^"]*[Zz+-]'),
@@ -64,8 +65,8 @@ def decode_json(
     """One struct for each value, or its text if the column is a STRING. The entry is null for null and
     rejected values.
 
-    With ``whole``, names match regardless of case, and a value that has a member without a column is
-    rejected. ``seconds`` has additional columns for values of a member that do not fit its own column.
+    With ``whole``, names match regardless of case. A value is then rejected if one of its members has no
+    column. ``seconds`` has additional columns for values that do not fit the first column of a member.
     """
     rejected = _malformed(values)
     rows = _usable(values, rejected)
@@ -97,7 +98,7 @@ def _spread(decoded: pa.Array, rows: Any, count: int) -> pa.Array:
 
 
 class _Anything(msgspec.Struct):
-    """An object. The parser checks its members, and they are then dropped."""
+    """The type of any JSON object. The parser checks the members of the object, and then drops them."""
 
 
 def _malformed(values: pa.Array) -> Rejected:
@@ -116,15 +117,14 @@ def _malformed(values: pa.Array) -> Rejected:
 
 
 def _too_deep(values: pa.Array) -> list[int]:
-    """Rows of values with too many levels. Only the few values with many brackets are checked."""
+    """Rows of values with too many levels. Only the few values with many brackets are examined."""
     brackets = pc.add(pc.count_substring(values, "["), pc.count_substring(values, "{")).fill_null(0)
     many = np.flatnonzero(brackets.to_numpy(zero_copy_only=False) > NESTED_MAX)
     return [int(row) for row in many if _depth(values[int(row)].as_py()) > NESTED_MAX]
 
 
 def _no_text(values: pa.Array) -> list[int]:
-    """Rows of values that are not UTF-8. The whole value must be UTF-8, including its members without a
-    column."""
+    """Rows of values that are not UTF-8. The whole value must be UTF-8, also the members without a column."""
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -153,7 +153,7 @@ def _depth(value: bytes) -> int:
 
 
 def _decode(values: pa.Array, columns: pa.DataType, rewriter: Rewriter, misfits: Rejected) -> pa.Array:
-    """The values that fit, one after the other."""
+    """The values that fit the column, one after the other."""
     found = _parse_as_they_are(values, columns, rewriter)
     if found is not None:
         return found
@@ -209,7 +209,8 @@ def _suspects(columns: pa.DataType) -> list[re.Pattern[bytes]]:
 def _parse_halves(
     values: pa.Array, rows: list[int], columns: pa.DataType, pieces: list[pa.Array], misfits: Rejected
 ) -> None:
-    """Parse values. If some values do not fit, parse halves of them until each such value is found."""
+    """Parse values. If some values do not fit, halve the list and parse the halves until each such value is
+    found."""
     if not len(values):
         return
     try:
@@ -224,9 +225,8 @@ def _parse_halves(
 
 
 def find_json(values: pa.Array, found: FoundValues) -> None:
-    """Count the types in these values. Values that are not objects are skipped, because they never determine
-    a column.
-    """
+    """Count the types in these values. Values that are not objects are skipped, because they do not influence
+    the columns."""
     usable = _usable(values, _malformed(values))
     for value in values.take(pa.array(usable)).to_pylist():
         found.add(value)

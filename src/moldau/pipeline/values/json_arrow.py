@@ -1,7 +1,7 @@
 """Calls Arrow's JSON parser for columns of values. Each value must be one JSON object.
 
-The callers check this before. Bytes that are not JSON can crash the process. Two halves of an object in
-neighbouring records must not be read as one object.
+The callers must check this before, for two reasons. Bytes that are not JSON can crash the process. And two
+halves of an object in neighbouring records must not be read as one object.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ ParseErrors: Final = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyE
 
 
 def lines_of(values: pa.Array) -> pa.Buffer:
-    """The values, each followed by a newline. There must be no nulls."""
+    """The values, each followed by a newline. None of the values may be null."""
     lines = pc.binary_join_element_wise(values, b"", b"\n")
     bounds = np.frombuffer(lines.buffers()[1], np.int32)
     return lines.buffers()[2].slice(0, int(bounds[len(lines)]))

@@ -2,8 +2,8 @@
 types of columns.
 
 Counting is commutative and associative, so the order of values and their division into units make no
-difference. A column gets the narrowest type that fits all found values. If only STRING fits all values, a
-narrower type is used if at most one record in a hundred does not fit it. Otherwise the type is STRING, which
+difference. A column gets the narrowest type that fits all values. If only STRING fits all values, a narrower
+type is still used if at most one record in a hundred does not fit it. Otherwise the type is STRING, which
 stores every value as its JSON text. The reasons are in docs/decisions/0017-columns-by-counts.md.
 """
 
@@ -21,11 +21,13 @@ from moldau.pipeline.values.ddl import DECIMAL_DIGITS_MAX
 from moldau.pipeline.values.json_rows import has_repeated_names
 
 MISFITS_SHARE: Final = 100
-"""A type is used only if at most one record in this number would become a dead letter because of the type."""
+"""A type is used only if at most one record in this number does not fit it. Such a record becomes a dead
+letter."""
 LEVELS_MAX: Final = 30
-"""Maximum depth of columns. Readers of Parquet and of Iceberg's metadata have such limits."""
+"""Maximum nesting depth of columns. Readers of Parquet and of Iceberg's metadata have such limits."""
 POSITIONS_MAX: Final = 20_000
-"""Maximum number of counted positions. If there are more, the deepest levels are removed."""
+"""Maximum number of positions that are counted. If there are more positions, the deepest levels are removed.
+"""
 COLUMNS_MAX: Final = 2_000
 NAMES_MAX: Final = 1_000
 """Maximum number of names in one object."""
@@ -40,17 +42,17 @@ _EXACT_MAX: Final = 2**53
 
 
 class JsonKind(enum.IntEnum):
-    """Kinds of JSON values that are distinguished to choose types of columns."""
+    """Kinds of JSON values, as far as the choice of column types needs them."""
 
     BOOLEAN = 0
     NUMBER = 1
-    """A fraction, or an integer of int64 that DOUBLE holds exactly."""
+    """A fraction, or an integer of int64 that DOUBLE stores exactly."""
     INT64 = 2
     """An integer of int64 that is not a ``NUMBER``."""
     INTEGER = 3
     """A larger integer, of at most 38 digits."""
     HUGE = 4
-    """A number that fits none of the other kinds."""
+    """A number that belongs to none of the other kinds."""
     STRING = 5
     OBJECT = 6
     ARRAY = 7
@@ -93,7 +95,7 @@ class ValueCounts:
             self.element.merge(other.element, levels - 1)
 
     def cut(self, levels: int) -> None:
-        """Remove deeper levels."""
+        """Remove the levels that are deeper."""
         if not levels:
             self.members, self.element = {}, None
         for one in self.inside():
@@ -133,7 +135,7 @@ class FoundValues:
         self.odd |= other.odd
         self.root.cut(self.levels)
         self.root.merge(other.root, self.levels)
-        self._records += other._records  # no later record gets a number that was used
+        self._records += other._records  # a number that is already used is never given to a later record
         self._bound()
 
     def _bound(self) -> None:
@@ -154,8 +156,8 @@ class FoundValues:
 
 
 def _may_hide_a_value(value: bytes, members: int) -> bool:
-    """Whether an object may have a name twice. In this case the last value has no type and hides the value
-    before it."""
+    """Whether an object may contain the same name twice, and the last value with that name has no type. Such
+    a value hides the value before it."""
     names = value.count(b'":')  # strings that begin with a colon are also counted here
     if members == names and not any(quoted in value for quoted in _SPACED_QUOTES):
         return False
@@ -174,7 +176,7 @@ def _counts_of_levels(root: ValueCounts) -> Iterator[int]:
 
 
 def _count(found: ValueCounts, value: Any, record: int, levels: int) -> int:
-    """Count one value, which is not null. Returns the number of members inside it."""
+    """Count one value, which is not null. Returns the number of members inside the value."""
     kind = _KINDS.get(type(value), -1)
     if kind < 0:
         kind = _kind_of_number(value)
@@ -204,7 +206,7 @@ def _count(found: ValueCounts, value: Any, record: int, levels: int) -> int:
     return count
 
 
-# Kinds are plain numbers here, because hashing a member of an enum costs as much as all other work.
+# Kinds are plain numbers here, because hashing an enum member would cost as much as all other work.
 _NUMBER: Final = int(JsonKind.NUMBER)
 _OBJECT: Final = int(JsonKind.OBJECT)
 _ARRAY: Final = int(JsonKind.ARRAY)
@@ -222,9 +224,8 @@ def _kind_of_number(value: int | float) -> int:
 
 
 class JsonColumns(NamedTuple):
-    """The column type of a position (``None`` if unknown), and whether values must be checked because some
-    members have no column.
-    """
+    """The column type of a position (``None`` if unknown). The second result is whether values must be
+    checked because some members have no column."""
 
     type: pa.DataType | None
     odd: bool
@@ -235,7 +236,7 @@ def columns_of(
 ) -> JsonColumns:
     """The columns of a table: existing columns, which keep their types, and newly found columns.
 
-    ``reserved`` has the paths of columns that do not store the member of the same name.
+    ``reserved`` has the paths of columns that do not store the member with the same name.
     """
     for levels in range(found.levels, -1, -1):
         chosen = _Choice(reserved, found.levels).of(found.root, table, (), levels)
@@ -285,7 +286,7 @@ class _Choice(NamedTuple):
     def _of_column(
         self, found: ValueCounts, table: pa.DataType, path: tuple[str, ...], levels: int
     ) -> JsonColumns:
-        """A column that the table already has. It keeps its type, and may get more columns inside."""
+        """A column that the table already has. It keeps its type, but it may get more columns inside it."""
         if pa.types.is_struct(table):
             if not levels or len(found.members) > NAMES_MAX:
                 return JsonColumns(table, found.kinds[JsonKind.OBJECT] > 0)
@@ -328,7 +329,8 @@ class _Choice(NamedTuple):
 
 
 def _together(found: ValueCounts, names: list[str], levels: int) -> ValueCounts:
-    """The sum of the counts of members whose names differ only in case, because they share one column."""
+    """The sum of the counts of members whose names differ only in case, because these members share one
+    column."""
     if len(names) == 1:
         return found.members[names[0]]
     together = ValueCounts()
@@ -338,9 +340,8 @@ def _together(found: ValueCounts, names: list[str], levels: int) -> ValueCounts:
 
 
 def _is_storable(lower: str, taken: set[str]) -> bool:
-    """Whether a column can have this name. Readers ignore case, and may read ``a.b`` as ``b`` inside
-    ``a``.
-    """
+    """Whether a column can have this name. Readers ignore case. They may read ``a.b`` as a column ``b``
+    inside ``a``."""
     if not lower.strip() or len(lower) > NAME_CHARACTERS_MAX or lower in taken:
         return False
     before = {lower[:at] for at, letter in enumerate(lower) if letter == "."}
@@ -357,9 +358,8 @@ _TYPES: Final = {
 
 
 def _choose(found: ValueCounts) -> JsonKind:
-    """The kind that determines the column's type. It follows from the counts alone, by the rule in the
-    module's docstring.
-    """
+    """The kind that determines the column's type. It depends only on the counts, by the rule in the module's
+    docstring."""
     integers = () if found.fraction else (JsonKind.NUMBER,)
     held: dict[JsonKind, tuple[JsonKind, ...]] = {  # the narrowest kind comes first
         JsonKind.BOOLEAN: (JsonKind.BOOLEAN,),

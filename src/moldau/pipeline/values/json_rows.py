@@ -1,9 +1,9 @@
-"""Converts JSON values one by one. Each member is checked against its column, and rewritten if the column
-needs it.
+"""Converts JSON values one by one. Each member is compared with its column, and rewritten if the column needs
+another form.
 
 This is the slow path, for values that Arrow cannot parse unchanged. The result is JSON for Arrow's parser. If
-a STRING column gets a value that is not a string, it stores the value's JSON text. A value that does not fit
-is reported with its path.
+a STRING column gets a value that is not a string, it stores the value's JSON text. If a value does not fit,
+the error names its path.
 """
 
 import decimal
@@ -28,7 +28,7 @@ Seconds = Mapping[Path, tuple[str, ...]]
 _INTEGER: Final = re.compile(rb"-?\d+")
 _NUMBER: Final = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _DECIMAL: Final = re.compile(rb"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
-"""The form of decimals that Arrow accepts. Decimals in strings have the same form."""
+"""The form in which Arrow accepts decimals. Decimals in strings have the same form."""
 _ZONE: Final = re.compile(rb"^.{10}.*[Zz+-]", re.DOTALL)
 _QUOTE: Final = ord('"')
 _INEXACT_DIGITS: Final = 16
@@ -48,7 +48,7 @@ class Misfit(ValueError):
 class Rewriter:
     """Rewrites values for the columns of a table.
 
-    With ``whole``, names match regardless of case, and a member without a column is a misfit.
+    With ``whole``, names match regardless of case, and a member without a column raises :class:`Misfit`.
     """
 
     def __init__(self, columns: pa.DataType, *, whole: bool, seconds: Seconds) -> None:
@@ -62,14 +62,14 @@ class Rewriter:
 
 
 class _JsonPlace(NamedTuple):
-    """The columns for a member: its own column, and the additional columns. The keys are JSON text."""
+    """The columns for a member: its first column, and the additional columns. The keys are JSON text."""
 
     own: bytes
     columns: list[tuple[bytes, "_Node"]]
 
 
 class _Node:
-    """A compiled column. It exists because access to Arrow's types is slow."""
+    """A column in a compiled form, because access to Arrow's types is slow."""
 
     def __init__(self, column: pa.DataType, path: Path) -> None:
         self._column = column
@@ -179,14 +179,15 @@ def _node(column: pa.DataType, path: Path, whole: bool, seconds: Seconds, has_se
 
 
 def _members(raw: bytes, repeated: bool) -> list[tuple[str, bytes]]:
-    """The members in their order. If ``repeated``, a name that occurs twice is returned again at the end."""
+    """The members in their order. If ``repeated``, a name that occurs twice is returned a second time at the
+    end."""
     found = _MEMBERS(raw)
     once = [(name, bytes(one)) for name, one in found.items()]
     if not repeated:
         return once
     pairs: list[tuple[str, Any]] = _decoder_of_pairs().decode(raw.decode(errors="replace"))
     names = [name for name, _ in pairs]
-    # The value of a repeated name does not matter, because such a member does not fit.
+    # The value of a repeated name does not matter, because such a member never fits.
     return [*once, *((name, found_value) for name, found_value in once if names.count(name) > 1)]
 
 
@@ -206,10 +207,11 @@ def _decoder_of_pairs() -> json.JSONDecoder:
 
 
 def _holds_nothing(raw: bytes, repeated: bool) -> bool:
-    """Whether a value is null, or an object or array that contains only such values. It has no type and no
-    content, so nothing is lost without it.
+    """Whether a value is null, or an object or array that contains only nulls at all levels. Such a value has
+    no type and no content, so dropping it loses nothing.
 
-    ``repeated`` means that an object may have a name twice. The parser would return only the last value.
+    ``repeated`` means that an object may have a name twice. In that case the parser would return only the
+    last value.
     """
     if raw[:1] not in b"n{[" or (repeated and has_repeated_names(raw)):
         return False
@@ -247,7 +249,7 @@ def _fits(column: pa.DataType, *, exactly: bool) -> Fits:
         return (
             lambda raw: (
                 raw[0] == _QUOTE
-                # A time with a zone does not fit a column without zones. The zone would be lost.
+                # A time with a zone does not fit a column without zones, because the zone would be lost.
                 and not (is_local and _ZONE.search(raw[1:-1]))
                 and (not exactly or is_parsed(raw, column))
             )
@@ -293,6 +295,6 @@ def _shown_path(path: Path) -> str:
 
 
 def _shown(text: str) -> str:
-    """The text in one line of limited length."""
+    """The text in one line, cut to a maximum length."""
     line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text[: _SHOWN_MAX + 1])
     return line if len(line) <= _SHOWN_MAX else f"{line[:_SHOWN_MAX]}…"

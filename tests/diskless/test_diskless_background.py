@@ -18,7 +18,7 @@ from moldau.coordinators.diskless.calls import (
     PartitionsToCreate,
     RetentionPolicy,
 )
-from moldau.coordinators.diskless.reads import store_reader
+from moldau.coordinators.diskless.reads import retention
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.image_sync import ImageSync
 from moldau.diskless.kept_objects import kept_topics, store_kept
@@ -283,7 +283,7 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
 def test_retention_by_time_goes_on_until_nothing_is_too_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_reader, "RETENTION_EXTENTS", 1)
+    monkeypatch.setattr(retention, "RETENTION_EXTENTS", 1)
 
     async def story() -> None:
         async with cluster(tmp_path) as here:

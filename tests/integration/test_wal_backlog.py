@@ -43,7 +43,7 @@ def test_a_backlog_is_measured_and_slows_producers_until_it_is_gone(monkeypatch:
         assert node._node is not None
         diskless = node._node.find(DisklessSubsystem)
         assert diskless is not None
-        assert diskless.congestion is None
+        assert diskless.pressure.congestion is None
         told_s: list[float] = []
         sender = Producer(
             {
@@ -56,7 +56,7 @@ def test_a_backlog_is_measured_and_slows_producers_until_it_is_gone(monkeypatch:
         eventually(lambda: meters(node)["Bytes"] > 3_000, "the batch is measured")
         assert meters(node)["Batches"] == 1
         eventually(lambda: meters(node)["AgeMs"] > 0, "it ages")
-        eventually(lambda: diskless.congestion == 1, "producers are slowed down")
+        eventually(lambda: diskless.pressure.congestion == 1, "producers are slowed down")
         assert not told_s
         sender.produce("t", b"v" * 900_000)
         assert sender.flush(TIMEOUT_S) == 0
@@ -69,5 +69,5 @@ def test_a_backlog_is_measured_and_slows_producers_until_it_is_gone(monkeypatch:
         resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
         for changed in admin.incremental_alter_configs([resource]).values():
             changed.result(TIMEOUT_S)
-        eventually(lambda: diskless.congestion is None, "they are not, when it has left the WAL")
+        eventually(lambda: diskless.pressure.congestion is None, "they are not, when it has left the WAL")
         assert meters(node) == {"Bytes": 0, "Batches": 0, "AgeMs": 0}

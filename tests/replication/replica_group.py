@@ -7,9 +7,11 @@ delivers, repeats or drops them, in any order. After each step :meth:`Group.chec
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from moldau.replication.core.divergence import diverging_epoch
+from moldau.replication.core.follower import FetchPosition, FollowerReplica
 from moldau.replication.core.leader import InSyncProposal, LeaderReplica, ProposalFailure
 from moldau.replication.core.policy import Durability, ReplicaPolicy
-from moldau.replication.core.replica import FetchPosition, FollowerReplica, Replica, diverging_epoch
+from moldau.replication.core.replica import Replica
 from moldau.runtime import ErrorCode
 from moldau.storage.log.leader_epochs import LeaderEpochs
 

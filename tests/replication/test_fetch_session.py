@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from moldau.protocol.messages.fetch import FetchRequest, FetchResponse
-from moldau.replication.core.replica import FetchPosition
+from moldau.replication.core.follower import FetchPosition
 from moldau.replication.fetching.fetch_session import FetchLimits, FollowerSession
 from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import ErrorCode

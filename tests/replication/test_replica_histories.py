@@ -14,9 +14,10 @@ import pytest
 from replica_group import Group
 
 from moldau.replication.core import leader as leader_module
+from moldau.replication.core.follower import FollowerReplica
 from moldau.replication.core.leader import LeaderReplica, ProposalFailure
 from moldau.replication.core.policy import FSYNCED, WRITTEN
-from moldau.replication.core.replica import FollowerReplica, Replica
+from moldau.replication.core.replica import Replica
 
 POLICIES = {"written": (WRITTEN, 1), "fsynced": (FSYNCED, 2)}
 STEPS = 400

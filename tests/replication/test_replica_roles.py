@@ -2,10 +2,11 @@
 
 import pytest
 
+from moldau.replication.core.follower import FollowerReplica
 from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.core.policy import FSYNCED, WRITTEN, ReplicaPolicy
-from moldau.replication.core.replica import FollowerReplica, IllegalMoveError, Replica, ResignedReplica
-from moldau.replication.core.role_names import LEGAL_MOVES, ReplicaRole
+from moldau.replication.core.replica import Replica, ResignedReplica
+from moldau.replication.core.role_names import LEGAL_MOVES, IllegalMoveError, ReplicaRole
 from moldau.runtime import ErrorCode
 
 LOCAL = 1

@@ -16,7 +16,7 @@ from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.core.replica import UNDEFINED
+from moldau.replication.core.divergence import UNDEFINED
 from moldau.replication.partition_interface import StopReason
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError

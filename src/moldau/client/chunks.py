@@ -1,6 +1,6 @@
-"""Requests about partition chunks (KIP-1114), and the choice of brokers for new chunks."""
+"""Requests about partition chunks (KIP-1114)."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moldau.client.cluster import Client, check, topic_problem
@@ -18,7 +18,7 @@ from moldau.protocol.own.chunks.alter_chunk_assignments import (
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
 from moldau.runtime.errors import ErrorCode, KafkaError
 
-__all__ = ["ChunkedPartition", "alter_chunk", "chunked_partitions", "create_chunk", "next_replicas"]
+__all__ = ["ChunkedPartition", "alter_chunk", "chunked_partitions", "create_chunk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,40 +103,6 @@ async def alter_chunk(
     check(response.error_code, response.error_message, about)
     for result in response.results:
         check(result.error_code, result.error_message, about)
-
-
-def next_replicas(
-    count: int,
-    racks: Mapping[int, str | None],
-    load_bytes: Mapping[int, int],
-    planned: Mapping[int, int] | None = None,
-    avoid: Collection[int] = (),
-) -> tuple[int, ...]:
-    """The brokers for the next chunk of a partition. They are from as many racks as possible, and those with
-    the fewest bytes come first.
-
-    ``racks`` contains the active brokers. ``planned`` counts the chunks for which each broker was already
-    chosen. This number matters more than bytes, so that several chunks are spread. Brokers in ``avoid`` are
-    chosen last. Raises ``ToolError`` if there are too few brokers.
-    """
-    if count > len(racks):
-        raise ToolError(f"{count} replicas need {count} active brokers, and there are {len(racks)}")
-    chosen: list[int] = []
-    used: list[str | None] = []
-    while len(chosen) < count:
-        best = min(
-            (each for each in racks if each not in chosen),
-            key=lambda each: (
-                each in avoid,
-                used.count(racks[each]),
-                (planned or {}).get(each, 0),
-                load_bytes.get(each, 0),
-                each,
-            ),
-        )
-        chosen.append(best)
-        used.append(racks[best])
-    return tuple(chosen)
 
 
 def _index(row: MetadataResponsePartition) -> int:

@@ -271,7 +271,7 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     attributes 7-15        any: unused bits are ignored, stored and given to consumers
     last offset delta      record count - 1, else ``INVALID_RECORD``
     base timestamp         any; the records' own timestamps are checked if the topic requires it
-    max timestamp          by message.timestamp.after.max.ms (``check_timestamps``)
+    max timestamp          by message.timestamp.after.max.ms (``storage/log/admission.py``)
     producer id            any; a negative one means no producer id
     producer epoch         at least -1 with a producer id, else ``INVALID_PRODUCER_EPOCH``
     base sequence          not negative with a producer id, else ``INVALID_RECORD``; else any

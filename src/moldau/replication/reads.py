@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from moldau.replication.core.replica import Replica, diverging_epoch
+from moldau.replication.core.divergence import diverging_epoch
+from moldau.replication.core.replica import Replica
 from moldau.replication.leading import Leading
 from moldau.replication.partition_interface import (
     AbortedTransaction,

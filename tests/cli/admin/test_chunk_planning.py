@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.cli.admin.chunks import chunk_fields
-from moldau.client.chunks import ChunkedPartition, next_replicas
+from moldau.client.chunk_placement import next_replicas
+from moldau.client.chunks import ChunkedPartition
 from moldau.client.errors import ToolError
 from moldau.protocol.messages.metadata import MetadataResponseChunk
 

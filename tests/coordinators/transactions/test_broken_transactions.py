@@ -10,8 +10,9 @@ from transaction_house import LoopClock, RecordingWriter, new_service
 from memory_coordinator_log import MemoryLog
 from moldau.coordinators.transactions.codec import TransactionCodec, TransactionRecord
 from moldau.coordinators.transactions.end_requests import Ending
+from moldau.coordinators.transactions.init_requests import Initialization
 from moldau.coordinators.transactions.service import TransactionService
-from moldau.coordinators.transactions.shard import Initialization, TransactionFilter
+from moldau.coordinators.transactions.shard import TransactionFilter
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import ProducerIdentity, Transaction, TxnPartition
 from moldau.records import Record, build_batch

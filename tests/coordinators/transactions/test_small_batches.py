@@ -7,7 +7,7 @@ import pytest
 from transaction_house import RecordingWriter, new_service
 
 from memory_coordinator_log import MemoryLog
-from moldau.coordinators.transactions.shard import Initialization
+from moldau.coordinators.transactions.init_requests import Initialization
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
 from moldau.runtime import ErrorCode, KafkaError
 

@@ -6,7 +6,7 @@ from transaction_house import RecordingWriter, new_service, until_done
 
 from memory_coordinator_log import MemoryLog
 from moldau.coordinators.transactions.end_requests import Ending
-from moldau.coordinators.transactions.shard import Initialization
+from moldau.coordinators.transactions.init_requests import Initialization
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
 from moldau.replication.partition_interface import TransactionMarker

@@ -6,9 +6,9 @@ from typing import Any
 from moldau.coordinators.effects import PLAIN, Effects, SetTimer, Token
 from moldau.coordinators.transactions.codec import TransactionCodec, TransactionRecord
 from moldau.coordinators.transactions.end_requests import Ending
+from moldau.coordinators.transactions.init_requests import Initialization
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.shard import (
-    Initialization,
     NewProducerIdNeededError,
     ProducerAnswer,
     TransactionShard,

@@ -14,12 +14,12 @@ from confluent_kafka import Consumer, Producer
 from memory_batch_coordinator import OWN_KEY, MemoryBatchCoordinator
 
 from moldau.coordinators.diskless.calls import Backlog
-from moldau.diskless.writing.backlog import WalBacklog
 from moldau.metrics import Meters
 from moldau.network.context import RequestContext
 from moldau.runtime import KafkaError, Machine
 from moldau.server.subsystems.diskless import pressure
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
+from moldau.server.subsystems.diskless.wal_backlog import WalBacklog
 from moldau.testing import Node
 
 DISKLESS = {
@@ -32,14 +32,14 @@ DISKLESS = {
 
 def test_a_congested_writer_slows_producers_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[bool] = []
-    original = DisklessSubsystem._throttle
+    original = pressure.BackPressure.throttle_s
 
-    def watched(self: DisklessSubsystem, context: RequestContext, waits: bool) -> float:
+    def watched(self: pressure.BackPressure, context: RequestContext, waits: bool) -> float:
         pause_s = original(self, context, waits)
         pauses.append(pause_s > 0)
         return pause_s
 
-    monkeypatch.setattr(DisklessSubsystem, "_throttle", watched)
+    monkeypatch.setattr(pressure.BackPressure, "throttle_s", watched)
     with Node(properties=DISKLESS) as node:
         assert node._node is not None
         diskless = node._node.find(DisklessSubsystem)

@@ -11,8 +11,8 @@ from moldau.cluster.internal_topics import InternalTopic
 from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.effects import answer
 from moldau.coordinators.standby import StandbyShard
+from moldau.replication.core.follower import FollowerReplica
 from moldau.replication.core.leader import LeaderReplica
-from moldau.replication.core.replica import FollowerReplica
 from moldau.replication.fetching.following import Following
 from moldau.replication.fetching.snapshot_download import SnapshotDownload
 from moldau.server.topics.topic_creation import TopicCreator

@@ -8,12 +8,12 @@ import typer
 from moldau.cli.app import new_app
 from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption
 from moldau.cli.output import print_json, print_table, time_text
+from moldau.client.chunk_placement import next_replicas
 from moldau.client.chunks import (
     ChunkedPartition,
     alter_chunk,
     chunked_partitions,
     create_chunk,
-    next_replicas,
 )
 from moldau.client.cluster import Client, with_client
 from moldau.client.moves import placement

@@ -20,6 +20,7 @@ from moldau.coordinators.diskless.led_coordinator import DisklessMetadataLog, Le
 from moldau.coordinators.diskless.reads.finding import Finder
 from moldau.coordinators.diskless.reads.offsets import StoredOffsetLister
 from moldau.coordinators.diskless.reads.producers import describe_producers
+from moldau.coordinators.diskless.reads.retention import retained_from
 from moldau.coordinators.diskless.reads.store_reader import StoreReader
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.coordinators.diskless.state.records import DisklessRecord
@@ -461,7 +462,7 @@ class DisklessCoordinator:
         now_ms = self._machine.deletion_clock.now_ms()
         offsets: list[calls.OffsetToDelete] = []
         for policy in policies:
-            start = self._reader(coordinator_id).retained_from(policy, now_ms)
+            start = retained_from(self._reader(coordinator_id), policy, now_ms)
             if start is not None:
                 offsets.append(calls.OffsetToDelete(policy.topic_id, policy.partition_index, start))
             await asyncio.sleep(0)  # This spreads the work over several turns of the event loop.

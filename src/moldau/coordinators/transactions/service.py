@@ -17,9 +17,9 @@ from moldau.coordinators.transactions.completion import (
     TransactionRuntime,
 )
 from moldau.coordinators.transactions.end_requests import Ending
+from moldau.coordinators.transactions.init_requests import Initialization
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.shard import (
-    Initialization,
     NewProducerIdNeededError,
     ProducerAnswer,
     TransactionFilter,

@@ -20,10 +20,10 @@ from moldau.coordinators.transactions.codec import (
     TransactionRecord,
 )
 from moldau.coordinators.transactions.end_requests import Ending, check_end
+from moldau.coordinators.transactions.init_requests import Initialization, check_initialization, next_identity
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.states import QUIET, TransactionPhase
 from moldau.coordinators.transactions.transaction import (
-    EPOCH_MAX,
     NO_EPOCH,
     NO_PRODUCER_ID,
     VERSION_WITH_BUMPS,
@@ -61,16 +61,6 @@ class ProducerAnswer(NamedTuple):
     error: ErrorCode = ErrorCode.none
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_EPOCH
-
-
-class Initialization(NamedTuple):
-    """An InitProducerId request for a transactional id. ``expected`` is the identity that the producer has
-    (KIP-360).
-    """
-
-    transactional_id: str
-    timeout_ms: int
-    expected: ProducerIdentity | None = None
 
 
 class Unfinished(NamedTuple):
@@ -195,30 +185,23 @@ class TransactionShard:
         An ongoing transaction is aborted with the next epoch, and the producer repeats its request after the
         abort. Raises PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and :class:`NewProducerIdNeededError`.
         """
-        name, expected = request.transactional_id, request.expected
+        name = request.transactional_id
         found = self._find(name)
         if found is None:
             if new_id is None:
                 raise NewProducerIdNeededError
             found = Transaction(producer_id=new_id, timeout_ms=request.timeout_ms)
             return self._initialize(token, request, found, ProducerIdentity(new_id, 0), NO_EPOCH, now_ms)
-        if expected is not None and found.producer_epoch != NO_EPOCH and not found.gives_way_to(expected):
-            _check_expected(found, expected)
-        if found.state.is_prepared:
-            raise KafkaError(ErrorCode.concurrent_transactions)
+        check_initialization(found, request)
         if found.state is TransactionPhase.ONGOING:
             fenced = self._record(name, self._fenced(found, now_ms))
             return answer(token, ProducerAnswer(ErrorCode.concurrent_transactions), [fenced])
-        is_first = expected is None or expected == found.identity or found.producer_epoch == NO_EPOCH
-        if not is_first and found.producer_epoch < EPOCH_MAX:
-            return self._initialize(token, request, found, found.identity, found.last_producer_epoch, now_ms)
-        last = NO_EPOCH if expected is None else found.producer_epoch
-        goes_on = ProducerIdentity(found.producer_id, found.producer_epoch + 1)
-        if found.is_exhausted:
+        goes_on, last_epoch = next_identity(found, request)
+        if goes_on is None:
             if new_id is None:
                 raise NewProducerIdNeededError
             goes_on = ProducerIdentity(new_id, 0)
-        return self._initialize(token, request, found, goes_on, last, now_ms)
+        return self._initialize(token, request, found, goes_on, last_epoch, now_ms)
 
     def _initialize(
         self,
@@ -383,24 +366,6 @@ class TransactionShard:
             and (not wanted.producer_ids or found.producer_id in wanted.producer_ids)
             and (wanted.longer_than_ms < 0 or _runs_longer(found, wanted.longer_than_ms, now_ms))
         ]
-
-
-def _check_expected(found: Transaction, expected: ProducerIdentity) -> None:
-    """Check a producer that sends its identity. The identity must be the current one, or the call must be a
-    repetition.
-
-    Raises PRODUCER_FENCED.
-    """
-    if expected == found.identity and not expected.is_for_fencing:
-        return
-    # The epoch was bumped, or the next producer id replaced this one, and the answer was lost.
-    repeats = (
-        expected.producer_id in (found.producer_id, found.previous_producer_id)
-        and expected.producer_epoch == found.last_producer_epoch != NO_EPOCH
-    )
-    # If a transaction has begun since then, the call is not a repetition.
-    if not repeats or found.state is TransactionPhase.ONGOING:
-        raise KafkaError(ErrorCode.producer_fenced)
 
 
 def _runs_longer(found: Transaction, duration_ms: int, now_ms: int) -> bool:

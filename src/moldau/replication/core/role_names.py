@@ -13,6 +13,10 @@ class ReplicaRole(Enum):
     LEADER = "leader"
 
 
+class IllegalMoveError(ValueError):
+    """There are two leaders of one epoch, or a truncation below the watermark that the policy forbids."""
+
+
 _R, _F, _L = ReplicaRole
 _NEWER = "newer epoch"
 

@@ -17,7 +17,7 @@ from moldau.protocol.messages.fetch import (
     ForgottenTopic,
     ReplicaState,
 )
-from moldau.replication.core.replica import FetchPosition
+from moldau.replication.core.follower import FetchPosition
 from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime.errors import ErrorCode
 

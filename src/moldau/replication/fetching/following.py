@@ -6,7 +6,9 @@ from typing import Any
 
 from moldau.records.batch import iter_headers
 from moldau.replication.appending.group_commit import GroupCommit
-from moldau.replication.core.replica import FetchPosition, FollowerReplica, IllegalMoveError, Replica
+from moldau.replication.core.follower import FetchPosition, FollowerReplica
+from moldau.replication.core.replica import Replica
+from moldau.replication.core.role_names import IllegalMoveError
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AppendInfo
 from moldau.storage.log.auxiliary_state import AuxiliaryState

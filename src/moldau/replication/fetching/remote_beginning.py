@@ -22,7 +22,8 @@ from moldau.protocol.messages.offset_for_leader_epoch import (
 from moldau.protocol.schema import Message
 from moldau.protocol.special_timestamps import EARLIEST_LOCAL_TIMESTAMP
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.core.replica import UNDEFINED, FetchPosition
+from moldau.replication.core.divergence import UNDEFINED
+from moldau.replication.core.follower import FetchPosition
 from moldau.replication.partition_interface import FoundOffset
 from moldau.runtime.errors import ErrorCode, KafkaError
 

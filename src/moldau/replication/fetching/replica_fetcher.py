@@ -19,7 +19,9 @@ from moldau.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchS
 from moldau.protocol.schema import Message
 from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.core.replica import UNDEFINED, FetchPosition, IllegalMoveError
+from moldau.replication.core.divergence import UNDEFINED
+from moldau.replication.core.follower import FetchPosition
+from moldau.replication.core.role_names import IllegalMoveError
 from moldau.replication.fetching.fetch_session import FetchLimits, FollowerSession
 from moldau.replication.fetching.remote_beginning import begin_behind_remote, list_offset
 from moldau.replication.fetching.snapshot_download import FETCH_SNAPSHOT_VERSION, SnapshotDownload

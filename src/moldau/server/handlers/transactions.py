@@ -8,8 +8,9 @@ from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.id_patterns import matcher
+from moldau.coordinators.transactions.init_requests import Initialization
 from moldau.coordinators.transactions.service import TransactionService
-from moldau.coordinators.transactions.shard import Initialization, TransactionFilter
+from moldau.coordinators.transactions.shard import TransactionFilter
 from moldau.coordinators.transactions.states import STATE_BY_NAME
 from moldau.coordinators.transactions.transaction import (
     NO_EPOCH,

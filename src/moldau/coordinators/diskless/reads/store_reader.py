@@ -12,7 +12,6 @@ from moldau.coordinators.diskless.calls import (
     DescribedPartition,
     FoundPartition,
     PartitionId,
-    RetentionPolicy,
 )
 from moldau.coordinators.diskless.reads.deletable_files import DeletableFiles
 from moldau.coordinators.diskless.state.records import FLAG_LOG_APPEND_TIME, FLAG_TRANSACTIONAL
@@ -30,8 +29,6 @@ EXTENT_COLUMNS: Final = (
 FILE_COLUMNS: Final = (
     "object_key, size_bytes, used_bytes, live_batches, created_ms, owned, next_owners, unused_since_ms"
 )
-RETENTION_EXTENTS: Final = 1000
-"""Maximum number of extents that one retention pass reads in one partition."""
 
 
 class StoreReader:
@@ -145,6 +142,14 @@ class StoreReader:
             sum(found.size_bytes for found in written), sum(found.batches for found in written), oldest_ms
         )
 
+    def settled_size_bytes(self, partition: StoredPartition) -> int | None:
+        """Size of the partition's live batches; ``None`` while freed batches are still being subtracted, as
+        the known size is then too large."""
+        written = self._store.materialiser.partitions.get(partition.number)
+        if written is None or written.wal_start != partition.wal_start:
+            return None
+        return None if partition.number in self._store.materialiser.to_trim else written.size_bytes
+
     # -- timestamps -----------------------------------------------------------------------------
 
     def first_at_or_after(
@@ -191,44 +196,6 @@ class StoreReader:
         if row is not None and row[0] is not None:
             candidates.append(row[0])
         return self.first_at_or_after(partition, max(candidates)) if candidates else None
-
-    # -- retention ------------------------------------------------------------------------------
-
-    def retained_from(self, policy: RetentionPolicy, now_ms: int) -> int | None:
-        """The log start that the policy requires; ``None`` when there is nothing more to delete.
-
-        One call reads at most ``RETENTION_EXTENTS`` extents; the next pass continues.
-        """
-        partition = self.partition(policy.topic_id, policy.partition_index)
-        if partition is None or partition.log_start < partition.wal_start:
-            return None  # The part in remote storage is older, and is deleted first.
-        written = self._store.materialiser.partitions.get(partition.number)
-        excess = 0
-        # While freed batches are still being subtracted, the size is too large.
-        settled = (
-            written is not None
-            and written.wal_start == partition.wal_start
-            and partition.number not in self._store.materialiser.to_trim
-        )
-        if written is not None and settled and policy.retention_bytes >= 0:
-            excess = written.size_bytes - policy.retention_bytes
-        before_ms = now_ms - policy.retention_ms if policy.retention_ms >= 0 else None
-        start, looked_at = partition.wal_start, 0
-        for extent, _ in self.extents(partition, start):
-            looked_at += 1
-            if looked_at > RETENTION_EXTENTS:
-                break
-            for batch in unpack(extent.first_offset, extent.packed):
-                if batch.last_offset < start:
-                    continue
-                # Records without a timestamp have the age of their commit; Kafka uses the age of the file.
-                age_from_ms = batch.max_timestamp_ms if batch.max_timestamp_ms >= 0 else extent.committed_ms
-                expired = before_ms is not None and age_from_ms < before_ms
-                if not expired and excess < batch.size_bytes:
-                    return start if start > partition.wal_start else None
-                excess -= batch.size_bytes
-                start = batch.last_offset + 1
-        return start if start > partition.wal_start else None
 
     # -- files ----------------------------------------------------------------------------------
 

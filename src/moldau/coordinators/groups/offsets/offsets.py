@@ -9,7 +9,7 @@ from uuid import UUID
 
 from moldau.coordinators.effects import BatchKind, Effects, Token
 from moldau.coordinators.groups.classic.group import Group
-from moldau.coordinators.groups.offsets import operations
+from moldau.coordinators.groups.offsets import expiry, operations
 from moldau.coordinators.groups.offsets.store import OffsetStore, Place
 from moldau.coordinators.groups.operation import Turn, Turns
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord, OffsetRecord
@@ -81,7 +81,7 @@ class GroupOffsets:
     def expire(self, turn: Turn, group: Group, most: int) -> bool:
         """Delete at most ``most`` offsets past their retention; returns whether the group has no offsets
         left."""
-        return operations.expire(turn, self.store, group, most)
+        return expiry.expire(turn, self.store, group, most)
 
     def forget_partitions(
         self, token: Token, offsets: Iterable[tuple[str, Place]], now_ms: int

@@ -81,7 +81,7 @@ class ConsolidationSubsystem(Subsystem):
         )
         interval_ms = config.integer("diskless.consolidation.interval.ms")
         self._repeating = self._repeat("consolidation", self._run_once, interval_ms)
-        self._backlog = diskless.backlog
+        self._backlog = diskless.pressure.backlog
         self._bound_backlog()
         self._scanning = self._orphan_scan()
         self._measuring = self._repeat("WAL backlog", self._measure, _MEASURING_INTERVAL_MS)

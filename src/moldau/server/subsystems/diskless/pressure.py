@@ -2,6 +2,12 @@
 
 from typing import Final
 
+from moldau.diskless.writing.writer import DisklessWriter
+from moldau.metrics import Meters
+from moldau.network.context import RequestContext
+from moldau.runtime import Clock
+from moldau.server.subsystems.diskless.wal_backlog import BackloggedCoordinators, WalBacklog
+
 CONGESTED_PAUSE_S: Final = 0.05
 """Pause of a producer when the backlog slightly exceeds its limit. A single request is processed after each
 pause."""
@@ -19,3 +25,33 @@ def pause_of(congestion: float, size_bytes: int) -> float:
     """
     whole_s: float = CONGESTED_PAUSE_S * (CONGESTED_PAUSE_MAX_S / CONGESTED_PAUSE_S) ** congestion
     return min(CONGESTED_PAUSE_MAX_S, max(CONGESTED_PAUSE_S, whole_s * size_bytes / PAUSED_BYTES))
+
+
+class BackPressure:
+    """Slows producers down while this broker's backlogs are too large."""
+
+    def __init__(
+        self, coordinators: BackloggedCoordinators, clock: Clock, meters: Meters, writer: DisklessWriter
+    ) -> None:
+        self.backlog = WalBacklog(coordinators, clock, meters)
+        self._writer = writer
+
+    @property
+    def congestion(self) -> float | None:
+        """The degree to which producers must be slowed down, from 0 (slightly) to 1; None for no
+        back-pressure.
+
+        The value is the excess of the WAL backlog over its limit. It is 0 when only the upload backlog
+        exceeds its limit, because the writer refuses appends at twice that limit.
+        """
+        excess = self.backlog.excess
+        return 0.0 if excess is None and self._writer.is_full else excess
+
+    def throttle_s(self, context: RequestContext, waits: bool) -> float:
+        """Seconds for which the sender of a produce request is not read; 0 for no back-pressure.
+
+        It applies only to producers whose records wait for an upload (``waits``). An append to a classic
+        topic is already complete.
+        """
+        congestion = self.congestion if waits else None
+        return 0.0 if congestion is None else pause_of(congestion, context.size_bytes)

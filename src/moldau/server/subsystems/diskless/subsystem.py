@@ -23,8 +23,6 @@ from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.racks import RackView
 from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.runtime import DisklessRuntime, RuntimeCluster, RuntimeCoordinators
-from moldau.diskless.writing.backlog import WalBacklog
-from moldau.network.context import RequestContext
 from moldau.objects import StorageError
 from moldau.protocol.api import ApiKey
 from moldau.replication.partition_interface import PartitionKey
@@ -39,7 +37,7 @@ from moldau.server.subsystems.diskless import settings as diskless_settings
 from moldau.server.subsystems.diskless.coordinator_calls import ClusterCoordinators
 from moldau.server.subsystems.diskless.kind import DisklessKind, diskless_off_kind
 from moldau.server.subsystems.diskless.metadata_kind import MetadataReplicas, metadata_kind_of
-from moldau.server.subsystems.diskless.pressure import pause_of
+from moldau.server.subsystems.diskless.pressure import BackPressure
 from moldau.server.subsystems.diskless.rack_peers import RackPeerCalls, rack_handlers
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.topic_creation_subsystem import TopicsSubsystem
@@ -110,7 +108,7 @@ class DisklessSubsystem(Subsystem):
             )
         except (StorageError, ValueError) as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
-        self.backlog = WalBacklog(self.coordinators, machine.clock, meters.registry)
+        self.pressure = BackPressure(self.coordinators, machine.clock, meters.registry, self.runtime.writer)
         self._make_kinds(context, partitions)
 
     def _make_kinds(self, context: BrokerContext, partitions: PartitionsSubsystem) -> None:
@@ -159,7 +157,7 @@ class DisklessSubsystem(Subsystem):
                 KindClaim(self.metadata_kind, lambda topic: topic.name == DISKLESS_METADATA_TOPIC),
             ],
             coordinators=[entry_of(coordinators)],
-            throttles={ApiKey.PRODUCE: self._throttle},
+            throttles={ApiKey.PRODUCE: self.pressure.throttle_s},
             checks={"coordinators": self.coordinators.problem, "objects": self.runtime.problem},
             notices={"objects": self.runtime.notice},
             in_hand=self._in_hand,
@@ -172,26 +170,6 @@ class DisklessSubsystem(Subsystem):
     def _readers(self) -> Iterator[DisklessPartition]:
         """The diskless partitions that have a replica on this broker."""
         return (one for one in self._partitions if isinstance(one, DisklessPartition))
-
-    def _throttle(self, context: RequestContext, waits: bool) -> float:
-        """Back-pressure: while the backlog is too large, requests of producers are read slowly.
-
-        It applies only to producers whose records wait for an upload. An append to a classic topic is already
-        complete.
-        """
-        congestion = self.congestion if waits else None
-        return 0.0 if congestion is None else pause_of(congestion, context.size_bytes)
-
-    @property
-    def congestion(self) -> float | None:
-        """The degree to which producers must be slowed down, from 0 (slightly) to 1; None for no
-        back-pressure.
-
-        The value is the excess of the WAL backlog over its limit. It is 0 when only the upload backlog
-        exceeds its limit, because the writer refuses appends at twice that limit.
-        """
-        excess = self.backlog.excess
-        return 0.0 if excess is None and self.runtime.writer.is_full else excess
 
     def reconfigure(self) -> None:
         self.runtime.writer.configure(diskless_settings.writer_settings(self._configs.broker))

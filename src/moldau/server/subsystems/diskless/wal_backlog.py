@@ -1,4 +1,4 @@
-"""The WAL backlog: its measurement, and the throttling of producers because of it.
+"""The WAL backlog: its measurement, and its excess over the limit above which producers are throttled.
 
 When records leave the WAL only by retention, the backlog has the size of the topics, so it has no limit.
 """

@@ -1,0 +1,67 @@
+"""InitProducerId: decides whether a producer may start over, and with which id and epoch. Pure.
+
+A producer that sends its identity may ask for a new epoch (KIP-360). It repeats the request when the answer
+was lost, and then gets the same epoch again. A producer without an identity fences every earlier one.
+"""
+
+from typing import NamedTuple
+
+from moldau.coordinators.transactions.states import TransactionPhase
+from moldau.coordinators.transactions.transaction import EPOCH_MAX, NO_EPOCH, ProducerIdentity, Transaction
+from moldau.runtime import ErrorCode, KafkaError
+
+
+class Initialization(NamedTuple):
+    """An InitProducerId request for a transactional id. ``expected`` is the identity that the producer has
+    (KIP-360).
+    """
+
+    transactional_id: str
+    timeout_ms: int
+    expected: ProducerIdentity | None = None
+
+
+def check_initialization(found: Transaction, request: Initialization) -> None:
+    """Check that the producer may start over now or after an abort of its ongoing transaction.
+
+    Raises PRODUCER_FENCED and CONCURRENT_TRANSACTIONS (markers are being written).
+    """
+    expected = request.expected
+    if expected is not None and found.producer_epoch != NO_EPOCH and not found.gives_way_to(expected):
+        _check_expected(found, expected)
+    if found.state.is_prepared:
+        raise KafkaError(ErrorCode.concurrent_transactions)
+
+
+def next_identity(found: Transaction, request: Initialization) -> tuple[ProducerIdentity | None, int]:
+    """The producer's next id and epoch, and the epoch before the bump that the producer asked for, or -1.
+
+    A repetition gets the current identity again. The identity is ``None`` when the id has no further epoch
+    for clients. The producer then continues with a new id.
+    """
+    expected = request.expected
+    is_first = expected is None or expected == found.identity or found.producer_epoch == NO_EPOCH
+    if not is_first and found.producer_epoch < EPOCH_MAX:
+        return found.identity, found.last_producer_epoch
+    last_epoch = NO_EPOCH if expected is None else found.producer_epoch
+    if found.is_exhausted:
+        return None, last_epoch
+    return ProducerIdentity(found.producer_id, found.producer_epoch + 1), last_epoch
+
+
+def _check_expected(found: Transaction, expected: ProducerIdentity) -> None:
+    """Check a producer that sends its identity. The identity must be the current one, or the call must be a
+    repetition.
+
+    Raises PRODUCER_FENCED.
+    """
+    if expected == found.identity and not expected.is_for_fencing:
+        return
+    # The epoch was bumped, or the next producer id replaced this one, and the answer was lost.
+    repeats = (
+        expected.producer_id in (found.producer_id, found.previous_producer_id)
+        and expected.producer_epoch == found.last_producer_epoch != NO_EPOCH
+    )
+    # If a transaction has begun since then, the call is not a repetition.
+    if not repeats or found.state is TransactionPhase.ONGOING:
+        raise KafkaError(ErrorCode.producer_fenced)

@@ -1,0 +1,32 @@
+"""Finds where two logs diverge, by their leader epochs (KIP-595). Pure."""
+
+from typing import Protocol
+
+UNDEFINED = -1
+"""An unknown epoch or offset."""
+
+
+class EpochHistory(Protocol):
+    """The epochs of a log, with their start offsets."""
+
+    def epoch_for_offset(self, offset: int, /) -> int | None: ...
+
+    def end_offset_for(self, epoch: int, log_end_offset: int, /) -> tuple[int, int]:
+        """The largest known epoch not above ``epoch``, and its end offset; (-1, -1) when it is unknown."""
+        ...
+
+
+def diverging_epoch(
+    history: EpochHistory, log_end_offset: int, offset: int, last_fetched_epoch: int
+) -> tuple[int, int] | None:
+    """Compare a fetcher's log with this one (KIP-595). Returns ``None`` if it agrees up to ``offset``.
+
+    Otherwise returns the largest epoch here that is not above the fetcher's epoch, and its end offset; (-1,
+    -1) if there is none.
+    """
+    if last_fetched_epoch < 0:
+        return None
+    epoch, end_offset = history.end_offset_for(last_fetched_epoch, log_end_offset)
+    if epoch == last_fetched_epoch and end_offset >= offset:
+        return None
+    return epoch, end_offset

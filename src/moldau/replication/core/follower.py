@@ -1,0 +1,108 @@
+"""A replica that follows its partition's leader. It decides where it fetches, and where its log is truncated.
+Pure.
+"""
+
+from typing import ClassVar, NamedTuple
+
+from moldau.replication.core.divergence import UNDEFINED, EpochHistory
+from moldau.replication.core.policy import Durability, ReplicaPolicy
+from moldau.replication.core.role_names import IllegalMoveError, ReplicaRole
+
+
+class FetchPosition(NamedTuple):
+    """The position of a follower's next fetch."""
+
+    leader_id: int
+    leader_epoch: int
+    offset: int
+    last_fetched_epoch: int
+    """Epoch of the last record before the offset; -1 when there is none."""
+    log_start_offset: int = 0
+    """The start of the follower's own log."""
+
+
+class FollowerReplica:
+    """One term of this broker as a follower of one leader (in one leader epoch)."""
+
+    name: ClassVar = ReplicaRole.FOLLOWER
+
+    def __init__(self, leader_epoch: int, leader_id: int, high_watermark: int, policy: ReplicaPolicy) -> None:
+        self.leader_epoch = leader_epoch
+        self.leader_id = leader_id
+        self.high_watermark = high_watermark
+        """The leader's watermark at the last fetch, or the log's end if that is lower."""
+        self._policy = policy
+
+    def position(self, history: EpochHistory, log_end_offset: int) -> FetchPosition:
+        """The position of the next fetch. Its last fetched epoch is that of the last record, even if a
+        later epoch has begun.
+        """
+        epoch = history.epoch_for_offset(log_end_offset - 1) if log_end_offset else None
+        return FetchPosition(
+            self.leader_id, self.leader_epoch, log_end_offset, UNDEFINED if epoch is None else epoch
+        )
+
+    def truncation(
+        self, history: EpochHistory, log_end_offset: int, diverging_epoch: int, end_offset: int
+    ) -> int:
+        """The offset at which the log must be truncated, given the leader's largest epoch that is not above
+        the epoch of the last record here.
+
+        If this log does not have the leader's epoch either, it is truncated at the end of its own largest
+        epoch below the leader's epoch, and the next fetch starts there (KIP-279). Raises
+        :class:`IllegalMoveError` like :meth:`truncated`.
+        """
+        offset = self._agreed_offset(history, log_end_offset, diverging_epoch, end_offset)
+        if self._is_lost(offset):
+            raise IllegalMoveError(f"a cut to {offset}, below the watermark {self.high_watermark}")
+        return offset
+
+    def _agreed_offset(
+        self, history: EpochHistory, log_end_offset: int, diverging_epoch: int, end_offset: int
+    ) -> int:
+        if end_offset == UNDEFINED:
+            # The leader's epochs begin above this log's end. Only committed records are certain to agree.
+            return min(self.high_watermark, log_end_offset)
+        if diverging_epoch == UNDEFINED:
+            return min(end_offset, log_end_offset)
+        own_epoch, own_end = history.end_offset_for(diverging_epoch, log_end_offset)
+        if own_epoch == UNDEFINED:
+            return min(end_offset, log_end_offset)
+        if own_epoch != diverging_epoch:
+            return min(own_end, log_end_offset)
+        return min(own_end, end_offset, log_end_offset)
+
+    def truncated(self, log_end_offset: int) -> bool:
+        """Note a truncation of the log; return whether it removed records that this replica considered
+        committed.
+
+        With WRITTEN that can be legal (after an unclean election, or if a leader lost its last writes). With
+        policies that count only synced records it is illegal, and :class:`IllegalMoveError` is raised.
+        """
+        if log_end_offset >= self.high_watermark:
+            return False
+        if self._is_lost(log_end_offset):
+            raise IllegalMoveError(
+                f"the log was cut to {log_end_offset}, below the watermark {self.high_watermark}"
+            )
+        self.high_watermark = log_end_offset
+        return True
+
+    def _is_lost(self, offset: int) -> bool:
+        """Whether a truncation at ``offset`` removes records that must never be removed."""
+        return offset < self.high_watermark and self._policy.durability is Durability.FSYNCED
+
+    def appended(self, log_end_offset: int, leader_high_watermark: int) -> bool:
+        """Note that fetched records were appended; return whether the watermark moved."""
+        watermark = min(leader_high_watermark, log_end_offset)
+        if watermark <= self.high_watermark:
+            return False
+        self.high_watermark = watermark
+        return True
+
+    def acknowledged_offset(self, log_end_offset: int, synced_offset: int) -> int:
+        """The offset to acknowledge to the leader. This follower's copies below it count towards the
+        watermark."""
+        if self._policy.durability is Durability.FSYNCED:
+            return min(synced_offset, log_end_offset)
+        return log_end_offset

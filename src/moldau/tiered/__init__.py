@@ -1,2 +1,2 @@
-"""Tiered storage (KIP-405): old segments of a partition are in an object store, and clients' reads of them
-use that store."""
+"""Tiered storage (KIP-405): old segments of a partition are in an object store, and brokers read them from
+there for clients."""

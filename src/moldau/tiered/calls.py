@@ -23,7 +23,7 @@ class ListSegmentsCall(NamedTuple):
     topic: str
     partition_index: int
     skip: int = 0
-    """Number of segments to skip, counted from the first one in the order of start offsets."""
+    """Number of segments to skip. They are counted in the order of start offsets."""
     limit: int = 1000
 
 
@@ -35,14 +35,14 @@ class ListedSegments(NamedTuple):
 
 
 class TieredCalls(Protocol):
-    """A broker's remote tier, as tools use it. A call that fails as a whole raises ``KafkaError``.
+    """A broker's remote tier, as tools use it. If a call fails as a whole, it raises ``KafkaError``.
 
     UNSUPPORTED_VERSION means that the broker has no remote tier.
     """
 
     async def describe_topics(self, names: Collection[str] | None) -> list[TieredDescribedTopic]:
-        """Offsets and sizes of the two tiers, for partitions that the broker leads. ``None`` means all of
-        these partitions."""
+        """Offsets and sizes of both tiers, for partitions that the broker leads. ``None`` means all
+        partitions that the broker leads."""
         ...
 
     async def list_segments(self, call: ListSegmentsCall) -> ListedSegments: ...

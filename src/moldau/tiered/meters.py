@@ -12,7 +12,7 @@ __all__ = ["PartitionGauges", "TieredMeters"]
 
 @dataclass(slots=True)
 class PartitionGauges:
-    """The last values of a partition's tasks. The metrics show the sums over all partitions."""
+    """The last values of a partition's tasks. The metrics are the sums over all partitions."""
 
     copy_lag_bytes: int = 0
     copy_lag_segments: int = 0
@@ -47,13 +47,13 @@ _COUNTERS = (
 
 
 class TieredMeters:
-    """Counters by topic and of all topics. Gauges by topic and of all topics, summed over partitions."""
+    """Counters and gauges, by topic and for all topics. Gauges are summed over partitions."""
 
     def __init__(self, meters: Meters, has_topic: Callable[[str], bool] = lambda _: True) -> None:
         """``meters`` is any scope of the node's registry.
 
-        ``has_topic`` is false for a deleted topic, because work in progress must not create the topic's
-        series again.
+        ``has_topic`` is false for a deleted topic. Work in progress must not create the metrics of such a
+        topic again.
         """
         self._has_topic = has_topic
         self._topics = meters.scoped("kafka.server", "BrokerTopicMetrics")
@@ -72,8 +72,8 @@ class TieredMeters:
         )
         for name, read in _GAUGES.items():
             self._topics.gauge(name, lambda read=read: self._sum(read))  # type: ignore[misc]
-        # The errors are registered from the start, because a monitor must be able to read that there are
-        # none.
+        # The errors are registered from the start with the value 0. Otherwise a monitor could not see that
+        # there are no errors.
         for name in _COUNTERS:
             self._topics.counter(name)
         self._expired_fetches = meters.scoped("kafka.server", "DelayedRemoteFetchMetrics").counter(
@@ -139,9 +139,8 @@ class TieredMeters:
         self._manager.gauge("RemoteLogManagerExpirationTasksAvgIdlePercent", lambda: expiration.idle_share)
 
     def gauges(self, topic: str, partition: int) -> PartitionGauges:
-        """The gauges of a partition, created at the first call. They are not registered when the topic no
-        longer exists.
-        """
+        """The gauges of a partition. They are created at the first call. If the topic no longer exists, they
+        are not registered."""
         if not self._has_topic(topic):
             return PartitionGauges()
         by_partition = self._gauges.get(topic)

@@ -1,4 +1,4 @@
-"""The offset up to which a log is in the remote tier, by its own leader epochs."""
+"""Computes the offset up to which a log is in the remote tier, from the log's own leader epochs."""
 
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.tiered.metadata.lineage import LogLineage
@@ -11,7 +11,8 @@ __all__ = ["find_highest_copied"]
 def find_highest_copied(
     metadata: RemoteLogMetadataManager, partition: TopicIdPartition, log: PartitionLog
 ) -> int:
-    """The last offset up to which all records are in the remote tier or no longer local; -1 if there is none.
+    """The last offset up to which every record is in the remote tier, or no longer in the local log; -1 if
+    there is none.
 
     Two kinds of segments are ignored: segments that were deleted later, and segments that an old leader
     copied beyond an epoch's end. Local segments are deleted according to this value, so it must not be too

@@ -1,4 +1,5 @@
-"""The remote log manager: the tasks of each partition, their intervals, and the number of tasks at a time.
+"""The remote log manager: it runs the tasks of each partition at their intervals, and limits the number of
+concurrent tasks.
 
 A leader copies and cleans up, and a follower monitors. Each task runs in rounds, with
 ``remote.log.manager.task.interval.ms`` in between. After each failure the wait doubles, up to a limit, with
@@ -26,11 +27,11 @@ __all__ = ["RemoteLogManager", "RemoteLogManagerSettings"]
 logger = logging.getLogger(__name__)
 
 _GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
-"""The fractional parts of this number's multiples are spread evenly for any number of multiples."""
+"""The fractional parts of the multiples of this number are spread evenly, for any number of multiples."""
 
 
 class FollowerTask:
-    """The task of a partition while this broker follows it. :meth:`run` is one round."""
+    """The task of a partition that this broker follows. :meth:`run` runs one round."""
 
     def __init__(self, context: RemoteTaskContext, partition: TaskPartition) -> None:
         self._context = context
@@ -60,8 +61,8 @@ class RemoteLogManagerSettings:
     def first_wait_ms(self, number: int) -> float:
         """Time between the first round and the second round of the task with this number.
 
-        It is between half an interval and a whole interval, and differs for each task. Therefore tasks that
-        begin together do not stay synchronised.
+        It is between half an interval and a whole interval, and it differs for each task. Therefore tasks
+        that begin together do not stay synchronised.
         """
         return self.task_interval_ms * (1 - number * _GOLDEN_RATIO % 1 / 2)
 
@@ -95,7 +96,7 @@ class _Running:
 
 
 class RemoteLogManager:
-    """Runs the tasks of partitions. The part that hosts the partitions passes on this broker's role for each
+    """Runs the tasks of partitions. The code that hosts the partitions tells it this broker's role for each
     of them."""
 
     def __init__(self, context: RemoteTaskContext, settings: RemoteLogManagerSettings) -> None:
@@ -148,9 +149,8 @@ class RemoteLogManager:
         self.context.metadata.on_partition_leadership_changes([partition], [])
 
     def follow(self, partition: TopicIdPartition, replica: LocalReplica) -> None:
-        """Run the task of a partition whose replica this broker has and does not lead. Repeated calls are
-        allowed.
-        """
+        """Run the task of a partition that has a replica on this broker but another leader. Repeated calls
+        are allowed."""
         if self._is_closed:
             return
         self._begin(partition, replica, {"follow": (self._following, FollowerTask)})
@@ -217,7 +217,7 @@ class RemoteLogManager:
             except (RemoteStorageError, KafkaError) as error:
                 failures += 1
                 if isinstance(error, RemoteStorageError) and not error.transient:
-                    failures += 30  # Only an operator can help, so the longest wait begins at once.
+                    failures += 30  # Only an operator can help, so wait for the longest time.
                 log(error)
             except Exception:
                 failures += 1

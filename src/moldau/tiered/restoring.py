@@ -1,6 +1,5 @@
-"""Restoring from the remote tier: the start and epochs of a new leader's log, and the state of a
-follower's log.
-"""
+"""Restores state from the remote tier: the start and epochs of a new leader's log, and the state of a
+follower's log."""
 
 import logging
 from collections.abc import Sequence
@@ -24,12 +23,12 @@ logger = logging.getLogger(__name__)
 
 
 async def restore_start(context: RemoteTaskContext, partition: TopicIdPartition, log: PartitionLog) -> None:
-    """Restore a new leader's log. Called when the partition's metadata are loaded. Raises
-    ``RemoteStorageError``.
+    """Restore the start and the epochs of a new leader's log. Called when the partition's metadata are
+    loaded. Raises ``RemoteStorageError``.
 
-    Lost epochs are restored from the newest remote segment, which has the epochs of all earlier offsets. The
-    previous leader may have deleted segments without this replica's knowledge. Such segments are no part of
-    the log.
+    If epochs were lost, they are restored from the newest remote segment, which has the epochs of all earlier
+    offsets. The previous leader may have deleted segments, and this replica may not know about it. Such
+    segments do not belong to the log.
     """
     if log.log_start_offset >= log.local_log_start_offset:
         log.restore_epochs(())
@@ -57,8 +56,8 @@ async def _first_remote_offset(finished: Sequence[RemoteLogSegmentMetadata], log
     lineage, log_start = LogLineage(log.leader_epochs), log.log_start_offset
     first_offset: int | None = None
     async for segments in in_turns(finished):
-        # A segment may end with records of a leader that was replaced uncleanly. The segment is valid up to
-        # these records.
+        # A segment may end with records of a leader that was replaced by an unclean election. The segment is
+        # valid only up to these records.
         starts = [
             max(first, log_start)
             for segment in segments

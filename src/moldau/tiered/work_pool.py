@@ -1,4 +1,5 @@
-"""Limits on concurrent jobs, and on jobs in a turn of the event loop. Further jobs wait in order."""
+"""Limits the number of concurrent jobs, and the number of jobs in one turn of the event loop. Further jobs
+wait in order."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -9,7 +10,8 @@ __all__ = ["TurnLane", "WorkPool"]
 
 
 class WorkPool:
-    """Limit of concurrent jobs, like the size of Kafka's thread pools. ``size`` may change at any time."""
+    """Limit for concurrent jobs, similar to the size of Kafka's thread pools. ``size`` may change at any
+    time."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -56,11 +58,11 @@ class WorkPool:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                # The place was assigned at the moment at which the waiting job was cancelled.
+                # The place was assigned to the job at the same moment at which the job was cancelled.
                 self._running -= 1
                 self._wake()
             else:
-                # ``_wake`` may have removed the job between its cancellation and now.
+                # ``_wake`` may have removed the job between the cancellation and this line.
                 self._waiting.pop(future, None)
             raise
 
@@ -85,8 +87,8 @@ class TurnLane:
         """Number of jobs that continued in this turn."""
 
     async def turn(self) -> None:
-        """Continue at once if this is one of the first jobs in this turn of the event loop, otherwise in a
-        later turn."""
+        """Continue immediately if this is one of the first jobs in this turn of the event loop. Otherwise
+        continue in a later turn."""
         loop = asyncio.get_running_loop()
         if not self._went_on:
             loop.call_soon(self._begin_turn, loop)

@@ -1,8 +1,8 @@
 """Builds the segments of a unit. It reads ranges of WAL objects in parallel, copies their bytes to the
 segments, and finishes the segments.
 
-It depends on an object store, a storage manager and workers, and not on leaders, coordinators or engines. A
-broker and the tasks of an outside engine run the same code.
+It depends only on an object store, a storage manager and workers. Leaders, coordinators and engines are not
+needed, so a broker and the tasks of an outside engine run the same code.
 """
 
 import asyncio
@@ -40,13 +40,15 @@ class ScattersRanges(Protocol):
     """A store that can read a range directly into its destination, without a buffer in between."""
 
     async def scatter(self, key: str, offset: int, targets: Sequence[tuple[int, memoryview]]) -> None:
-        """Fill each view with the bytes at the view's distance from ``offset``. Raises ``StorageError``."""
+        """Fill each view with bytes. A view's distance from ``offset`` says where its bytes begin. Raises
+        ``StorageError``."""
         ...
 
 
 @runtime_checkable
 class CopiesAttempts(Protocol):
-    """A storage manager that stores several attempts to build the same segment in separate objects."""
+    """A storage manager that can store several attempts to build the same segment. Each attempt has separate
+    objects."""
 
     async def copy_attempt(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, attempt: str
@@ -77,11 +79,11 @@ async def build_and_copy(
     reads_in_flight: int = READS_IN_FLIGHT,
     reading: AbstractAsyncContextManager[object] | None = None,
 ) -> list[bytes | None]:
-    """Each segment is copied while the next segments are built. Returns the results of :func:`copy_segment`,
-    in order.
+    """Build and copy segments. Each segment is copied while the next segments are built. Returns the results
+    of :func:`copy_segment`, in order.
 
     Raises the errors of :func:`each_segment` and :func:`copy_segment`. After an error ``into`` is not read
-    any more, except by a store for an abandoned upload.
+    any more, with one exception: a store may still read it for an abandoned upload.
     """
     copies: list[asyncio.Task[bytes | None]] = []
     planned = iter(segments)
@@ -112,10 +114,10 @@ async def each_segment(
 ) -> AsyncGenerator[BuiltSegment, None]:
     """Yield the segments in order, each as soon as it is built, from the objects in ``storage``.
 
-    ``into`` is memory for building, if it has the :func:`memory_bytes` of these segments, because recycled
-    memory is much faster than new memory. The segments are in this memory, so it must not be reused before
-    they are copied. ``reading`` is a lock that is held while objects are read. With it, units that are built
-    in parallel read one after another.
+    ``into`` is memory for building. It is used if it has the :func:`memory_bytes` of these segments, because
+    reused memory is much faster than new memory. The segments are then in this memory, so it must not be
+    reused before they are copied. ``reading`` is a lock that is held while objects are read. With this lock,
+    units that are built in parallel read one after another.
 
     Raises ``StorageError`` and :class:`CorruptRecordError`. ``ObjectNotFoundError`` means that batches have
     left the WAL since the plan was made, so the segments must be planned again. :class:`CorruptRecordError`
@@ -151,8 +153,8 @@ def _put_markers(segment: PlannedSegment, buffer: memoryview) -> None:
 
 
 def memory_bytes(segments: Iterable[PlannedSegment]) -> int:
-    """Memory in bytes for building. Each segment begins on a page, because files are written faster from the
-    start of a page."""
+    """Number of bytes of memory for building. Each segment begins on a page, because files are written faster
+    from the start of a page."""
     return sum(_whole_pages(segment.size_bytes) for segment in segments)
 
 
@@ -178,8 +180,8 @@ async def _read(
             await scatter(wanted.object_key, wanted.start, targets)
             return
         view = await fetch_once(storage, wanted.object_key, wanted.start, wanted.size_bytes)
-        # A worker makes this copy, and not the event loop. The segment's memory pages may be new, and copying
-        # to new pages takes many times as long.
+        # A worker thread makes this copy. The event loop does not, because the segment's memory pages may be
+        # new, and copying to new pages takes many times as long.
         await workers.run(_lay_out, view, targets)
 
     await side_by_side(read, ranges, in_flight)
@@ -187,7 +189,7 @@ async def _read(
 
 def _lay_out(view: memoryview, targets: Sequence[tuple[int, memoryview]]) -> None:
     for start, target in targets:
-        # The copy is made in pieces, so that other threads can use the interpreter between two pieces.
+        # The copy is made in pieces. Other threads can use the interpreter between two pieces.
         for at in range(0, len(target), _PIECE_BYTES):
             piece = target[at : at + _PIECE_BYTES]
             piece[:] = view[start + at : start + at + len(piece)]
@@ -196,11 +198,12 @@ def _lay_out(view: memoryview, targets: Sequence[tuple[int, memoryview]]) -> Non
 async def copy_segment(
     segment: PlannedSegment, built: BuiltSegment, manager: RemoteStorageManager, attempt: str = ""
 ) -> bytes | None:
-    """Store a built segment; returns the storage manager's custom metadata.
+    """Store a built segment. Returns the custom metadata that the storage manager gave.
 
     ``attempt`` (letters, digits, ``-`` and ``_``, at most 40) distinguishes this copy from the copies of
     other tasks with the same plan. The custom metadata contain it. A storage manager that does not separate
-    attempts gets the segment under its own name. This is safe because its bytes do not depend on the builder.
+    attempts gets the segment under the segment's own name. This is safe because the bytes of a segment are
+    the same for every builder.
 
     Raises ``RemoteStorageError``.
     """

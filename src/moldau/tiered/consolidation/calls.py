@@ -31,11 +31,11 @@ __all__ = [
 
 LEASE_MAX_MS: Final = 24 * 3_600_000
 PLANNED_PARSED_BYTES: Final = 16 * 1024 * 1024
-"""Maximum memory of a parsed request about planned segments: 34,000 copies, or 60,000 partitions."""
+"""Maximum memory of a parsed request about planned segments. This is enough for 34,000 copies, or 60,000
+partitions."""
 PLAN_MAX_BYTES: Final = 16 * 1024**3
-"""Maximum size of a plan in one answer. With small batches, the plan's coordinates have about a thousandth
-of this size.
-"""
+"""Maximum size of a plan in one response, in bytes of segments. With small batches, the coordinates in the
+plan need about a thousandth of this size."""
 
 
 class PlanCall(NamedTuple):
@@ -50,32 +50,32 @@ class PlanCall(NamedTuple):
 
 
 class PlacedPlan(NamedTuple):
-    """A plan, and the location of its leader's remote segments."""
+    """A plan, and the location of the remote segments that its leader uses."""
 
     plan: Plan
     place: RemotePlace
 
 
 class PublishCall(NamedTuple):
-    """Publish copies of planned segments."""
+    """Request to publish copies of planned segments."""
 
     lease_id: UUID
     copies: Sequence[BuiltCopy]
 
 
 class LeaseCall(NamedTuple):
-    """Renew a lease, or release it."""
+    """Request to renew a lease, or to release it."""
 
     lease_id: UUID
     lease_ms: int = 600_000
-    """The duration of the lease from now on, in ms; 0 releases the lease."""
+    """The remaining duration of the lease, in ms from now; 0 releases the lease."""
     partitions: Collection[TopicIdPartition] | None = None
     """If the duration is 0 ms, only these partitions are released; ``None`` releases all partitions."""
 
 
 class ConsolidationCalls(Protocol):
-    """A leader, in the form that engines use. A call that fails as a whole raises ``KafkaError``. Every call
-    may be repeated.
+    """A leader, in the form that engines use. If a call fails as a whole, it raises ``KafkaError``. Every
+    call may be repeated.
 
     UNSUPPORTED_VERSION means that diskless topics have no remote tier on that broker.
     """
@@ -83,7 +83,7 @@ class ConsolidationCalls(Protocol):
     async def plan(self, call: PlanCall) -> PlacedPlan: ...
 
     async def publish(self, call: PublishCall) -> list[PublishedSegment]:
-        """The outcomes of publishing, in the order of the copies."""
+        """The result of publishing for each copy, in the order of the copies."""
         ...
 
     async def lease(self, call: LeaseCall) -> int | None:

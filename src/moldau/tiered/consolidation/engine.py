@@ -1,7 +1,7 @@
 """Consolidation by the broker itself, when no outside engine does it.
 
-Each round makes a plan, builds one unit after another in memory, copies the segments and publishes them. A
-failed unit is abandoned, and planned again in a later round.
+In each round the engine makes a plan. It builds one unit after another in memory, copies the segments, and
+publishes them. A failed unit is abandoned, and planned again in a later round.
 """
 
 import asyncio
@@ -37,19 +37,19 @@ ENGINE_NAME: Final = "broker"
 DEFAULT_UNIT_BYTES: Final = 64 * 1024**2
 _PUBLISH_TRIES: Final = 3
 _UNITS_AT_A_TIME: Final = 3
-"""Number of units in progress. One unit is read and built, one unit is copied, and one unit is published."""
+"""Number of units in progress: one unit is read and built, one is copied, and one is published."""
 _UNITS_IN_MEMORY: Final = 2
 _PLANS_A_ROUND: Final = 64
-"""After this number of plans, all partitions get their upkeep before the next plan, even if there is more to
+"""After this number of plans, all partitions are reconciled before the next plan, even if there is more to
 build."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Limits, in bytes and milliseconds."""
+    """Limits of the engine, in bytes and milliseconds."""
 
     unit_bytes: int = DEFAULT_UNIT_BYTES
-    """Bytes of a unit in memory; two units are in memory at a time."""
+    """Bytes of a unit in memory. Two units are in memory at a time."""
     plan_bytes: int = 512 * 1024**2
     """Bytes of segments in a plan."""
     lease_ms: int = 600_000
@@ -58,8 +58,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteCopies:
-    """The destination of all copies to remote storage, with the rate limit and the meters that all copies
-    share."""
+    """The destination of all copies to remote storage. All copies share its rate limit and its meters."""
 
     storage: RemoteStorageManager
     quota: ByteRateQuota
@@ -68,7 +67,7 @@ class RemoteCopies:
 
 
 class BrokerEngine:
-    """Drives the leader's plans; :meth:`run_once` is called on an interval."""
+    """Carries out the plans of this broker as a leader; :meth:`run_once` is called at an interval."""
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class BrokerEngine:
         settings: EngineSettings | None = None,
         is_enabled: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``is_enabled`` is false when an outside engine builds. The upkeep is done in any case."""
+        """``is_enabled`` is false when an outside engine builds. Partitions are reconciled in any case."""
         self._leader = leader
         self._wal_storage = wal_storage
         self._storage = copies.storage
@@ -115,14 +114,14 @@ class BrokerEngine:
                     break
                 done = await self._carry_out_a_plan()
                 if not done:
-                    break  # Nothing to do, or an error. Do not try again immediately.
+                    break  # There was nothing to do, or an error occurred. Do not try again immediately.
                 total += done
         finally:
             self._memory.clear()
         return total
 
     async def _carry_out_a_plan(self) -> int:
-        """Make a plan and build all of it. Returns the number of published bytes."""
+        """Make a plan and build all of its segments. Returns the number of published bytes."""
         settings = self.settings
         plan = await self._leader.plan(ENGINE_NAME, max_bytes=settings.plan_bytes, lease_ms=settings.lease_ms)
         if not plan.work:
@@ -151,7 +150,7 @@ class BrokerEngine:
     async def _build(self, task: "_Task", segments: Sequence[PlannedSegment]) -> list[BuiltCopy]:
         """Build and copy everything that can be built.
 
-        An error that is not caused by the store or by the data is a bug, which usually concerns a single
+        An error that is not caused by the store or by the data is a bug. Such a bug usually concerns a single
         batch. The unit's partitions are then built one by one, so that only the partition with this batch is
         left out.
         """
@@ -169,7 +168,7 @@ class BrokerEngine:
         return copies
 
     def _given_up(self, task: "_Task", segments: Sequence[PlannedSegment]) -> None:
-        """Give up these segments; they are planned again later."""
+        """Abandon these segments. They are planned again later."""
         self._failures.value += 1
         task.given_up.update(one.partition for one in segments)
         for segment in segments:
@@ -207,7 +206,7 @@ class BrokerEngine:
         ]
 
     async def _keep_quota(self, task: "_Task", size_bytes: int) -> None:
-        """Wait until this amount may be copied. During the wait the lease is renewed."""
+        """Wait until this number of bytes may be copied. The lease is renewed during the wait."""
         loop = asyncio.get_running_loop()
         while (wait_s := self._quota.throttle_s(loop.time())) > 0:
             self._leader.renew(task.lease_id, self.settings.lease_ms)
@@ -215,14 +214,15 @@ class BrokerEngine:
         self._quota.record(size_bytes, loop.time())
 
     def _take_memory(self, size_bytes: int) -> memoryview:
-        """Use memory of earlier units, or new memory. Fresh pages cost more time than the copy."""
+        """Use memory of earlier units, or new memory. Writing to new memory pages takes longer than the copy
+        itself."""
         if self._memory and len(self._memory[-1]) >= size_bytes:
             return self._memory.pop()
-        # Units that are nearly full have similar sizes. The memory is made large enough for the next such
-        # unit, too.
+        # Units that are nearly full have similar sizes. The memory is therefore made large enough for the
+        # next such unit, too.
         is_nearly_full = self.settings.unit_bytes < 2 * size_bytes
         wanted_bytes = max(size_bytes, self.settings.unit_bytes if is_nearly_full else 0)
-        # The memory is not a bytearray. A bytearray would be filled with zeros here while the event loop
+        # The memory is not a bytearray, because creating a bytearray fills it with zeros while the event loop
         # waits.
         return memoryview(mmap.mmap(-1, wanted_bytes))
 
@@ -248,7 +248,7 @@ class BrokerEngine:
             if not left:
                 break
         for copy in left:
-            # The next round finds the recorded segment that was not pruned, and completes it.
+            # The next round finds the segment that is recorded but was not pruned, and completes the prune.
             self._failures.value += 1
             task.given_up.add(copy.partition)
             logger.warning("%s is not published now", copy.partition)
@@ -262,7 +262,7 @@ class _Task:
     epochs: Mapping[UUID, int]
     units: Iterator[Unit]
     given_up: set[TopicIdPartition] = field(default_factory=set)
-    """Partitions with a failed segment. Their later segments cannot be published."""
+    """Partitions that have a failed segment. Their later segments cannot be published."""
     done_bytes: int = 0
 
 

@@ -1,9 +1,10 @@
 """The leader's side of consolidation: plans segments, assigns them to engines, publishes the built segments.
 
-An engine builds segments. The engine is this broker itself (:mod:`moldau.tiered.consolidation.engine`) or an
-outside engine that calls by RPC. The engine gets a plan with a lease, reports each finished copy, and renews
-the lease while it works. At the end it releases the remaining partitions. Segments of a partition are
-published in the order of their offsets. A segment that is copied early waits for the segments before it.
+An engine builds segments. The engine is this broker itself (:mod:`moldau.tiered.consolidation.engine`), or an
+outside engine that sends requests. The engine gets a plan with a lease, reports each finished copy, and
+renews the lease while it works. At the end it releases the partitions that it did not finish. Segments of a
+partition are published in the order of their offsets. If a segment is copied early, it is published after the
+segments before it.
 """
 
 import asyncio
@@ -39,14 +40,15 @@ logger = logging.getLogger(__name__)
 _State: Final = RemoteLogSegmentState
 _BATCHES_A_PAGE: Final = 1_000
 _SEGMENTS_A_PLAN: Final = 8
-"""Maximum number of a partition's segments in a plan. When an engine crashes, this work is lost."""
+"""Maximum number of a partition's segments in a plan. When an engine crashes, the work on these segments is
+lost."""
 _WRITES_MAX: Final = 3
 _FRESH_MS: Final = 1_000
 _AT_A_TIME: Final = 16
-"""Number of partitions that are planned or published in parallel. Their writes are synced together."""
+"""Number of partitions that are planned or published in parallel. One sync makes all their writes durable."""
 
 REFUSALS: Final = frozenset({ErrorCode.fenced_leader_epoch, ErrorCode.invalid_update_version})
-"""Errors that mean that the reported copy is not needed."""
+"""Errors which say that the reported copy is not needed."""
 
 
 class PlannedWork(NamedTuple):
@@ -57,7 +59,7 @@ class PlannedWork(NamedTuple):
 
 
 class HeldPlan(NamedTuple):
-    """Partitions that are left out of a plan because another engine has a lease for them."""
+    """Partitions that are not in a plan because another engine has a lease for them."""
 
     engine: str
     until_ms: int
@@ -67,7 +69,7 @@ class HeldPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Segments for an engine to build, and the time by which the engine must report."""
+    """Segments that an engine must build, and the time by which it must report."""
 
     lease_id: UUID
     until_ms: int
@@ -83,16 +85,17 @@ class BuiltCopy(NamedTuple):
     epoch: int
     """Epoch of the leader that planned the segment."""
     custom_metadata: bytes | None
-    """Custom metadata of the storage manager. They contain the attempt whose objects form the segment."""
+    """Custom metadata of the storage manager. They contain the name of the attempt whose objects form the
+    segment."""
 
 
 class PublishedSegment(NamedTuple):
-    """The outcome of publishing a copy.
+    """The result of publishing a copy.
 
-    NONE means that the copy is published, now or before, or will be published after the copies before it
-    (``is_waiting``). FENCED_LEADER_EPOCH means that a former leader planned it. INVALID_UPDATE_VERSION means
-    that the plan has expired, or that the custom metadata are too large. After the last two errors the copy's
-    objects are not needed. After any other error the report may be repeated.
+    NONE means that the copy is published, now or before. It also means that the copy will be published after
+    the copies before it (``is_waiting``). FENCED_LEADER_EPOCH means that a former leader planned the copy.
+    INVALID_UPDATE_VERSION means that the plan has expired, or that the custom metadata are too large. After
+    the last two errors the copy's objects are not needed. After any other error the report may be repeated.
     """
 
     segment_id: UUID
@@ -103,15 +106,15 @@ class PublishedSegment(NamedTuple):
 
 @dataclass(slots=True)
 class _Budget:
-    """The remaining size of a plan. Partitions add their segments one after another, and each partition uses
-    the size that is left."""
+    """The remaining size of a plan. Partitions add their segments one after another. Each of them may use the
+    size that the earlier partitions did not use."""
 
     left_bytes: int
     gathering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class ConsolidationLeader:
-    """The leader's side for all diskless partitions that this broker leads."""
+    """Plans and publishes for all diskless partitions that this broker leads."""
 
     def __init__(
         self,
@@ -124,7 +127,7 @@ class ConsolidationLeader:
         custom_metadata_max_bytes: int = 128,
         unexpected: UnexpectedErrors | None = None,
     ) -> None:
-        """``led`` returns the partitions that this broker leads now."""
+        """``led`` returns the diskless partitions that this broker leads now."""
         self.custom_metadata_max_bytes = custom_metadata_max_bytes
         self._unexpected = unexpected or UnexpectedErrors()
         self._reconciler = reconciler
@@ -157,7 +160,7 @@ class ConsolidationLeader:
                 await self._reconciler.delete_unneeded(status.needless)
 
     async def _reconcile(self, led: LedPartition) -> ConsolidationStatus | None:
-        """Reconcile a partition; returns ``None`` when that is not possible now."""
+        """Reconcile a partition. Returns ``None`` when the partition cannot be reconciled now."""
         partition = led.partition
         for late in self._plans.expire(self._clock.now_ms()):
             logger.warning("%s gave no sign: its plan of %s lapses", late.lease.engine, late.partition)
@@ -170,7 +173,7 @@ class ConsolidationLeader:
             logger.info("%s is not put in order now: %s", partition, error)
             return None
         except Exception as error:
-            # The other partitions must be reconciled in spite of this error.
+            # The other partitions must be reconciled although this one has failed.
             self._unexpected.report("putting a partition's segments in order", error)
             return None
         self._note(led, status)
@@ -182,13 +185,13 @@ class ConsolidationLeader:
         return status
 
     def _just_seen(self, led: LedPartition) -> ConsolidationStatus | None:
-        """The recent result of :meth:`reconcile_all`, if it fenced with the same epoch."""
+        """The latest result of :meth:`reconcile_all`, if that call fenced with the same epoch."""
         epoch, seen_ms, status = self._fresh.pop(led.partition, (-1, 0, None))
         is_fresh = epoch == led.epoch and 0 <= self._clock.now_ms() - seen_ms < _FRESH_MS
         return status if is_fresh else None
 
     async def _is_due(self, led: LedPartition, status: ConsolidationStatus) -> bool:
-        """Whether a segment may be due, by size or by the age of the oldest batch."""
+        """Whether a segment may be due, by the size or the age of the batches in the WAL."""
         if not 0 <= status.wal_size_bytes < led.rules.segment_bytes:
             return True
         topic_id, _, index = led.partition
@@ -221,12 +224,12 @@ class ConsolidationLeader:
     async def plan(
         self, engine: str, *, max_bytes: int, lease_ms: int, topics: Collection[str] | None = None
     ) -> Plan:
-        """Plan the next segments of partitions without a plan in progress, about ``max_bytes``; possibly no
-        segment.
+        """Plan the next segments of partitions without a plan in progress, about ``max_bytes`` in total. The
+        plan may be empty.
 
-        The segments are recorded as COPY_SEGMENT_STARTED. Segments that an engine does not report or renew
-        within ``lease_ms`` are planned again. ``topics`` limits the plan to these topics. Partitions are left
-        out when their coordinator or their metadata do not answer.
+        The segments are recorded as COPY_SEGMENT_STARTED. If an engine does not report a segment or renew its
+        lease within ``lease_ms``, the segment is planned again. ``topics`` limits the plan to these topics.
+        Partitions are left out when their coordinator or their metadata are not available.
         """
         self._forget_others()
         led = [
@@ -250,7 +253,8 @@ class ConsolidationLeader:
         try:
             found = await side_by_side(plan_one, led[start:] + led[:start], _AT_A_TIME)
         except BaseException:
-            # No engine received the plan, so its partitions must not wait until the lease ends.
+            # No engine received the plan. Without this release, its partitions would wait until the lease
+            # ends.
             self._plans.give_up(lease.id)
             self._plans.end(lease)
             raise
@@ -272,8 +276,8 @@ class ConsolidationLeader:
             if not await self._is_due(led, status):
                 return ()
             if not status.is_fenced:
-                # After the fence, no older leader can know a segment that begins now. Therefore no older
-                # leader can treat it as abandoned.
+                # No older leader can see a segment that begins after the fence. Therefore no older leader can
+                # treat the segment as abandoned.
                 status = self._note(led, ConsolidationStatus.of(await self._reconciler.fence(led)))
             async with budget.gathering:
                 if budget.left_bytes <= 0:
@@ -282,7 +286,7 @@ class ConsolidationLeader:
                 budget.left_bytes -= sum(one.size_bytes for one in gathered)
             return await self._begin(led, lease, status, gathered)
         except (KafkaError, RemoteStorageError, ValueError, OSError) as error:
-            # No engine builds the recorded segments now, so the next round deletes them.
+            # No engine builds these recorded segments now, so the next round deletes them.
             logger.info("%s is not planned now: %s", led.partition, error)
             return ()
         except Exception as error:
@@ -290,7 +294,7 @@ class ConsolidationLeader:
             return ()
 
     async def _gather(self, led: LedPartition, offset: int, max_bytes: int) -> list[GatheredSegment]:
-        """Segments that the partition's WAL yields from ``offset`` on."""
+        """The segments that can be formed from the partition's WAL, from ``offset`` on."""
         topic_id, _, index = led.partition
         gathering = SegmentGathering(led.rules)
         gathered: list[GatheredSegment] = []
@@ -304,7 +308,7 @@ class ConsolidationLeader:
             (found,) = await self._wal.find_batches(call)
             if found.error is not ErrorCode.none:
                 raise KafkaError(found.error, found.message)
-            # Batches whose transaction may still be aborted stay in the WAL, because their segment's index
+            # Batches of transactions that may still be aborted stay in the WAL, because their segment's index
             # must contain the abort.
             end = found.high_watermark if found.last_stable_offset < 0 else found.last_stable_offset
             batches = [batch for batch in found.batches if batch.last_offset < end]
@@ -358,7 +362,8 @@ class ConsolidationLeader:
         return until_ms if self._plans.renew(lease_id, until_ms) else None
 
     async def give_up(self, lease_id: UUID, partitions: Collection[TopicIdPartition] | None = None) -> None:
-        """Abandon an engine's plan, or some partitions of the plan, so that other engines can build them."""
+        """Abandon the plan of an engine, or some partitions of it, so that other engines can build these
+        partitions."""
         ended = self._plans.give_up(lease_id, partitions)
         for plan in ended:
             one = self._led().get(plan.partition)
@@ -402,7 +407,7 @@ class ConsolidationLeader:
         return answers
 
     def _record_copy(self, led: LedPartition | None, lease_id: UUID, copy: BuiltCopy) -> PublishedSegment:
-        """Record a copy. It waits to be published, unless it is refused or was published before."""
+        """Record a copy. The copy waits to be published, unless it is refused or was published before."""
         id = copy.segment_id
         if led is None or copy.epoch != led.epoch:
             message = "another leader planned it" if led else "this broker does not lead the partition"
@@ -433,7 +438,8 @@ class ConsolidationLeader:
         return PublishedSegment(id, ErrorCode.invalid_update_version, "its plan has lapsed")
 
     async def _publish_ready(self, led: LedPartition, plan: OpenPlan) -> tuple[ErrorCode, str | None] | None:
-        """Publish the copied segments at the beginning of the plan. Returns the error, if any."""
+        """Publish the segments at the beginning of the plan that are already copied. Returns the error, if
+        any."""
         try:
             while plan.segments and plan.segments[0].is_copied:
                 await self._publish_one(led, plan, plan.segments[0])

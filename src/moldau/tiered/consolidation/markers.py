@@ -1,6 +1,5 @@
-"""Transaction markers in plans. A run that is a marker refers to no object; its key contains the marker.
-Pure.
-"""
+"""Transaction markers in plans. If a run is a marker, it refers to no object, and its key contains the
+marker. Pure."""
 
 from typing import Final
 
@@ -8,11 +7,11 @@ from moldau.coordinators.diskless.calls import TransactionEnd
 from moldau.records.control import build_end_transaction_marker
 
 _PREFIX: Final = "~marker:"
-"""The prefix of a marker's key. No object's key begins with it."""
+"""The prefix of a marker's key. Keys of objects never begin with this prefix."""
 
 
 def key_of_marker(end: TransactionEnd, timestamp_ms: int) -> str:
-    """The text that a plan contains for a marker, instead of an object's key."""
+    """The text that a plan contains for a marker. Other runs have an object's key there."""
     producer_id, producer_epoch, coordinator_epoch, committed = end
     return f"{_PREFIX}{producer_id}:{producer_epoch}:{coordinator_epoch}:{int(committed)}:{timestamp_ms}"
 

@@ -13,9 +13,8 @@ __all__ = ["Lease", "OpenPlan", "OpenPlans", "OpenSegment"]
 
 @dataclass(slots=True)
 class Lease:
-    """The time for which an engine has plans. Without a lease, or after its end, other engines may plan
-    the same segments.
-    """
+    """The time until which an engine may carry out its plans. Without a lease, or after its end, other
+    engines may plan the same segments."""
 
     id: UUID
     engine: str
@@ -59,7 +58,7 @@ class OpenPlans:
         return iter(list(self._plans.values()))
 
     def of(self, partition: TopicIdPartition) -> OpenPlan | None:
-        """The partition's plan, of any engine."""
+        """The partition's plan. Any engine may have this plan."""
         return self._plans.get(partition)
 
     def own(self, partition: TopicIdPartition) -> set[UUID]:
@@ -85,26 +84,27 @@ class OpenPlans:
         return True
 
     def add(self, plan: OpenPlan) -> None:
-        """Begin a plan of a partition that has no plan."""
+        """Begin a plan for a partition that has no plan yet."""
         assert plan.partition not in self._plans
         self._plans[plan.partition] = plan
 
     def held(self, own: Lease, of_interest: Callable[[TopicIdPartition], bool]) -> list[tuple[Lease, int]]:
-        """The leases of other engines, each with the number of relevant partitions in its plans."""
+        """The leases of other engines. Each lease has the number of those partitions in its plans that matter
+        here."""
         plans = [plan for plan in self if plan.lease is not own and of_interest(plan.partition)]
         counts = Counter(plan.lease.id for plan in plans)
         leases = {plan.lease.id: plan.lease for plan in plans}
         return [(leases[id], count) for id, count in counts.items()]
 
     def drop(self, plan: OpenPlan) -> None:
-        """Remove a plan that is done or abandoned. A lease without plans ends."""
+        """Remove a plan that is finished or abandoned. A lease without plans ends."""
         if self._plans.get(plan.partition) is plan:
             del self._plans[plan.partition]
         if not any(one.lease is plan.lease for one in self._plans.values()):
             self._leases.pop(plan.lease.id, None)
 
     def give_up(self, id: UUID, partitions: Iterable[TopicIdPartition] | None = None) -> list[OpenPlan]:
-        """End the plans of a lease, or those of some partitions. Returns the plans."""
+        """End all plans of a lease, or only the plans of some partitions. Returns the plans that ended."""
         wanted = None if partitions is None else set(partitions)
         ended = [
             plan for plan in self if plan.lease.id == id and (wanted is None or plan.partition in wanted)
@@ -114,7 +114,7 @@ class OpenPlans:
         return ended
 
     def expire(self, now_ms: int) -> list[OpenPlan]:
-        """End the plans of expired leases. Returns the plans."""
+        """End the plans of expired leases. Returns the plans that ended."""
         ended = [plan for plan in self if plan.lease.until_ms < now_ms]
         for plan in ended:
             self.drop(plan)

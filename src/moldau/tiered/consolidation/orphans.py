@@ -39,7 +39,8 @@ _DELETED_AT_A_TIME: Final = 500
 
 
 class SegmentOrphanScan:
-    """A limited pass over the objects at a time. The next pass continues after the last checked object."""
+    """Scans for orphans. Each pass checks a limited number of objects. The next pass continues after the last
+    checked object."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class SegmentOrphanScan:
             try:
                 deleted += await self._check_keys(led, keys)
             except (KafkaError, RemoteStorageError, IllegalTransitionError, StorageError, OSError) as error:
-                # The topic of this object may just have been deleted.
+                # Perhaps the topic of this object was just deleted.
                 logger.info("objects of %s cannot be judged now: %s", partition, error)
         return deleted
 

@@ -1,7 +1,7 @@
 """Selects the batches of a partition's next segments, and the segments that are built together. Pure.
 
-The plan of a segment contains the positions of its bytes and not the bytes, so that the plan can be sent to
-the builder.
+The plan of a segment contains the positions of its bytes but not the bytes themselves. The plan is therefore
+small enough to be sent to the builder.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,13 +35,14 @@ __all__ = [
 
 DEFAULT_UNIT_BYTES: Final = 256 * 1024**2
 DEFAULT_GAP_BYTES: Final = 8 * 1024**2
-"""The usual size of an object. Another request costs more than unneeded bytes up to this size."""
+"""Two ranges are read by one request if at most this number of unneeded bytes is between them, because
+another request costs more. The number is the usual size of an object."""
 
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 class PlannedRun(NamedTuple):
-    """Adjacent batches of a partition in a WAL object, contiguous in offsets."""
+    """Batches of a partition that are adjacent in a WAL object and have contiguous offsets."""
 
     object_key: str
     byte_offset: int
@@ -49,7 +50,7 @@ class PlannedRun(NamedTuple):
     base_offset: int
     last_offset: int
     append_time_ms: int = NO_TIMESTAMP
-    """The timestamp of all their records when the topic uses LogAppendTime; otherwise -1."""
+    """The timestamp of all their records if the topic uses LogAppendTime; otherwise -1."""
 
     @property
     def as_batches(self) -> BatchRun:
@@ -59,12 +60,12 @@ class PlannedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRules:
-    """The conditions under which a partition's batches in the WAL form a segment."""
+    """The conditions under which batches of a partition become a segment."""
 
     segment_bytes: int = 64 * 1024**2
     """The size at which a segment is complete. A segment is larger only if a single batch is larger."""
     max_age_ms: int = 3_600_000
-    """The age of the oldest batch at which a segment of any size is complete."""
+    """When the oldest batch has this age, the batches become a segment, even a small one."""
 
 
 class GatheredSegment(NamedTuple):
@@ -80,7 +81,7 @@ class GatheredSegment(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        """Base offset of the first batch. The WAL may begin in the middle of this batch."""
+        """Base offset of the first batch. The start of the WAL may be in the middle of this batch."""
         return self.runs[0].base_offset
 
     @property
@@ -108,7 +109,7 @@ class SegmentGathering:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the batches that do not form a complete segment yet."""
+        """Size of the batches that are not yet enough for a complete segment."""
         return self._size_bytes
 
     def add(
@@ -119,7 +120,7 @@ class SegmentGathering:
 
         ``aborted`` are the aborted transactions with an offset in the batches. A segment contains a whole
         aborted transaction or no part of it, because only the segment's own index contains the abort. Such a
-        segment may be larger than the rules say.
+        segment may be larger than the configured size.
         """
         self._aborted = [(each.first_offset, each.last_offset) for each in aborted]
         complete: list[GatheredSegment] = []
@@ -160,7 +161,7 @@ class SegmentGathering:
         return any(first < offset <= last for first, last in self._aborted)
 
     def rest(self, now_ms: int) -> GatheredSegment | None:
-        """The remaining batches as a segment, if they are old enough and if the segment's end does not split
+        """The remaining batches as a segment. They must be old enough, and the segment's end must not split
         an aborted transaction."""
         if self._open is None or now_ms - self._oldest_commit_ms < self._rules.max_age_ms:
             return None
@@ -225,7 +226,7 @@ class PlannedSegment:
     """A segment to be built and copied: the builder's input, and the identity of its plan."""
 
     metadata: RemoteLogSegmentMetadata
-    """The metadata in COPY_SEGMENT_STARTED. The storage manager gets them with the copy."""
+    """The metadata in COPY_SEGMENT_STARTED. The storage manager gets these metadata with the copy."""
     runs: tuple[PlannedRun, ...]
     index_interval_bytes: int = 4096
     """The topic's ``index.interval.bytes``."""
@@ -243,7 +244,7 @@ class PlannedSegment:
         index_interval_bytes: int = 4096,
         generations: LogGenerations = FIRST_GENERATION,
     ) -> "PlannedSegment":
-        """``segment_id`` must be new. No other plan may have used it."""
+        """``segment_id`` must be new: no other plan may have used the same id."""
         metadata = RemoteLogSegmentMetadata(
             RemoteLogSegmentId.of(partition, segment_id),
             start_offset=gathered.base_offset,
@@ -289,18 +290,18 @@ class Unit:
 
     @property
     def size_bytes(self) -> int:
-        """Size of all segments of the unit, which is the memory needed to build it."""
+        """Size of all segments of the unit. Building the unit needs this amount of memory."""
         return sum(segment.size_bytes for segment in self.segments)
 
 
 def lay_out_units(segments: Iterable[PlannedSegment], max_bytes: int = DEFAULT_UNIT_BYTES) -> list[Unit]:
     """Group segments into units of at most ``max_bytes`` (or a single segment), in the order of building.
 
-    WAL objects contain partitions in the order of (topic id, index). A unit therefore consists of neighbours
-    in that order whose segments begin at about the same time: the first segment of each partition, then the
-    second segment of each partition, and so on. The leaders and coordinators of the partitions do not matter.
-    The segments of a partition keep the order of their offsets, and earlier units contain the earlier
-    segments.
+    In WAL objects, partitions are sorted by (topic id, index). A unit therefore consists of neighbours in
+    this order. Their segments begin at about the same time: the first segment of each partition, then the
+    second segment of each partition, and so on. It does not matter which brokers lead and coordinate the
+    partitions. The segments of a partition keep the order of their offsets, and earlier units contain the
+    earlier segments.
     """
     by_partition: dict[tuple[int, int], list[PlannedSegment]] = {}
     for segment in segments:
@@ -327,7 +328,7 @@ def lay_out_units(segments: Iterable[PlannedSegment], max_bytes: int = DEFAULT_U
 
 
 class Piece(NamedTuple):
-    """A run within a requested range, with its destination."""
+    """A run within a requested range, and the place to which its bytes are copied."""
 
     segment: int
     """Number of the segment in its unit."""
@@ -351,10 +352,11 @@ class PlannedRange:
 def plan_ranges(
     segments: Sequence[PlannedSegment], max_gap_bytes: int = DEFAULT_GAP_BYTES
 ) -> list[PlannedRange]:
-    """The requests that read all runs of ``segments`` except markers, in the order in which their objects are
-    first needed.
+    """The requests that read all runs of ``segments`` except markers. They are in the order in which their
+    objects are first needed.
 
-    There is one request for each object, unless more than ``max_gap_bytes`` lie between two runs.
+    There is one request for each object, unless more than ``max_gap_bytes`` lie between two runs of the
+    object.
     """
     by_object: dict[str, list[tuple[int, Piece]]] = {}
     for number, segment in enumerate(segments):

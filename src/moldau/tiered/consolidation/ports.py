@@ -36,7 +36,8 @@ class LedPartition:
 
     partition: TopicIdPartition
     epoch: int
-    """Leader epoch in the cluster's metadata. It fences the plans of older leaders."""
+    """Leader epoch in the cluster's metadata. The coordinator uses it to refuse the plans of older leaders.
+    """
     rules: SegmentRules = field(default_factory=SegmentRules)
     retention: Retention = field(default_factory=Retention)
     index_interval_bytes: int = 4096

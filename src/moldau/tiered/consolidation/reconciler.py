@@ -1,4 +1,5 @@
-"""The state of a diskless partition's consolidation, and the reconciliation of its recorded segments."""
+"""The state of a diskless partition's consolidation. This module compares the recorded segments with it and
+completes interrupted work."""
 
 import asyncio
 import logging
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 _State: Final = RemoteLogSegmentState
 _STEPS_MAX: Final = 1_000
 NO_EPOCH: Final = -1
-"""An epoch that is older than every leader's epoch, so it fences no leader."""
+"""An epoch that is lower than every leader's epoch, so it fences no leader."""
 
 _APPLIED_TIMEOUT_S: Final = 30.0
 
@@ -55,7 +56,7 @@ class ConsolidationStatus:
     is_fenced: bool = True
     """False if there was nothing to reconcile, so that only the coordinator's state was read."""
     needless: Sequence[RemoteLogSegmentMetadata] = ()
-    """Segments to be deleted. The next round may find more."""
+    """Segments that must be deleted. The next round may find more segments."""
 
     @staticmethod
     def of(
@@ -64,7 +65,7 @@ class ConsolidationStatus:
         *,
         is_fenced: bool = True,
     ) -> "ConsolidationStatus":
-        """The status that follows from a coordinator's answer."""
+        """The status that follows from the response of a coordinator."""
         return ConsolidationStatus(
             here.log_start_offset,
             here.wal_start_offset,
@@ -95,7 +96,7 @@ class SegmentEvents:
 
 
 class SegmentReconciler:
-    """Carries out the decisions of :mod:`steps`. Any broker may repeat every call at any time."""
+    """Carries out the decisions of :mod:`steps`. Each call may be repeated by any broker at any time."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class SegmentReconciler:
         gate: DeletionGate | None = None,
         meters: TieredMeters | None = None,
     ) -> None:
-        """``metadata_partition`` returns the metadata topic's partition for a user partition.
+        """``metadata_partition`` returns the partition of the metadata topic for a user partition.
 
         ``gate`` delays the deletion of objects.
         """
@@ -123,12 +124,13 @@ class SegmentReconciler:
     async def reconcile(self, led: LedPartition, own: Collection[UUID]) -> ConsolidationStatus:
         """Fence older leaders, complete their interrupted work, and move the log start past expired segments.
 
-        Raises FENCED_LEADER_EPOCH when there is a newer leader, and ``KafkaError`` or ``RemoteStorageError``
-        when a call fails. Completed steps remain completed. The next round does the other steps.
+        Raises FENCED_LEADER_EPOCH when there is a newer leader. Raises ``KafkaError`` or
+        ``RemoteStorageError`` when a call fails. Completed steps remain completed. The next round does the
+        other steps.
         """
         partition = led.partition
         if not self.metadata.is_ready(partition):
-            # There is no wait here, because other partitions may be ready and the next round comes soon.
+            # Do not wait here, because other partitions may be ready and the next round comes soon.
             raise RemoteMetadataNotReadyError(f"the metadata of {partition} are being loaded")
         before = {one.id.id for one in self.metadata.list_remote_log_segments(partition)}
         if not before:
@@ -168,8 +170,8 @@ class SegmentReconciler:
         gauges.delete_lag_bytes = sum(one.segment_size_bytes for one in needless)
 
     def measure_backlog(self, led: LedPartition, wal_size_bytes: int) -> None:
-        """Set the copy lag to the number of whole segments in the WAL. The remaining bytes count like Kafka's
-        active segment."""
+        """Set the copy lag to the number of whole segments that the records in the WAL would fill. The
+        remaining bytes correspond to Kafka's active segment."""
         gauges = self._meters.gauges(led.partition.topic, led.partition.partition)
         gauges.copy_lag_segments = max(0, wal_size_bytes) // led.rules.segment_bytes
         gauges.copy_lag_bytes = gauges.copy_lag_segments * led.rules.segment_bytes
@@ -183,8 +185,8 @@ class SegmentReconciler:
         return here
 
     async def fence(self, led: LedPartition) -> PrunedPartition:
-        """Fence, so that no older leader can move the partition's state. Returns the state, after the
-        metadata up to that point have arrived.
+        """Fence, so that no older leader can change the partition's state. Returns the state. Before that,
+        this broker reads the metadata up to the position of the fence.
 
         Raises ``TimeoutError`` when the metadata do not arrive.
         """
@@ -199,10 +201,10 @@ class SegmentReconciler:
     async def _adopt(
         self, led: LedPartition, segment: RemoteLogSegmentMetadata, wal_start: int
     ) -> PrunedPartition:
-        """Prune the WAL up to the end of a segment that another leader has finished. That leader may not have
-        pruned.
+        """Prune the WAL up to the end of a segment that another leader has finished, because that leader has
+        perhaps not pruned.
 
-        The segment's event is written again, so that the prune can name a position that includes the event.
+        The segment's event is written again. The prune can then name a position that includes the event.
         """
         position = await self.metadata.update_remote_log_segment_metadata(
             self.events.of(segment, _State.COPY_SEGMENT_FINISHED)
@@ -214,15 +216,15 @@ class SegmentReconciler:
     ) -> PrunedPartition:
         """Advance the WAL's start to the end of a finished segment that contains the current ``wal_start``.
 
-        ``position`` is the position of the segment's last event in the metadata, if it is known.
+        ``position`` is the position in the metadata of the segment's last event, if that position is known.
         """
         for _ in range(_STEPS_MAX):
             here = await self._wal.prune(_prune_call(led, wal_start, segment.end_offset + 1, position))
             moved = here.error is ErrorCode.invalid_update_version and here.wal_start_offset > wal_start
             if not moved:
                 break
-            # Records were deleted in the meantime, or this step was done before. The start must still be
-            # moved to the segment's end.
+            # Either records were deleted in the meantime, or this step was done before. In both cases the
+            # start must be moved to the segment's end.
             wal_start = here.wal_start_offset
             if wal_start > segment.end_offset:
                 return here._replace(error=ErrorCode.none, message=None)
@@ -250,9 +252,9 @@ class SegmentReconciler:
     async def discard(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Delete a segment in any state. Raises ``RemoteStorageError``.
 
-        Returns False while the record that freed the segment is not saved. The next round continues.
+        Returns False until the record that made the segment unneeded is saved. The next round then continues.
         """
-        # A copy that was never finished has no readers in any saved state.
+        # A copy that was never finished has no readers in any saved state of the cluster.
         is_unread = segment.state is _State.COPY_SEGMENT_STARTED
         try:
             if segment.state is not _State.DELETE_SEGMENT_STARTED:

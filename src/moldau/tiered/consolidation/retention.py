@@ -1,6 +1,6 @@
-"""The offset below which retention deletes the remote part of a diskless partition. Pure.
+"""Computes the offset before which retention deletes the remote part of a diskless partition. Pure.
 
-Records are always deleted in the order of their offsets, and not by their timestamps. Therefore the
+Records are always deleted in the order of their offsets, not in the order of their timestamps. Therefore the
 coordinator applies retention to the part in the WAL only when the remote part no longer exists.
 """
 
@@ -17,10 +17,10 @@ __all__ = ["expired_before", "readable_chain"]
 def readable_chain(
     segments: Iterable[RemoteLogSegmentMetadata], from_offset: int, to_offset: int
 ) -> list[RemoteLogSegmentMetadata]:
-    """Finished segments with the offsets in ``[from, to)``. Each segment continues at the end of the previous
-    segment.
+    """Finished segments with the offsets in ``[from, to)``. Each segment begins where the previous segment
+    ends.
 
-    The list ends early at a gap.
+    The list ends early if there is a gap.
     """
     finished = sorted(
         (one for one in segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED),
@@ -49,7 +49,7 @@ def expired_before(
     wal_size_bytes: int,
     now_ms: int,
 ) -> int | None:
-    """The log start according to retention, within the remote part; ``None`` when no segment has expired.
+    """The new log start according to retention, within the remote part; ``None`` when no segment has expired.
 
     ``chain`` is the result of :func:`readable_chain` from the log start on.
     """
@@ -60,9 +60,9 @@ def expired_before(
 
 
 def _newest_ms(segment: RemoteLogSegmentMetadata) -> int:
-    """Records without a timestamp have the age of their segment, which consolidation has just created.
+    """Records without a timestamp count as old as their segment, which consolidation has just created.
 
-    For classic topics Moldau does the same as Kafka, where such a segment is older than any limit.
+    For classic topics Moldau does the same as Kafka: there such a segment is older than any limit.
     """
     newest_ms = segment.max_timestamp_ms
     return newest_ms if newest_ms > NO_TIMESTAMP else segment.event_timestamp_ms

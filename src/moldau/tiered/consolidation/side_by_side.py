@@ -7,8 +7,8 @@ from typing import Final, TypeVar
 __all__ = ["CALLS_A_TURN", "side_by_side"]
 
 CALLS_A_TURN: Final = 50
-"""After this number of calls by all workers, other tasks of the event loop run, because calls for idle
-partitions never wait."""
+"""After this number of calls by all workers, other tasks of the event loop can run. This is needed because
+calls for idle partitions never wait."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,7 +23,7 @@ async def side_by_side(
     """
     results: dict[int, R] = {}
     numbered = enumerate(arguments)
-    # All workers run in each turn of the event loop, one after another.
+    # All workers run in each turn of the event loop, one worker after another.
     calls_a_turn = max(1, CALLS_A_TURN // at_a_time)
 
     async def work() -> None:

@@ -33,7 +33,7 @@ _DISCARDED_A_ROUND: Final = 100
 
 
 class Steps(NamedTuple):
-    """Actions on recorded segments. They are carried out in this order."""
+    """Actions on recorded segments. They are carried out in the order of the fields."""
 
     adopt: RemoteLogSegmentMetadata | None
     """For a finished segment that contains ``wal_start``: prune up to the segment's end, then decide again.
@@ -53,8 +53,8 @@ def decide(
 ) -> Steps:
     """Decide on the actions for ``segments``, which are the segments after the fence.
 
-    ``lineage`` contains the generations of the partition. ``own`` contains the segments that this leader is
-    building under its plans.
+    ``lineage`` contains the generations of the partition. ``own`` contains the segments that this leader
+    itself is building.
     """
     finished = of_lineage(segments, lineage)
     adopt = max(
@@ -78,8 +78,8 @@ def decide(
 def of_lineage(
     segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage
 ) -> list[RemoteLogSegmentMetadata]:
-    """The finished segments with records of the log. Segments with records of a lost end of the log are left
-    out."""
+    """The finished segments with records that are still in the log. Segments with records of a lost end of
+    the log are left out."""
     finished = (one for one in segments if one.state is _State.COPY_SEGMENT_FINISHED)
     return [one for one in finished if is_of_lineage(one, lineage, 0)]
 
@@ -87,7 +87,7 @@ def of_lineage(
 def _is_rest(
     segment: RemoteLogSegmentMetadata, seen_before_fence: Collection[UUID], own: Collection[UUID]
 ) -> bool:
-    """Whether the segment remains from an interrupted copy or deletion."""
+    """Whether the segment was left over by an interrupted copy or deletion."""
     if segment.state is _State.DELETE_SEGMENT_STARTED:
         return True
     unfinished = segment.state is _State.COPY_SEGMENT_STARTED
@@ -95,10 +95,10 @@ def _is_rest(
 
 
 def _covered(finished: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-    """Segments whose records are all in another segment. If several segments are equal, one of them is not
-    returned."""
-    # In this order only an earlier segment can cover a segment. Only the segment with the highest end must be
-    # checked.
+    """Segments whose records are all in another segment. If several segments are equal, one of them is kept
+    out of the result."""
+    # In this order a segment can be covered only by an earlier segment. It is enough to check the segment
+    # with the highest end.
     ordered = sorted(finished, key=lambda one: (one.start_offset, -one.end_offset, one.id.id))
     covered: list[RemoteLogSegmentMetadata] = []
     farthest = -1

@@ -34,7 +34,7 @@ __all__ = [
 
 
 def plan_fields(plan: Plan) -> Mapping[str, Any]:
-    """The values of the answer's fields for a plan."""
+    """The values of the response's fields for a plan."""
     numbers: dict[str, int] = {}
     segments = [_segment_message(work, numbers) for work in plan.work]
     return {

@@ -1,7 +1,7 @@
 """The calls of brokers to the leader of a partition of ``__remote_log_metadata`` (APIs 11662 and 11663).
 
-Brokers read events from the leader by Fetch. If an append is answered with REQUEST_TIMED_OUT, its outcome is
-unknown. Every other error means that nothing was appended.
+Brokers read events from the leader by Fetch. If an append returns REQUEST_TIMED_OUT, it is unknown whether
+the event was appended. Every other error means that nothing was appended.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class AppendEventCall(NamedTuple):
-    """Append an event that the leader of a partition writes."""
+    """Append an event. The leader of the partition that the event describes writes it."""
 
     metadata_partition: int
     metadata_leader_epoch: int
@@ -45,7 +45,7 @@ class EventOffsetsCall(NamedTuple):
 
 
 class MetadataPartitionCalls(Protocol):
-    """The interface that other brokers use for the metadata partitions that a broker leads.
+    """The metadata partitions that a broker leads, as other brokers use them.
 
     A call raises ``KafkaError``: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
     """

@@ -2,9 +2,9 @@
 memory.
 
 Memory contains only the partitions that this broker uses. They are loaded from the store between two batches
-of events, so that there is no gap between the loaded state and the next events. A follower that fails (no
-leader, a full disk) retries after a while, from the store's state. Until then its state in memory is old but
-consistent.
+of events. Therefore there is no gap between the loaded state and the next events. If a follower fails (no
+leader, a full disk), it retries after a while, from the store's state. Until then its state in memory is old
+but consistent.
 """
 
 import asyncio
@@ -44,21 +44,21 @@ T = TypeVar("T")
 
 READ_BYTES: Final = 1 << 18
 WORK_A_TURN: Final = 500
-"""Number of events, and leader epochs in them, that are applied in a turn of the event loop. It takes a few
-milliseconds."""
+"""Number of events, and of leader epochs in them, that are applied in one turn of the event loop. This takes
+a few milliseconds."""
 LOGGED_MAX: Final = 10
-"""Maximum number of unreadable records of a read that are logged one by one."""
+"""If a read contains unreadable records, at most this number of them is logged one by one."""
 BACKOFF_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 LATE_AFTER_FAILURES: Final = 5
-"""Number of failures after which a delay is logged. This is after a second and a half."""
+"""Number of failures after which a delay is logged. The log line appears after about a second and a half."""
 
 
 class StoreCalls(Protocol):
-    """The calls to the store: one at a time, and not on the event loop."""
+    """The calls to the store. Only one call runs at a time, and it does not run on the event loop."""
 
     generation: int
-    """Incremented when the store was dropped and created again."""
+    """Incremented each time the store is dropped and created again."""
 
     async def call(self, generation: int, function: Callable[..., T], *arguments: Any) -> T:
         """Run ``function(store, *arguments)``. Raises :class:`StoreRenewedError` when the store has another
@@ -77,8 +77,8 @@ RETRIED: Final = (RemoteStorageError, KafkaError, apsw.Error, OSError, StoreRene
 
 
 class FollowedPartition:
-    """A partition's segments in memory. The partition is ready when the metadata partition's events up to
-    ``ready_at`` are applied."""
+    """A partition's segments in memory. The partition is ready when the events of the metadata partition
+    before ``ready_at`` are applied."""
 
     __slots__ = ("cache", "ready", "ready_at")
 
@@ -99,9 +99,8 @@ class MetadataFollower:
         entropy: Entropy,
         on_caught_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_caught_up`` is called when all events are applied, after each start and after each loss of
-        the store.
-        """
+        """``on_caught_up`` is called when all events are applied: after each start, and after each loss of
+        the store."""
         self.partition = partition
         self._on_caught_up = on_caught_up
         self._is_behind = True
@@ -139,7 +138,7 @@ class MetadataFollower:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def close(self) -> None:
-        """Stop following. For waiting writers, the outcome becomes unknown."""
+        """Stop following. Writers that still wait for their events do not learn the outcome."""
         self._closed = True
         self._moved.set()
         if self._task is not None:
@@ -156,9 +155,9 @@ class MetadataFollower:
     # Calls of the manager
 
     def want(self, partition: TopicIdPartition, *, afresh: bool = False) -> None:
-        """From now on, keep a partition in memory, which is loaded from the store.
+        """From now on, keep a partition in memory. It is loaded from the store.
 
-        With ``afresh`` it is not ready before all events that are acknowledged by now are applied.
+        With ``afresh`` the partition is not ready before all events that are acknowledged by now are applied.
         """
         self._held.add(partition)
         known = self.followed.get(partition)
@@ -174,7 +173,7 @@ class MetadataFollower:
         self._wake.set()
 
     def drop(self, partition: TopicIdPartition) -> None:
-        """Drop a partition. A partition that is being deleted stays until its deletion has finished."""
+        """Drop a partition. If the partition is being deleted, it stays until its deletion has finished."""
         self._held.discard(partition)
         if partition not in self.deletions:
             self._wanted.pop(partition, None)
@@ -183,12 +182,13 @@ class MetadataFollower:
     def _forget(self, partition: TopicIdPartition) -> None:
         followed = self.followed.pop(partition, None)
         if followed is not None:
-            followed.ready.set()  # Waiting callers learn that the partition was dropped.
+            followed.ready.set()  # Callers that wait now get an error.
         self._moved.set()
 
     @property
     def is_needed(self) -> bool:
-        """Whether a partition of this metadata partition is in use, or has an unfinished deletion."""
+        """Whether a partition whose events are in this metadata partition is in use, or has an unfinished
+        deletion."""
         return bool(self._held or self.deletions)
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
@@ -196,7 +196,8 @@ class MetadataFollower:
         return found is not None and found.ready.is_set()
 
     async def until_loaded(self, partition: TopicIdPartition) -> FollowedPartition | None:
-        """The partition once it is ready; ``None`` when the partition is not, or no longer, requested."""
+        """The partition once it is ready. ``None`` if the partition was not requested, or is not requested
+        any more."""
         while not self._closed:
             found = self.followed.get(partition)
             if found is not None:
@@ -224,10 +225,10 @@ class MetadataFollower:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Encloses a write and the wait for it, because the event may be applied here before its writer knows
-        its offset.
+        """Encloses a write and the wait for its event, because the event may be applied here before its
+        writer knows the event's offset.
 
-        Inside it, the follower remembers dropped events for callers that begin to wait later.
+        Inside this context, the follower remembers dropped events for callers that begin to wait later.
         """
         self._writers += 1
         try:
@@ -249,15 +250,15 @@ class MetadataFollower:
             except RETRIED as error:
                 self._failed(error)
             except Exception as error:
-                # An internal error must not be silent, because waiting callers would wait forever.
+                # An internal error must not be silent. Otherwise callers that wait would wait forever.
                 self._failed(error, exc_info=True)
             backoff_s = min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(self._failures - 1, 30))
             await asyncio.sleep(backoff_s * self._entropy.uniform(0.8, 1.2))
 
     def _failed(self, error: Exception, *, exc_info: bool = False) -> None:
         self._failures += 1
-        # Shortly after its start, a broker may not lead the partition yet. Operators need no message about
-        # that.
+        # Shortly after its start, a broker may not lead the partition yet. Operators need no log message
+        # about this.
         is_news = self.problem != str(error) and not isinstance(error, RemoteMetadataNotReadyError)
         if is_news or self._failures == LATE_AFTER_FAILURES:
             logger.warning(
@@ -269,7 +270,7 @@ class MetadataFollower:
         self.problem, self._failures = None, 0
 
     async def _prepare(self) -> None:
-        """Find the next offset to read, and load the requested partitions in their state at this offset."""
+        """Find the next offset to read, and load the requested partitions in the state at this offset."""
         wanted = dict(self._wanted)
         applied = await self._ask(MetadataStore.applied, self.partition)
         offsets = await self._topic.offsets(self.partition, applied.epoch)
@@ -290,8 +291,8 @@ class MetadataFollower:
         self._is_behind |= behind
         self.position = position
         for followed in self._unready:
-            # These partitions wait for an end offset that may come from an earlier leader. Other replicas may
-            # not have this offset.
+            # These partitions wait for an end offset that an earlier leader may have reported. Other replicas
+            # perhaps do not have this offset.
             followed.ready_at = offsets.log_end_offset
         for partition, wish in again.items():
             keep_ready = not behind and wish is None
@@ -309,8 +310,8 @@ class MetadataFollower:
 
     async def _step(self) -> None:
         while wanted := dict(self._wanted):
-            # The end offset is requested after the partitions are requested, so all events of earlier leaders
-            # are before it.
+            # The end offset is requested after the partitions are requested. All events of earlier leaders
+            # are therefore before it.
             end_offset = (await self._topic.offsets(self.partition)).log_end_offset
             for partition, wish in wanted.items():
                 await self._load(partition, end_offset, wish, keep_ready=False)
@@ -330,7 +331,7 @@ class MetadataFollower:
     async def _load(
         self, partition: TopicIdPartition, end_offset: int, wish: int | None, *, keep_ready: bool
     ) -> None:
-        """Load a partition. It is ready when the events below ``end_offset`` are applied."""
+        """Load a partition. The partition is ready when the events before ``end_offset`` are applied."""
         cache = await self._ask(_load_cache, partition)
         known = self.followed.get(partition)
         if known is not None and keep_ready:
@@ -428,7 +429,8 @@ async def _first(*waits: Awaitable[Any]) -> None:
 
 
 def _load_cache(store: MetadataStore, partition: TopicIdPartition) -> SegmentCache:
-    """The stored segments of a partition, built outside the event loop because there may be very many."""
+    """The stored segments of a partition. They are built outside the event loop because there may be very
+    many of them."""
     stored = store.load(partition)
     cache = SegmentCache()
     for segment in stored.segments:
@@ -441,7 +443,7 @@ def _load_cache(store: MetadataStore, partition: TopicIdPartition) -> SegmentCac
 def _apply_records(
     store: MetadataStore, partition: int, records: Sequence[tuple[int, bytes]], applied: AppliedEvents
 ) -> list[EventOutcome]:
-    """It runs on a worker, because a thousand events would block the event loop too long."""
+    """This runs on a worker thread, because a thousand events would block the event loop too long."""
     return store.apply(partition, list(_decoded(partition, records)), applied)
 
 
@@ -451,8 +453,8 @@ def _decoded(partition: int, records: Sequence[tuple[int, bytes]]) -> Iterator[t
         try:
             yield offset, decode_event(value)
         except ProtocolError as error:
-            # The record comes from a later version or another implementation. The events before and after it
-            # are valid.
+            # The record comes from a later version or another implementation. The events before and after
+            # this record are valid.
             skipped_count += 1
             if skipped_count <= LOGGED_MAX:
                 logger.error("record %d of __remote_log_metadata-%d is skipped: %s", offset, partition, error)

@@ -1,4 +1,4 @@
-"""A broker's part in the storage of remote log metadata."""
+"""This broker's part in the storage of remote log metadata."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,14 +10,14 @@ __all__ = ["HostedMetadata", "MetadataHosting", "NoMetadataHosting"]
 
 
 class MetadataHosting(Protocol):
-    """Metadata that are stored in partitions of a topic. This broker may lead such partitions.
+    """Metadata that are stored in partitions of a topic, some of which this broker may lead.
 
     The topic-based manager implements it itself.
     """
 
     @property
     def tells_of_removals(self) -> bool:
-        """Whether the manager calls back when there may be removals to resume."""
+        """Whether the manager calls back when there may be removals that must be resumed."""
         ...
 
     def owns(self, partition: TopicIdPartition) -> bool:
@@ -29,17 +29,17 @@ class MetadataHosting(Protocol):
         ...
 
     def problem(self) -> str | None:
-        """The reason why metadata cannot be followed, in a sentence; ``None`` without a problem."""
+        """The reason why the metadata cannot be followed, in a sentence; ``None`` if there is no problem."""
         ...
 
     def notice(self) -> str | None:
-        """A fault that does not stop the manager, in a sentence; ``None`` without a fault."""
+        """A fault that does not stop the manager, in a sentence; ``None`` if there is no fault."""
         ...
 
 
 class NoMetadataHosting:
-    """The hosting for a manager that is a plug-in. Its metadata are in another place, and any broker deletes
-    remote data."""
+    """The hosting for a manager that is a plug-in. The plug-in stores metadata elsewhere, so any broker may
+    delete remote data."""
 
     tells_of_removals = False
 

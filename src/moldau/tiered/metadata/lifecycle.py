@@ -1,8 +1,8 @@
-"""The states of a remote segment and of a deleted partition's remote data, as tables. Pure.
+"""The states of a remote segment, and of the remote data of a deleted partition, as tables. Pure.
 
-Names and numbers are Kafka's (``RemoteLogSegmentState``, ``RemotePartitionDeleteState``). A repeated write of
-the same state is allowed and changes nothing. A writer that got no answer to its event, or the writer's
-successor, repeats the event.
+Names and numbers are Kafka's (``RemoteLogSegmentState``, ``RemotePartitionDeleteState``). The same state may
+be written again, and this changes nothing. It is needed because a writer that got no response to its event
+repeats the event. The writer's successor may also repeat it.
 """
 
 import enum
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class RemoteLogSegmentState(enum.IntEnum):
-    """The state of a segment between the first byte of its copy and the end of its deletion.
+    """The state of a segment from the first byte of its copy to the end of its deletion.
 
     Only ``COPY_SEGMENT_FINISHED`` segments are read. The other states matter for garbage collection.
     """

@@ -1,4 +1,4 @@
-"""The leader epoch of an offset, for readers of a partition's remote segments. Pure.
+"""Finds the leader epoch of an offset, for readers of a partition's remote segments. Pure.
 
 For diskless partitions, :class:`moldau.cluster.image.log_generations.LogGenerations` is the lineage.
 """
@@ -14,7 +14,7 @@ class Lineage(Protocol):
     """The epochs of a partition's records."""
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch in which ``offset`` was written; ``None`` below all known epochs."""
+        """The epoch in which ``offset`` was written; ``None`` if the offset is before all known epochs."""
         ...
 
     def end_of_epoch(self, epoch: int) -> int | None:
@@ -23,8 +23,8 @@ class Lineage(Protocol):
 
 
 class LogLineage:
-    """Lineage of a classic partition: the partition's leader epoch checkpoint, which covers all offsets from
-    the log's start on."""
+    """Lineage of a classic partition. It is the partition's leader epoch checkpoint, which covers all offsets
+    from the log's start on."""
 
     def __init__(self, epochs: LeaderEpochs) -> None:
         self._epochs = epochs

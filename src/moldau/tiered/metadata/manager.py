@@ -1,9 +1,10 @@
-"""The remote log metadata manager (KIP-405's ``RemoteLogMetadataManager``): the set of remote segments.
+"""The remote log metadata manager (KIP-405's ``RemoteLogMetadataManager``), which stores the set of remote
+segments.
 
-Writes are asynchronous and strongly consistent. When a write has returned, it is durable and later reads
-through the same manager include it (read-your-writes). Reads are answered at once, from the manager's state
-of the partitions that this broker leads or follows. The default of ``remote.log.metadata.manager.class.name``
-is the topic-based manager.
+Writes are asynchronous and strongly consistent. When a write has returned, it is durable, and later reads
+through the same manager include it (read-your-writes). Reads return at once. They use the manager's state of
+the partitions that this broker leads or follows. The default of ``remote.log.metadata.manager.class.name`` is
+the topic-based manager.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,7 +32,7 @@ __all__ = [
 
 class RemoteMetadataNotReadyError(RemoteStorageError):
     """The partition's metadata are still loading, or the partition was not assigned to this broker. The
-    caller retries.
+    caller must retry.
 
     It corresponds to Kafka's ``ReplicaNotAvailableException``.
     """
@@ -40,14 +41,14 @@ class RemoteMetadataNotReadyError(RemoteStorageError):
 class RemoteMetadataUnknownOutcomeError(RemoteStorageError):
     """It is unknown whether an event was written.
 
-    The writer may write the same event again. A state may follow itself, so the repetition is harmless, and
-    it shows the outcome.
+    The writer may write the same event again, and this does no harm, because a state may follow itself. The
+    second write shows whether the event is accepted.
     """
 
 
 class MetadataPosition(NamedTuple):
-    """The position of an event in ``__remote_log_metadata``. A reader that has applied this position has
-    applied the event."""
+    """The position of an event in ``__remote_log_metadata``. If a reader has applied this position, it has
+    also applied the event."""
 
     partition: int
     offset: int
@@ -91,7 +92,7 @@ class RemoteLogMetadataManager(Protocol):
     def remote_log_segment_metadata(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The segment with the record at ``offset`` that was written in leader epoch ``epoch``."""
+        """The segment with the record at ``offset``, if that record was written in leader epoch ``epoch``."""
         ...
 
     def next_segment_with_txn_index(
@@ -103,8 +104,8 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
-        """The highest offset of a leader epoch that has been copied. Segments count from
-        COPY_SEGMENT_FINISHED on."""
+        """The highest offset of a leader epoch that has been copied. Only segments whose copy has finished
+        count (COPY_SEGMENT_FINISHED or later)."""
         ...
 
     def list_remote_log_segments(
@@ -113,8 +114,8 @@ class RemoteLogMetadataManager(Protocol):
         """All segments that are not DELETE_SEGMENT_FINISHED, or only the segments of one epoch, by start
         offset.
 
-        Without an epoch the result includes segments that no epoch refers to any more, because a later copy
-        covers them. The sequence is a snapshot, so later events do not change it.
+        Without an epoch, the result also includes segments to which no epoch refers any more, because a later
+        copy covers them. The sequence is a snapshot, so later events do not change it.
         """
         ...
 
@@ -125,8 +126,7 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Whether the partition's metadata are loaded, up to the end that the metadata had at the
-        assignment."""
+        """Whether the partition's metadata are loaded, up to the end offset at the time of the assignment."""
         ...
 
     async def wait_ready(self, partition: TopicIdPartition) -> None:
@@ -147,15 +147,15 @@ class RemoteLogMetadataManager(Protocol):
     def remote_partition_deletions(self) -> Sequence[RemotePartitionDeleteMetadata]:
         """Unfinished removals in the metadata partitions that this broker follows.
 
-        A partition remover resumes these deletions after a restart. The partitions stay listed until
+        After a restart, a partition remover resumes these removals. The partitions stay listed until
         DELETE_PARTITION_FINISHED.
         """
         ...
 
     async def remote_log_partitions(self) -> Sequence[TopicIdPartition]:
-        """Partitions with remote data whose removal has not begun, among those that this broker follows.
+        """Partitions that this broker follows, that have remote data, and whose removal has not begun.
 
-        The remover of deleted topics' data compares them with the existing topics.
+        The remover of deleted topics' data compares these partitions with the existing topics.
         """
         ...
 
@@ -166,7 +166,7 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def on_stop_partitions(self, partitions: Collection[TopicIdPartition]) -> None:
-        """Release the metadata of partitions that have left this broker."""
+        """Release the metadata of partitions that this broker no longer leads or follows."""
         ...
 
     async def close(self) -> None:

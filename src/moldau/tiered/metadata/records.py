@@ -1,8 +1,8 @@
-"""Records of ``__remote_log_metadata`` in Kafka's released format, and the events in them. Pure.
+"""Records of ``__remote_log_metadata`` in Kafka's released format, and the events in these records. Pure.
 
 A record has no key. Its value is a frame (version 1, type, version: unsigned varints) and the body. Type 3
-does not occur in a log. It is a segment within its partition's stored state, and the rows of the local cache
-contain it.
+does not occur in a log. It is a segment inside the stored state of its partition, and the rows of the local
+cache contain it.
 """
 
 from collections.abc import Sequence
@@ -188,7 +188,7 @@ def decode_event(value: Buffer) -> RemoteLogMetadata:
 
 
 def encode_snapshot(metadata: RemoteLogSegmentMetadata) -> bytes:
-    """A segment in its partition's stored state. The stored state around it identifies the partition."""
+    """A segment inside the stored state of its partition. The stored state names the partition."""
     return RECORDS.encode(
         RemoteLogSegmentMetadataSnapshotRecord(
             segment_id=metadata.id.id,

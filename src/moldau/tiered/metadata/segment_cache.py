@@ -1,15 +1,15 @@
 """The remote segments of a partition, found by leader epoch and offset. Pure.
 
 Copies of the same records may overlap. A leader that did not know its predecessor's copies makes its own
-copies, and a retried consolidation leaves a duplicate. Within an epoch, only finished segments that no other
-finished segment covers are searched. Their starts and their ends are in ascending order. Therefore only the
-segment with the greatest start at or before an offset can contain this offset. The other segments (Kafka's
-*unreferenced* segments) stay listed for deletion. They are searched again when the segment that covers them
-is deleted, so a record is found as long as any finished segment contains it.
+copies, and a retried consolidation leaves a duplicate. Within an epoch, a search uses only finished segments
+that no other finished segment covers. Both the starts and the ends of these segments are in ascending order.
+Therefore only the segment with the greatest start at or before an offset can contain this offset. The other
+segments (Kafka's *unreferenced* segments) stay listed for deletion. When the segment that covers them is
+deleted, a search uses them again. A record is therefore found as long as any finished segment contains it.
 
-The cache's answers depend only on the segments and their states, and not on the order of their events. Of two
-copies of the same range, the copy that finished last is read. If both copies finished at the same time, the
-copy with the greater id is read.
+The results depend only on the segments and their states, not on the order of their events. If two copies have
+the same range, the copy that finished last is read. If both copies finished at the same time, the copy with
+the greater id is read.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -23,7 +23,7 @@ from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 __all__ = ["SegmentCache", "epoch_ranges"]
 
 EPOCHS_A_STEP: Final = 250
-"""Number of a segment's leader epochs that are changed without a break. It takes some milliseconds."""
+"""Number of a segment's leader epochs that are changed in one step. A step takes some milliseconds."""
 
 
 class _OffsetRange(NamedTuple):
@@ -37,7 +37,8 @@ class _OffsetRange(NamedTuple):
 
 
 def epoch_ranges(metadata: RemoteLogSegmentMetadata) -> Iterator[tuple[int, int, int]]:
-    """``(epoch, first offset, last offset)`` of each leader epoch in a segment. Empty epochs are left out."""
+    """``(epoch, first offset, last offset)`` for each leader epoch in a segment. Epochs without records are
+    left out."""
     epochs = metadata.leader_epochs
     for index, (epoch, start) in enumerate(epochs):
         following = epochs[index + 1].start_offset if index + 1 < len(epochs) else metadata.end_offset + 1
@@ -58,8 +59,8 @@ class _EpochState:
         self.covered: dict[UUID, _OffsetRange] = {}
 
     def insert(self, new: _OffsetRange) -> None:
-        """Add a finished segment. It is read unless another segment covers it, and it may cover other
-        segments."""
+        """Add a finished segment. The segment is read unless another segment covers it, and it may itself
+        cover other segments."""
         floor = bisect_right(self.starts, new.start) - 1
         if floor >= 0 and self.ends[floor] >= new.end:
             other = self.referenced[floor]
@@ -78,7 +79,7 @@ class _EpochState:
         self.referenced[first:last] = [new]
 
     def remove(self, id: UUID, start: int) -> None:
-        """Remove a finished segment from ``start`` on. Segments that were covered by this segment alone are
+        """Remove a finished segment that begins at ``start``. Segments that only this segment covered are
         read again."""
         if self.covered.pop(id, None) is not None:
             return
@@ -92,7 +93,8 @@ class _EpochState:
             self.insert(each)
 
     def floor(self, offset: int) -> int:
-        """Index of the referenced segment that can contain an offset; -1 for an offset below all segments."""
+        """Index of the referenced segment that can contain an offset; -1 if the offset is before all
+        segments."""
         return bisect_right(self.starts, offset) - 1
 
 
@@ -120,17 +122,16 @@ class SegmentCache:
     # Changes ------------------------------------------------------------------------------------
 
     def put(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Set a segment's state, after the caller has checked the change. DELETE_SEGMENT_FINISHED removes
-        the segment.
-        """
+        """Set a segment's state. The caller must have checked the change. DELETE_SEGMENT_FINISHED removes the
+        segment."""
         for _ in self.put_in_steps(metadata):
             pass
 
     def put_in_steps(self, metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
-        """Set a segment's state like :meth:`put`, in steps of ``EPOCHS_A_STEP`` leader epochs, because a
-        segment may have very many.
+        """Set a segment's state like :meth:`put`, but in steps of ``EPOCHS_A_STEP`` leader epochs, because a
+        segment may have very many epochs.
 
-        Between two steps, the later epochs do not have the segment, or have its previous state. Only one
+        Between two steps, the later epochs do not have the segment yet, or have its previous state. Only one
         change is made at a time.
         """
         id = metadata.id.id
@@ -154,8 +155,8 @@ class SegmentCache:
                 self.raise_highest(epoch, end)
 
     def raise_highest(self, epoch: int, offset: int) -> None:
-        """Record that an epoch was copied up to ``offset``. The offset is kept even when the epoch's segments
-        no longer exist."""
+        """Remember that an epoch was copied up to ``offset``. The offset is kept even when the epoch's
+        segments no longer exist."""
         if offset > self._highest.get(epoch, -1):
             self._highest[epoch] = offset
 
@@ -199,7 +200,8 @@ class SegmentCache:
         return None
 
     def highest_offset(self, epoch: int) -> int | None:
-        """The highest offset of an epoch that was ever copied; ``None`` when no offset was copied."""
+        """The highest offset of an epoch that was ever copied; ``None`` when no offset of the epoch was
+        copied."""
         return self._highest.get(epoch)
 
     def list(self, epoch: int | None = None) -> tuple[RemoteLogSegmentMetadata, ...]:

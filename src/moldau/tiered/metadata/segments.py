@@ -27,9 +27,8 @@ __all__ = [
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition. Its topic id distinguishes it from a partition of an earlier or later topic of the same
-    name.
-    """
+    """A partition. Its topic id distinguishes the partition from a partition of an earlier or later topic
+    with the same name."""
 
     topic_id: UUID
     topic: str
@@ -73,8 +72,8 @@ class RemoteLogSegmentId:
 class RemoteLogSegmentMetadata:
     """A remote segment.
 
-    ``leader_epochs`` contains, in order, each leader epoch with records in the segment and the epoch's first
-    offset within it. There is at least one entry, and the first entry starts at ``start_offset``.
+    ``leader_epochs`` lists, in order, each leader epoch with records in the segment, and the epoch's first
+    offset within the segment. There is at least one entry, and the first entry starts at ``start_offset``.
     ``segment_size_bytes`` is the size of the log file without its indexes (an int32 on the wire).
     ``custom_metadata`` belong to the storage manager. They are ``None`` until the copy has finished, or when
     the storage manager has none.
@@ -106,10 +105,11 @@ class RemoteLogSegmentMetadata:
         return self.id.topic_id_partition
 
     def with_update(self, update: "RemoteLogSegmentMetadataUpdate") -> "RemoteLogSegmentMetadata":
-        """This segment after an event. Raises IllegalTransitionError for an undefined change of state.
+        """This segment after an event. Raises IllegalTransitionError for a change of state that is not
+        allowed.
 
-        If the event has no custom metadata, the existing custom metadata are kept. They are needed to find
-        the objects while the segment is deleted.
+        If the event has no custom metadata, the existing custom metadata are kept. They are needed in order
+        to find the objects while the segment is deleted.
         """
         if update.id != self.id:
             raise ValueError(f"an event of {update.id} is none of {self.id}")
@@ -127,8 +127,7 @@ class RemoteLogSegmentMetadata:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadataUpdate:
-    """An event of a segment after its first event. The copy has finished, or the deletion has started or
-    finished."""
+    """A later event of a segment: the copy has finished, or the deletion has started or finished."""
 
     id: RemoteLogSegmentId
     event_timestamp_ms: int
@@ -148,7 +147,7 @@ class RemoteLogSegmentMetadataUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RemotePartitionDeleteMetadata:
-    """An event of the removal of all remote data of a partition whose topic was deleted."""
+    """An event in the removal of a partition's remote data, after the deletion of its topic."""
 
     partition: TopicIdPartition
     state: RemotePartitionDeleteState

@@ -3,10 +3,10 @@ database.
 
 It contains every partition whose events this broker has followed. For each metadata partition it contains the
 offset up to which events are applied. This offset is written in the same transaction as the events. Therefore
-a restart continues from that offset, and a newly assigned partition is read from the database instead of the
-whole topic. The database is only a cache. It is dropped and rebuilt from the topic when it is unreadable or
-does not match the topic. For example, the topic id differs, or the log does not have the offset or the leader
-epoch.
+a broker continues from that offset after a restart. A newly assigned partition is loaded from the database,
+so the whole topic need not be read. The database is only a cache. It is dropped and rebuilt from the topic
+when it is unreadable or does not match the topic. For example, the topic id differs, or the log does not have
+the offset or the leader epoch.
 
 All calls block. They are made one at a time, on worker threads.
 """
@@ -73,7 +73,7 @@ _COLUMNS: Final = {
     "segments": "number, id, content",
     "epochs": "number, epoch, highest_offset",
 }
-"""Columns of each table that are covered by the rows' checksums. SQLite itself detects damage in the
+"""For each table, the columns that the checksum of a row covers. SQLite itself detects only damage in the
 structure of its pages."""
 
 
@@ -90,7 +90,7 @@ NOTHING_APPLIED: Final = AppliedEvents(0, -1)
 
 
 class EventOutcome(NamedTuple):
-    """The result of an event. It is the new state of the segment or deletion, or the reason why the event was
+    """The result of an event: the new state of the segment or deletion, or the reason why the event was
     dropped."""
 
     offset: int
@@ -138,7 +138,8 @@ class MetadataStore:
             logger.warning("%s is rebuilt from the topic: %s", path, problem)
         remove_database(disk, path)
         connection = _connect(machine, path)
-        # All rows are written in a single transaction. Otherwise a loss of power could leave some of them.
+        # All rows are written in a single transaction. Otherwise a loss of power could leave only some of the
+        # rows.
         with connection:
             connection.execute(_TABLES)
             connection.execute("insert into meta values (1, ?, ?)", (VERSION, topic_id.bytes))
@@ -201,7 +202,7 @@ class MetadataStore:
         ]
 
     def partitions(self, metadata_partition: int) -> list[TopicIdPartition]:
-        """The partitions of a metadata partition that have segments and are not being deleted."""
+        """The partitions that have segments in a metadata partition and are not being deleted."""
         rows = self._connection.execute(
             "select topic_id, topic, partition from partitions where metadata_partition = ?"
             " and delete_state is null and exists (select 1 from segments where number = partitions.number)",
@@ -294,7 +295,7 @@ class MetadataStore:
         known = self._number(event.partition)
         check_partition_delete_move(None if known is None else self._delete_state(known), event.state)
         number = self._number_or_new(metadata_partition, event.partition)
-        # The row stays after the removal, so that a late event of a copy does not restore the partition.
+        # The row stays after the removal. Otherwise a late event of a copy would restore the partition.
         self._connection.execute(
             "update partitions set delete_state = ?, delete_timestamp_ms = ?, delete_broker_id = ?"
             " where number = ?",
@@ -372,8 +373,8 @@ def _row_sum(*values: Any) -> int:
 
 
 def _unlike(connection: apsw.Connection, topic_id: UUID) -> str | None:
-    """The reason why a database is not the cache of this topic; empty when it is, or when nothing was ever
-    written to it."""
+    """The reason why a database is not the cache of this topic. Empty if it is the cache, or if nothing was
+    ever written to it."""
     if next(iter(connection.execute("select 1 from sqlite_master")), None) is None:
         return ""
     row = next(iter(connection.execute("select version, topic_id from meta")), None)
@@ -383,7 +384,7 @@ def _unlike(connection: apsw.Connection, topic_id: UUID) -> str | None:
 
 
 def _connect(machine: Machine, path: str) -> apsw.Connection:
-    """A cache with a single owner. It is consistent after a crash of the machine, and then at most slightly
+    """A cache that only one owner uses. After a crash of the machine, it is consistent and at most slightly
     behind the topic."""
     connection = machine.open_sqlite(path)
     try:

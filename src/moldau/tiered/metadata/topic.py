@@ -1,4 +1,5 @@
-"""The topic ``__remote_log_metadata`` for the metadata manager, and the partition of each event."""
+"""The topic ``__remote_log_metadata``, as the metadata manager uses it. It also determines the partition of
+each event."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -33,13 +34,13 @@ class TopicOffsets(NamedTuple):
     start_offset: int
     end_offset: int
     log_end_offset: int
-    """All events that were acknowledged before this answer are below this offset."""
+    """The offset before which all events are that were acknowledged before this response."""
     epoch_end_offset: int = -1
     """End of the requested leader epoch; -1 when the log does not have the epoch."""
 
 
 class TopicRecords(NamedTuple):
-    """Committed records in order. Reading continues at the next offset, which is after offsets without a
+    """Committed records in order. Reading continues at ``next_offset``, which is after any offsets without a
     record."""
 
     records: Sequence[tuple[int, bytes]]
@@ -53,7 +54,7 @@ class TopicRecords(NamedTuple):
 class EventWriter(NamedTuple):
     """A leader that writes an event about its partition.
 
-    The log refuses events of a leader with an older epoch, so an event of a leader fences all earlier
+    The log refuses events of a leader with an older epoch. An event of a leader therefore fences all earlier
     leaders.
     """
 
@@ -87,14 +88,13 @@ class MetadataTopic(Protocol):
         ...
 
     async def read(self, partition: int, offset: int, max_bytes: int) -> TopicRecords:
-        """Committed records from ``offset`` on. At the end of the committed part there are no records, and
-        the next offset is ``offset``."""
+        """Committed records from ``offset`` on. If ``offset`` is the end of the committed part, there are no
+        records, and the next offset is ``offset``."""
         ...
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
-        """Return when a record at or after ``offset`` is committed. An early return is allowed, because a
-        check costs little.
-        """
+        """Wait until a record at or after ``offset`` is committed. An early return is allowed, because a
+        check costs little."""
         ...
 
     async def offsets(self, partition: int, epoch: int = -1) -> TopicOffsets:

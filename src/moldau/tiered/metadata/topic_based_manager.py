@@ -1,8 +1,8 @@
 """The metadata manager on ``__remote_log_metadata`` (Kafka's ``TopicBasedRemoteLogMetadataManager``).
 
-A write appends its event, which makes the event durable and committed. The write then waits until the
+A write appends its event, and the event is then durable and committed. The write then waits until the
 follower of that metadata partition has applied the event. Therefore a writer reads its own writes. The writer
-also detects that another writer's event came first and that its own event was dropped. The topic is created
+also notices when the event of another writer came first and its own event was dropped. The topic is created
 when the first partition needs it.
 """
 
@@ -56,7 +56,7 @@ WANTED_A_TURN: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class MetadataManagerSettings:
-    """Kafka's keys of the topic-based manager, without the keys of the topic; in milliseconds."""
+    """Kafka's keys of the topic-based manager, except the keys of the topic. Times are in milliseconds."""
 
     consume_wait_ms: int = 120_000
     """``remote.log.metadata.consume.wait.ms``"""
@@ -78,10 +78,10 @@ class TopicBasedRemoteLogMetadataManager:
     ) -> None:
         """``folder`` (absolute, created if it does not exist) is for the local cache.
 
-        ``leader_epoch_of`` returns the epoch in which this broker leads a partition, or ``None``. The leader
-        writes events about the partition's segments. ``on_caught_up`` is called when all events of a metadata
-        partition are applied, after each start and after each loss of the local cache. Until then, answers
-        about all partitions are incomplete.
+        ``leader_epoch_of`` returns the epoch in which this broker leads a partition, or ``None``. Only the
+        leader writes events about the partition's segments. ``on_caught_up`` is called when all events of a
+        metadata partition are applied: after each start, and after each loss of the local cache. Until then,
+        results about all partitions are incomplete.
         """
         self._topic = topic
         self._entropy = machine.entropy
@@ -102,7 +102,8 @@ class TopicBasedRemoteLogMetadataManager:
 
     @property
     def problems(self) -> dict[int, str]:
-        """Metadata partitions that cannot be followed now, with the reason. -1 is the topic itself."""
+        """Metadata partitions that cannot be followed now, with the reason. The number -1 stands for the
+        topic itself."""
         found = {index: each.problem for index, each in self._followers.items() if each.problem is not None}
         return found if self._failure is None else {**found, -1: str(self._failure)}
 
@@ -122,7 +123,7 @@ class TopicBasedRemoteLogMetadataManager:
 
     @property
     def skipped(self) -> int:
-        """Number of records that could not be read, in the metadata partitions that are followed now."""
+        """Number of records that could not be read in the metadata partitions that are followed now."""
         return sum(each.skipped for each in self._followers.values())
 
     # Assignments ----------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ class TopicBasedRemoteLogMetadataManager:
     ) -> None:
         terms = {partition: self._leader_epoch_of(partition) for partition in leaders}
         for partition, term in {**dict.fromkeys(followers), **terms}.items():
-            # A new leader depends on all events of its predecessors.
+            # A new leader needs all events of its predecessors.
             afresh = term is not None and self._held.get(partition) != term
             self._held[partition] = term
             if self._described is not None:
@@ -149,8 +150,8 @@ class TopicBasedRemoteLogMetadataManager:
                     self._settle(index)
 
     def owns(self, partition: TopicIdPartition) -> bool:
-        """Whether this broker leads the metadata partition of ``partition``, and therefore completes
-        deletions in it."""
+        """Whether this broker leads the metadata partition of ``partition``. If so, it completes the
+        deletions in that metadata partition."""
         return self._described is not None and self._metadata_partition(partition) in self._led
 
     def on_metadata_partition_leadership(self, metadata_partition: int, *, leads: bool) -> None:
@@ -178,7 +179,7 @@ class TopicBasedRemoteLogMetadataManager:
         return found
 
     def _settle(self, index: int) -> None:
-        """Stop an unused follower. The next follower uses the stored state."""
+        """Stop a follower that is not used. The next follower begins with the stored state."""
         follower = self._followers.get(index)
         if follower is None or index in self._led or follower.is_needed:
             return

@@ -9,7 +9,7 @@ from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 __all__ = ["in_turns"]
 
 WORK_A_TURN: Final = 400
-"""Number of segments, and leader epochs in them, that are handled without a break. It takes about a
+"""Number of segments, and of leader epochs in them, that are handled without a break. This takes about a
 millisecond."""
 
 

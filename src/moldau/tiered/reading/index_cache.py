@@ -1,10 +1,10 @@
 """Indexes of remote segments on the local disk, within a size limit. The least recently used indexes are
 removed first.
 
-Each segment has a file ``<base offset>_<segment id>.indexes`` in the folder that Kafka uses for it. The file
-has the container form of ``object_layout``, with the indexes that a reader needs: offset, time and
-transaction index. Nothing is synced, because each index has a checksum. A damaged or incomplete file is
-removed and fetched again. At a start the existing files are used, in the order of their age.
+Each segment has a file ``<base offset>_<segment id>.indexes`` in the folder that Kafka uses for such indexes.
+The file has the container form of ``object_layout``. It contains the indexes that a reader needs: offset,
+time and transaction index. Nothing is synced, because each index has a checksum. A damaged or incomplete file
+is removed and fetched again. When the broker starts, the existing files are used, in the order of their age.
 """
 
 import asyncio
@@ -42,9 +42,8 @@ logger = logging.getLogger(__name__)
 SUFFIX: Final = ".indexes"
 TEMPORARY_SUFFIX: Final = ".tmp"
 OPEN_MAX: Final = 1_000
-"""Number of segments whose indexes stay mapped. Other indexes are mapped and checked again at their next
-use.
-"""
+"""Number of segments whose indexes stay mapped into memory. Other indexes are mapped and checked again at
+their next use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class SegmentIndexes:
         return 0 if found is None else found[1]
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """An offset below which all records are earlier than ``timestamp_ms``."""
+        """An offset before which all records are earlier than ``timestamp_ms``."""
         found = _floor(TimeIndex.entry, self.times, timestamp_ms - 1)
         return self.base_offset if found is None else self.base_offset + found[1] + 1
 
@@ -80,14 +79,14 @@ def _floor(entry: Struct, content: memoryview, key: int) -> tuple[int, int] | No
 class RemoteIndexCache:
     """The cache of indexes. Every call is made on the event loop; worker threads access the files.
 
-    Lookups raise :class:`RemoteStorageError` when the indexes are not available.
+    A lookup raises :class:`RemoteStorageError` when the indexes are not available.
     """
 
     def __init__(
         self, machine: Machine, storage: RemoteStorageManager, folder: str, max_size_bytes: int
     ) -> None:
-        """``folder`` (absolute) is created if it does not exist. ``max_size_bytes`` limits the size of the
-        files in it."""
+        """``folder`` (absolute) is created if it does not exist. ``max_size_bytes`` limits the total size of
+        its files."""
         self._disk = machine.disk
         self._workers = machine.workers
         self._storage = storage
@@ -212,8 +211,8 @@ class RemoteIndexCache:
             IndexType.TRANSACTION: aborted,
         }
         try:
-            # It runs on a worker, because decoding the entries of a million aborted transactions takes a
-            # second.
+            # It runs on a worker thread, because decoding the entries of a million aborted transactions takes
+            # a second.
             indexes = await self._workers.run(
                 _checked, metadata, {kind: memoryview(content) for kind, content in contents.items()}
             )
@@ -228,7 +227,7 @@ class RemoteIndexCache:
         try:
             found = await self._workers.run(self._write_and_read, name, packed, metadata)
         except (OSError, ProtocolError, CorruptIndexError) as error:
-            # A full disk only makes reads slower, so the indexes are treated as if they were stored.
+            # A full disk only makes reads slower. Therefore the indexes are used as if they were stored.
             logger.warning("the indexes of %s cannot be kept on the disk: %s", metadata.id, error)
             found = indexes
         self._drop_size(name)

@@ -1,4 +1,5 @@
-"""ListOffsets in the remote tier: the record at or after a time, the record with the largest timestamp."""
+"""ListOffsets in the remote tier: finds the record at or after a time, or the record with the largest
+timestamp."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -45,9 +46,10 @@ class RemoteOffsetSearch:
     async def find_max_timestamp(
         self, wanted: RemoteRange, start_offset: int, above_ms: int, lookup: RecordLookup
     ) -> FoundOffset | None:
-        """The first record with the largest timestamp of that range, if that timestamp is above ``above_ms``.
+        """The first record with the largest timestamp of that range, if that timestamp is greater than
+        ``above_ms``.
 
-        All records of a segment count with the timestamp in the segment's metadata.
+        For all records of a segment, the timestamp in the segment's metadata is used.
         """
         return await self._limited(wanted, self._find_max_timestamp(wanted, start_offset, above_ms, lookup))
 
@@ -93,8 +95,8 @@ class RemoteOffsetSearch:
         ]
         best: FoundOffset | None = None
         for part in sorted(later, key=lambda part: part.segment.max_timestamp_ms, reverse=True):
-            # For a segment of records without timestamps, the metadata contain the time of the file.
-            # Therefore it counts as a segment without a timestamp.
+            # If the records of a segment have no timestamps, the metadata contain the time of the file. Such
+            # a segment therefore counts as a segment without a timestamp.
             found = await self._in_segment(part, part.segment.max_timestamp_ms, lookup)
             if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
                 best = found
@@ -103,7 +105,7 @@ class RemoteOffsetSearch:
         return best
 
     async def _parts(self, wanted: RemoteRange, offset: int) -> AsyncIterator[_SearchPart]:
-        """The segments of the range in order, found in the metadata alone."""
+        """The segments of the range in order. Only the metadata are used to find them."""
         count = 0
         while offset < wanted.end_offset:
             segment = segment_at(self._reader.metadata, wanted, offset)

@@ -1,8 +1,9 @@
 """Reads from the remote tier, for any partition. The partition provides its lineage and the offset after its
 remote part.
 
-A read is a job of a pool of limited size. A request waits for it at most ``remote.fetch.max.wait.ms`` and is
-then answered without records. The read continues, and a repeated request gets its result.
+Each read is a job in a pool of limited size. A request waits for the job at most
+``remote.fetch.max.wait.ms``, and then gets a response without records. The job continues, and a repeated
+request gets its result.
 """
 
 import asyncio
@@ -31,19 +32,20 @@ __all__ = ["ReaderSettings", "RemoteBatches", "RemoteReader"]
 logger = logging.getLogger(__name__)
 
 READ_MAX_BYTES: Final = 8 * 1024 * 1024
-"""A client's limit above this maximum is reduced to it, because the limit determines the memory of an answer.
-A first batch may be larger."""
+"""A client's size limit above this maximum is reduced to this maximum, because the limit determines the
+memory that a response needs. A first batch may be larger."""
 INDEX_SLACK_BYTES: Final = 16 * 1024
-"""Number of additional bytes to read, because the index leads to a batch slightly before the wanted batch."""
+"""Number of additional bytes to read. They are needed because the index gives a position slightly before the
+requested batch."""
 KEPT_S: Final = 5.0
 """Time for which the result of a late read is kept for the next request."""
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Maximum total size of all such results. The oldest results are dropped first. If they are requested later,
-they are read again."""
+"""Maximum total size of all results of late reads. The oldest results are dropped first. If a client requests
+a dropped result later, it is read again."""
 REMEMBERED_POSITIONS_MAX: Final = 4_096
 READS_A_TURN: Final = 3
-"""Number of reads that begin in a turn of the event loop. If they read from memory, they take a few tenths of
-a millisecond."""
+"""Number of reads that begin in one turn of the event loop. If the data are in memory, these reads take a few
+tenths of a millisecond."""
 WARNING_INTERVAL_S: Final = 10.0
 
 
@@ -61,7 +63,7 @@ class ReaderSettings:
 
 
 class RemoteBatches(NamedTuple):
-    """Whole batches, from the batch with the wanted offset on. ``next_offset`` is the offset after them.
+    """Whole batches, from the batch with the requested offset on. ``next_offset`` is the offset after them.
 
     ``is_exhausted`` means that there are no batches and will be none, because the remote tier has no batch at
     or after the offset.
@@ -118,11 +120,11 @@ class RemoteReader:
     # -- answering ----------------------------------------------------------------------------
 
     def read(self, wanted: RemoteRead, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
-        """Complete ``known``, the partition's own offsets, with batches from the remote tier.
+        """Add batches from the remote tier to ``known``, the partition's own offsets.
 
         It never raises. The result is ``unknown_server_error`` when the tier fails, as in Kafka, and
-        ``offset_out_of_range`` for deleted records. It has no records and no error when there is no free
-        place in the pool, no quota or no time left. The client then repeats the request.
+        ``offset_out_of_range`` for deleted records. The result has neither records nor an error when the pool
+        is full, the quota is used up, or the time is over. The client then repeats the request.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[ReadOutcome] = loop.create_future()
@@ -170,7 +172,7 @@ class RemoteReader:
         taken_bytes = min(wanted.max_bytes, READ_MAX_BYTES)
         self._pacer.reserve(taken_bytes, loop.time())
         task = self._under_way[key] = loop.create_task(self._work(wanted, wait_s, taken_bytes))
-        # When this runs, waiting requests have used the result.
+        # By now, the requests that waited have already used the result.
         task.add_done_callback(lambda done: loop.call_soon(self._keep, key, done))
         return task
 
@@ -206,7 +208,7 @@ class RemoteReader:
             return wanted.read_behind()
         size_bytes = len(found.records)
         views = (found.records,) if size_bytes else ()
-        # The remote part cannot become larger.
+        # The known offsets stay valid, because the remote part cannot become larger.
         return known._replace(
             views=views, size_bytes=size_bytes, aborted=found.aborted, is_cut=size_bytes > 0
         )
@@ -248,7 +250,7 @@ class RemoteReader:
         try:
             if wait_s > 0:
                 await self._wait(wait_s)
-            # A request for many partitions begins as many reads.
+            # A request for many partitions begins one read for each partition.
             await self._lane.turn()
             started_s = loop.time()
             self.meters.fetch_request(topic)
@@ -272,7 +274,7 @@ class RemoteReader:
             self._paced_count -= 1
 
     async def fetch(self, wanted: RemoteRead) -> RemoteBatches:
-        """Read without the pool, quota and time limit. Raises ``RemoteStorageError``."""
+        """Read without using the pool, the quota and the time limit. Raises ``RemoteStorageError``."""
         offset = wanted.offset
         while offset < wanted.end_offset:
             segment = segment_at(self.metadata, wanted, offset)

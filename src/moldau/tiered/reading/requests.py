@@ -38,7 +38,7 @@ class RemoteRange:
     """The part of a partition that is only in the remote tier.
 
     ``end_offset`` is the start of the partition's own data (its local log start, or its WAL start). The
-    remote tier is read only below this offset. If an offset is not found, ``log_start`` is called to check
+    remote tier is read only before this offset. If an offset is not found, ``log_start`` is called to check
     whether the offset was deleted.
     """
 
@@ -67,9 +67,10 @@ class RemoteRead(RemoteRange):
     min_one_batch: bool = True
     read_committed: bool = False
     aborted_behind: Callable[[int, int], Sequence[AbortedEntry]] | None = None
-    """Aborted transactions with records in ``[first, end)`` whose markers are after the remote part."""
+    """Aborted transactions that have records in ``[first, end)`` and a marker after the remote part."""
     read_behind: Callable[[], ReadOutcome] | None = None
-    """Read from ``end_offset`` on, when no batch is left before it. Such gaps come from compaction."""
+    """Read from ``end_offset`` on, when no batch is left before it. This happens when compaction has removed
+    the batches at the end."""
 
 
 def segment_at(

@@ -1,1 +1,1 @@
-"""Removal from the remote tier: by retention, with a topic, or of orphans."""
+"""Removal from the remote tier: by retention, after the deletion of a topic, or as orphans."""

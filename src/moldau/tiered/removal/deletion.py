@@ -1,5 +1,5 @@
-"""Removes a remote segment. It writes the event of the beginning, deletes the bytes when that event is saved,
-and writes the event of the end."""
+"""Removes a remote segment in three steps. It writes the event that the deletion has started. When that event
+is saved, it deletes the bytes. Then it writes the event that the deletion has finished."""
 
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
@@ -12,17 +12,17 @@ __all__ = ["delete_objects", "delete_segment"]
 async def delete_segment(
     context: RemoteTaskContext, segment: RemoteLogSegmentMetadata, *, is_saved: bool = False
 ) -> bool:
-    """Remove the segment. Returns False while the record that freed it is not saved. The next call then
-    continues.
+    """Remove the segment. Returns False until the record that made the segment unneeded is saved. The next
+    call then continues.
 
-    ``is_saved`` means that the caller has already waited until that record is saved. The call may be repeated
-    from the start after any failure. Raises ``RemoteStorageError``.
+    ``is_saved`` means that the caller has already waited until that record is saved. After any failure the
+    call may be repeated from the start. Raises ``RemoteStorageError``.
     """
     if segment.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
         await context.metadata.update_remote_log_segment_metadata(
             _event(context, segment, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
         )
-    # A copy that was never finished has no readers in any saved state.
+    # A copy that was never finished has no readers in any saved state of the cluster.
     is_unread = segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
     if not (is_unread or is_saved) and not context.gate.is_open(segment.id.id):
         return False

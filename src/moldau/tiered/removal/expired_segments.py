@@ -1,4 +1,4 @@
-"""Selects remote segments past their partition's retention. Pure."""
+"""Selects the remote segments that retention no longer keeps. Pure."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,19 +16,21 @@ _State = RemoteLogSegmentState
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """The log's start moves to this offset before the segments are deleted. With ``None`` the start stays."""
+    """The log's start moves to this offset before the segments are deleted. ``None`` means that the start
+    does not move."""
 
     log_start_offset: int | None
     segments: Sequence[RemoteLogSegmentMetadata]
 
 
 class ExpiryPlan:
-    """Expiry of a partition's segments. Add all segments by start offset, then decide.
+    """Selects the expired segments of a partition. Add all segments by start offset, then decide.
 
     A segment that ends before the log's start is not read any more. From the log's start on, the first
-    segments are removed while they are too old, or while the two tiers together are too large.
-    ``local_only_bytes`` is the size of the uncopied part. Segments outside the log's lineage do not prevent
-    that. They are removed when the log's start is after them.
+    segments are removed while they are too old, or while both tiers together are too large.
+    ``local_only_bytes`` is the size of the part that is not copied yet. Segments that do not belong to the
+    log's lineage may lie between the others. They do not stop the selection, and they are removed when the
+    log's start is after them.
     """
 
     def __init__(
@@ -61,17 +63,18 @@ class ExpiryPlan:
                 self._total_bytes += segment.segment_size_bytes
 
     def decide(self) -> Expiry:
-        """The decision over all added segments. Its cost grows with the number of expired segments."""
+        """The decision about all added segments. The cost of this call grows with the number of expired
+        segments."""
         outlived = expired(self._rest, self._retention, total_bytes=self._total_bytes, now_ms=self._now_ms)
         new_start = max((segment.end_offset + 1 for segment in outlived), default=None)
         return Expiry(new_start, [*self._due, *outlived])
 
 
 def is_of_lineage(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_start_offset: int) -> bool:
-    """Whether the log itself has, or had, the segment's records, from the log's start on.
+    """Whether the records of the segment, from the log's start on, are or were in the log itself.
 
-    This is true if the segment's epochs begin where the log's epochs begin, and if each epoch ends in the
-    segment at or before its end in the log.
+    This is true under two conditions: the segment's epochs begin where the log's epochs begin, and each epoch
+    ends in the segment at or before its end in the log.
     """
     starts = [(epoch.epoch, max(epoch.start_offset, log_start_offset)) for epoch in segment.leader_epochs]
     ends = [start for _, start in starts[1:]] + [segment.end_offset + 1]
@@ -91,7 +94,7 @@ def unreferenced(
     now_ms: int,
     grace_ms: int,
 ) -> list[RemoteLogSegmentMetadata]:
-    """Segments without readers: abandoned copies, unfinished deletions, and segments whose offsets a later
+    """Segments that are not read: abandoned copies, unfinished deletions, and segments whose offsets a later
     copy covers.
 
     An abandoned copy is kept for ``grace_ms``, because one of its writes may still take effect.

@@ -1,8 +1,8 @@
-"""Delays the deletion of remote segments until the record that freed them is saved.
+"""Delays the deletion of remote segments until the record that made them unneeded is saved.
 
 The broker records that a deletion has begun, and deletes the objects in a later round. A cluster may be
-restored from its object store between these two steps. The restored cluster has the segment, or knows that
-its deletion has begun.
+restored from its object store between these two steps. The restored cluster either has the whole segment, or
+it knows that the deletion of the segment has begun.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ __all__ = ["DeletionGate"]
 
 _POLL_S: Final = 1.0
 _UNASKED_S: Final = 3600.0
-"""A segment is forgotten after this time without a call of :meth:`is_open`, because another broker deletes
-it. If this broker calls it again, a new wait begins."""
+"""A segment is forgotten if :meth:`is_open` is not called for this time, because then another broker deletes
+the segment. If this broker calls it again, a new wait begins."""
 
 
 def _nothing_is_saved() -> Callable[[], bool]:
-    """The rule of a cluster whose logs are not saved. No deletion has to wait."""
+    """The rule for a cluster whose logs are not saved. Deletions do not wait."""
     return lambda: True
 
 
 class _Wait(NamedTuple):
     is_saved: Callable[[], bool]
     asked_s: float
-    """Time of the last :meth:`is_open` for the segment, on the clock of the event loop."""
+    """Time of the last call of :meth:`is_open` for the segment, on the clock of the event loop."""
 
 
 class DeletionGate:
@@ -49,8 +49,7 @@ class DeletionGate:
 
     def is_open(self, segment_id: UUID) -> bool:
         """Whether the objects of a segment may be deleted. The first call begins the wait. Therefore the
-        record that frees the segment must be written before that call.
-        """
+        record that makes the segment unneeded must be written before that call."""
         now_s = asyncio.get_running_loop().time()
         wait = self._waiting.pop(segment_id, None)
         is_saved = self.wait() if wait is None else wait.is_saved

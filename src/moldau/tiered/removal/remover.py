@@ -1,9 +1,10 @@
 """The remote partition remover: removes the remote data of topics that are deleted, or no longer tiered.
 
-A deleted partition has the events DELETE_PARTITION_MARKED, STARTED and FINISHED. A broker that finds an
-unfinished deletion continues it, also after a restart. To find deletions without a first event, the remover
-compares the partitions with remote data to the topics of the cluster. A topic that is missing in the
-committed metadata is deleted. A topic that is missing only in this broker's metadata may be new.
+A deleted partition has the events DELETE_PARTITION_MARKED, STARTED and FINISHED. If a broker finds an
+unfinished deletion, also after a restart, it continues the deletion. Some deletions have no first event yet.
+To find them, the remover compares the partitions with remote data to the topics of the cluster. A topic that
+is missing in the committed metadata is deleted. A topic that is missing only in this broker's metadata may be
+new.
 """
 
 import asyncio
@@ -36,22 +37,22 @@ logger = logging.getLogger(__name__)
 _State = RemotePartitionDeleteState
 RECONCILE_INTERVAL_S: Final = 300.0
 NEWS_PAUSE_S: Final = 1.0
-"""Delay of a check. Metadata partitions catch up shortly after one another, so a single check is enough for
+"""Delay before a check. Metadata partitions catch up shortly after one another, so one check is enough for
 all of them."""
 
 
 class HostedPartitions(Protocol):
-    """The information about this broker's partitions that removals need."""
+    """The information about this broker's partitions that a removal needs."""
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
-        """The partitions among ``partitions`` that this broker leads and that are not tiered now. All
-        ``partitions`` have remote data."""
+        """The partitions among ``partitions`` that this broker leads and that are not tiered now. The caller
+        passes only partitions with remote data."""
         ...
 
     async def until_current(self) -> None:
-        """Return when :meth:`untiered` uses all metadata that were committed at the time of the call.
+        """Wait until :meth:`untiered` uses all metadata that were committed at the time of the call.
 
-        Raises ``KafkaError`` or ``TimeoutError`` while that is unknown.
+        Raises ``KafkaError`` or ``TimeoutError`` while it is unknown which metadata are committed.
         """
         ...
 
@@ -83,11 +84,11 @@ class RemotePartitionRemover:
         owns: Callable[[TopicIdPartition], bool] = lambda _: True,
         news: asyncio.Event | None = None,
     ) -> None:
-        """``deleted`` returns the partitions with deleted topics among some partitions with remote data.
+        """``deleted`` selects, from partitions with remote data, those whose topic was deleted. It uses
+        committed records. If it cannot get them, it raises ``KafkaError`` or ``TimeoutError``.
 
-        It uses committed records, and raises ``KafkaError`` or ``TimeoutError`` without them. ``owns``
-        returns whether this broker begins and completes the deletion of a partition. ``news`` is set when
-        there may be more to remove.
+        ``owns`` returns whether this broker begins and completes the deletion of a partition. ``news`` is set
+        when there may be more data to remove.
         """
         self._context = manager.context
         self._manager = manager
@@ -107,15 +108,15 @@ class RemotePartitionRemover:
     def delete_partition(
         self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None
     ) -> None:
-        """Handle the deletion of the partition's topic. ``after`` is done when the partition's tasks on this
-        broker have ended.
+        """Remove the remote data of a partition whose topic was deleted. ``after`` is done when the
+        partition's tasks on this broker have ended.
 
         Only the owner removes anything. Other brokers drop the partition's metadata.
         """
         self._begin(partition, lambda: self._delete_partition(partition), after)
 
     def empty_partition(self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None) -> None:
-        """Handle that the topic is not tiered any more: its segments are removed, and the partition stays.
+        """Remove the segments of a partition whose topic is not tiered any more. The partition itself stays.
 
         If the committed metadata show that another broker leads the partition, or that the topic is tiered
         again, the segments are kept.
@@ -145,7 +146,7 @@ class RemotePartitionRemover:
             for earlier in (after, before):
                 if earlier is not None:
                     await asyncio.gather(earlier, return_exceptions=True)
-            # A restored cluster must know that the topic is deleted, or no longer tiered.
+            # A restored cluster must know that the topic was deleted, or is no longer tiered.
             await self._context.gate.until_open()
             await self._insist(partition, work)
 
@@ -184,7 +185,7 @@ class RemotePartitionRemover:
     async def _delete_partition(self, partition: TopicIdPartition) -> None:
         metadata = self._context.metadata
         if not self._owns(partition):
-            # The log refuses events of this broker, so the owner will find the remaining segments.
+            # The log refuses events of this broker. The owner will therefore find the remaining segments.
             metadata.on_stop_partitions([partition])
             return
         state = self._state_of(partition)
@@ -192,11 +193,12 @@ class RemotePartitionRemover:
             try:
                 await self._tell(partition, _State.DELETE_PARTITION_MARKED)
             except IllegalTransitionError:
-                return  # The removal had been finished, but the answer was lost.
+                return  # The removal had already finished, but the response was lost.
         if state in (None, _State.DELETE_PARTITION_MARKED):
             await self._tell(partition, _State.DELETE_PARTITION_STARTED)
         await metadata.wait_ready(partition)
-        segments = metadata.list_remote_log_segments(partition)  # No copy begins after MARKED.
+        # No copy begins after DELETE_PARTITION_MARKED.
+        segments = metadata.list_remote_log_segments(partition)
         for segment in segments:
             await delete_objects(self._context, segment)
         for segment in await self._outwait_late_writes(segments):
@@ -220,11 +222,11 @@ class RemotePartitionRemover:
     async def _outwait_late_writes(
         self, segments: Sequence[RemoteLogSegmentMetadata]
     ) -> Sequence[RemoteLogSegmentMetadata]:
-        """Return when no copy that was started can write any more bytes. After that, the bytes that such
+        """Wait until no copy that was started can write any more bytes. After that, the bytes that such
         copies have written must be removed.
 
-        ``segments`` is the list from before the deletion of their objects, because a copy may have finished
-        after that.
+        ``segments`` is the list before their objects were deleted, because a copy may have finished after
+        that deletion.
         """
         context = self._context
         begun = [each for each in segments if each.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED]
@@ -244,7 +246,7 @@ class RemotePartitionRemover:
         await metadata.wait_ready(partition)
         begun = await self._outwait_late_writes(metadata.list_remote_log_segments(partition))
         segments = metadata.list_remote_log_segments(partition)
-        # This broker's metadata may be late: another broker may lead the partition, and the topic may be
+        # This broker's metadata may be old: perhaps another broker leads the partition, and the topic is
         # tiered again. Segments that were copied later are not in this list.
         await self._hosted.until_current()
         removals: list[Callable[[], Awaitable[object]]] = [
@@ -277,12 +279,12 @@ class RemotePartitionRemover:
             self._news.clear()
 
     def look_soon(self) -> None:
-        """Check again, because more is known than at the last check. After the loss of its local cache, a
-        broker knows no deletions at first."""
+        """Check again, because this broker now knows more than at the last check. After the loss of its local
+        cache, it knows no deletions at first."""
         self._news.set()
 
     async def reconcile_deletions(self) -> None:
-        """Continue unfinished deletions, and begin deletions that were never begun."""
+        """Continue deletions that were begun, and begin deletions that were never begun."""
         metadata = self._context.metadata
         known = await metadata.remote_log_partitions()
         if self._context.deletions_are_held():
@@ -297,7 +299,7 @@ class RemotePartitionRemover:
                 self.empty_partition(partition)
 
     async def close(self) -> None:
-        """Begin no new removal. The next start continues."""
+        """Begin no new removal. After the next start the removals continue."""
         self._is_closed = True
         tasks = [*self._jobs.values(), *filter(None, [self._reconciling])]
         for task in tasks:

@@ -27,9 +27,9 @@ def expired(
 ) -> list[RemoteLogSegmentMetadata]:
     """The first segments of ``segments``, in order of offsets, that ``retention`` no longer keeps.
 
-    As in Kafka, a segment is removed when its newest record is too old, or when the partition without the
-    segment still has ``retention.bytes`` or more. The list ends before the first segment that must be kept.
-    ``total_bytes`` is the size of both tiers.
+    As in Kafka, there are two reasons to remove a segment. Its newest record is too old. Or the partition
+    without the segment still has ``retention.bytes`` or more. The list ends before the first segment that
+    must be kept. ``total_bytes`` is the size of both tiers.
     """
     bounds_size = retention.size_bytes >= 0
     excess_bytes = total_bytes - retention.size_bytes if bounds_size else 0

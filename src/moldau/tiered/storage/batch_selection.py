@@ -14,9 +14,9 @@ _UNPACK: Final = Struct(">qi11xi").unpack_from
 class Selection(NamedTuple):
     """The batches for a reader in a part of a segment: ``piece[start:end]``.
 
-    ``next_offset`` is the offset after the last batch. With ``start == end`` there are no batches. Then
-    ``missing_bytes`` is the number of the segment's bytes, from ``start`` on, that contain the first batch.
-    It is 0 when there is no such batch, because all batches are before the offset or the first batch is at or
+    ``next_offset`` is the offset after the last batch. If ``start == end``, there are no batches. Then
+    ``missing_bytes`` says how many bytes of the segment, from ``start`` on, are needed to get the first
+    batch. It is 0 when there is no such batch: all batches are before the offset, or the first batch is at or
     after the limit.
     """
 
@@ -29,7 +29,7 @@ class Selection(NamedTuple):
 def select_batches(
     piece: memoryview, offset: int, bound_offset: int, max_bytes: int, *, min_one_batch: bool
 ) -> Selection:
-    """The batches from the batch with ``offset`` on, below ``bound_offset``, up to ``max_bytes``.
+    """The batches from the batch with ``offset`` on, before ``bound_offset``, up to ``max_bytes``.
 
     ``piece`` begins with a batch and may end within a batch. With ``min_one_batch`` the first batch may be
     larger than ``max_bytes``.

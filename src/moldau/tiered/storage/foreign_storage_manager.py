@@ -36,8 +36,7 @@ METHODS: Final = (
 """The methods of a ``RemoteStorageManager``."""
 CLOSE_TIMEOUT_S: Final = 10.0
 TRACEBACK_INTERVAL_S: Final = 10.0
-"""The caller logs each failure in a line. The stack trace of a failure is logged at most once in this
-interval."""
+"""The caller logs each failure in one line. A stack trace is logged at most once in this interval."""
 
 
 class ForeignStorageManager:
@@ -93,7 +92,8 @@ class ForeignStorageManager:
             raise RemoteStorageError(f"{doing} {metadata.id}: {error}", transient=error.transient) from error
 
     async def close(self) -> None:
-        """Close the manager within a time limit. It never raises, because the node ends in any case."""
+        """Close the manager within a time limit. It never raises an error, because the node ends in any
+        case."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.inner.close()

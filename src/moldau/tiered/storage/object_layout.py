@@ -108,7 +108,7 @@ class ObjectLocation:
 
 @dataclass(frozen=True, slots=True)
 class PackedIndexes:
-    """The content of a ``.indexes`` object, and its part of the custom metadata."""
+    """The content of a ``.indexes`` object, and the custom metadata that describe it."""
 
     content: bytes
     index_sizes: Sequence[int | None]

@@ -50,14 +50,13 @@ T = TypeVar("T")
 
 DEFAULT_PREFIX: Final = "tiered"
 COPY_POLICY: Final = RetryPolicy(first_backoff_ms=200, attempt_timeout_ms=120_000, deadline_ms=300_000)
-"""Time limit of an upload. By default a segment has a gigabyte, which takes a hundred seconds at 10 MB/s."""
+"""Timeout of an upload. By default a segment has a gigabyte, which takes a hundred seconds at 10 MB/s."""
 _NOT_OPTIONS: Final = frozenset({"url", "prefix", "broker.id", "cluster.id", "log.dir"})
 
 
 class ObjectStorageManager:
     """A ``HostedStorageManager`` over an object store. It has two views of the store: a view with long
-    time limits for copies, and a view for readers.
-    """
+    timeouts for copies, and a view for readers."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class ObjectStorageManager:
         copies_to: ObjectStorage | None = None,
         health: StorageHealth | None = None,
     ) -> None:
-        """``copies_to`` is the same store, with time limits that are long enough for the upload of a segment.
+        """``copies_to`` is the same store, with timeouts that are long enough for the upload of a segment.
 
         ``health`` records the outcome of the store's requests.
         """
@@ -97,8 +96,8 @@ class ObjectStorageManager:
     async def copy_attempt(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, attempt: str
     ) -> bytes:
-        """Copy a segment like ``copy_log_segment_data``, but to objects that no other attempt to build the
-        segment writes."""
+        """Copy a segment like ``copy_log_segment_data``. The objects have names that no other attempt to
+        build the segment uses."""
         try:
             await self.guard.before_upload()
         except StorageError as error:

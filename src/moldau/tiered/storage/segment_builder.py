@@ -1,9 +1,10 @@
 """Makes a Kafka segment with its indexes from batches of WAL objects. Pure.
 
-The consolidating broker or task places the batches of a segment in a buffer one after the other. They may
-arrive in any order, because their positions are known beforehand. Then :func:`finish_segment` verifies them
-and writes the coordinator's decisions into them. Batches are never decompressed. A batch's checksum does not
-cover offset and leader epoch. It covers LogAppendTime, so with LogAppendTime the checksum is computed again.
+The consolidating broker or task places the batches of a segment in a buffer one after the other. The batches
+may arrive in any order, because their positions are known beforehand. Then :func:`finish_segment` verifies
+the batches. It also writes the values that the coordinator has assigned into them. Batches are never
+decompressed. A batch's checksum does not cover offset and leader epoch, but it covers LogAppendTime. With
+LogAppendTime the checksum is therefore computed again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,20 +48,19 @@ _RELEASE_BYTES: Final = 64 * 1024
 
 
 class BatchRun(NamedTuple):
-    """Batches that are adjacent in a WAL object, and therefore also in the segment, and contiguous in
-    offsets.
-    """
+    """Batches that have contiguous offsets and are adjacent in a WAL object. They are therefore also adjacent
+    in the segment."""
 
     base_offset: int
     last_offset: int
     size_bytes: int
     append_time_ms: int = NO_TIMESTAMP
-    """The timestamp of all their records when the topic has LogAppendTime; otherwise -1."""
+    """The timestamp of all their records if the topic uses LogAppendTime; otherwise -1."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltSegment:
-    """A segment in Kafka's form. Each field except the numbers is the content of a file."""
+    """A segment in Kafka's form. Each field except the numbers is the content of one file."""
 
     base_offset: int
     end_offset: int
@@ -74,7 +74,7 @@ class BuiltSegment:
     offset_index: bytes
     time_index: bytes
     transaction_index: bytes
-    """Empty when the segment contains no aborted transaction. Kafka has no file in this case."""
+    """Empty when the segment contains no aborted transaction. In this case Kafka has no file."""
     leader_epoch_checkpoint: bytes
     producer_snapshot: bytes
     """The producers after the last batch."""
@@ -94,8 +94,8 @@ def build_segment(
 ) -> BuiltSegment:
     """Copy runs, in the order of their offsets, and finish the copy; see :func:`finish_segment`.
 
-    ``into`` is memory for the segment. It is used if the segment fits into it, because recycled memory is
-    much faster than new memory. The result is then in this memory.
+    ``into`` is memory for the segment. It is used if the segment fits into it, because reused memory is much
+    faster than new memory. The result is then in this memory.
     """
     given = list(parts)
     size_bytes = sum(run.size_bytes for run, _ in given)
@@ -127,7 +127,7 @@ def finish_segment(
     producers_before: bytes = b"",
     generations: LogGenerations = FIRST_GENERATION,
 ) -> BuiltSegment:
-    """Make a segment of the batches in a writable ``buffer``, where they have the same form as in WAL
+    """Make a segment of the batches in a writable ``buffer``. There, the batches have the same form as in WAL
     objects.
 
     ``runs`` describe the buffer's content, in order, without gaps in bytes or offsets. ``producers_before``
@@ -135,8 +135,8 @@ def finish_segment(
     earlier segment, because the new snapshot must then include these producers. The leader epoch of each
     batch is its generation, because the coordinator alone determines the order of records.
 
-    Raises :class:`CorruptRecordError` when the bytes are not the committed batches; ``ValueError`` when there
-    is no run, or when the runs are larger than a segment can be.
+    Raises :class:`CorruptRecordError` when the bytes are not the committed batches. Raises ``ValueError``
+    when there is no run, or when the runs are too large for a segment.
     """
     if not runs:
         raise ValueError("a segment needs at least one batch")
@@ -153,7 +153,7 @@ def finish_segment(
 
 
 class _Finisher:
-    """Iterates over the batches once. The index entries are the same as Kafka's log adds on append."""
+    """Iterates over the batches once. It makes the same index entries that Kafka's log makes on append."""
 
     def __init__(
         self, buffer: memoryview, base_offset: int, index_interval_bytes: int, producers_before: bytes
@@ -191,7 +191,7 @@ class _Finisher:
             if size < HEADER_SIZE_BYTES or position + size > end or header[3] != MAGIC or header[6] < 0:
                 raise CorruptRecordError(f"there is no batch at byte {position}, offset {offset}")
             unreleased += size
-            # Release the interpreter regularly, because in a broker this runs in parallel with the event
+            # Release the interpreter regularly, because in a broker this code runs in parallel with the event
             # loop.
             release = unreleased >= _RELEASE_BYTES
             unreleased = 0 if release else unreleased
@@ -236,7 +236,7 @@ class _Finisher:
             entries.append((self._latest_ms, self._latest_offset - self._base_offset))
 
     def _note_transaction(self, position: int, size_bytes: int) -> None:
-        """Transactions need the producers' state at once and in order."""
+        """Transactions need the producers' state immediately and in order."""
         self._apply_last_batches()
         batch = self._buffer[position : position + size_bytes]
         completed = self._producers.apply_batch(batch, parse_header(batch))

@@ -42,7 +42,7 @@ class RemotePlace(NamedTuple):
 
 
 class RemoteStorageError(Exception):
-    """Remote storage or its metadata refused, failed or did not answer. The message is a line for the
+    """Remote storage or its metadata refused a call, failed or did not respond. The message is a line for the
     operator.
 
     ``transient`` means that the same call may succeed later without intervention.
@@ -65,9 +65,8 @@ class CustomMetadataSizeLimitExceededError(RemoteStorageError):
 
 
 def check_custom_metadata(segment: str, custom: bytes | None, max_bytes: int) -> None:
-    """Raise :class:`CustomMetadataSizeLimitExceededError`. A repetition of the copy would have the same
-    error.
-    """
+    """Raise :class:`CustomMetadataSizeLimitExceededError`. The copy would fail again with the same error, so
+    it is not repeated."""
     if custom is not None and len(custom) > max_bytes:
         raise CustomMetadataSizeLimitExceededError(
             f"{segment}: custom metadata of {len(custom)} bytes exceed"
@@ -92,7 +91,7 @@ class LogSegmentData:
 
     A local segment's log is passed as a view of its (closed) file, ``runtime.File.view``, which needs no
     memory. ``transaction_index`` is ``None`` when the segment contains no aborted transaction.
-    ``producer_snapshot`` and ``leader_epochs`` (the text of a ``leader-epoch-checkpoint``) are the state
+    ``producer_snapshot`` and ``leader_epochs`` (the text of a ``leader-epoch-checkpoint``) describe the state
     *after* the segment. Therefore a replica that starts at the segment's end needs no earlier state.
     """
 
@@ -122,13 +121,13 @@ class RemoteStorageManager(Protocol):
     """Stores, reads and removes the bytes of segments. Every call may raise :class:`RemoteStorageError`.
 
     A call that is cancelled or fails may have taken effect in part. ``delete_log_segment_data`` removes the
-    data that a failed copy has stored. It needs only the segment's metadata in COPY_SEGMENT_STARTED.
+    data that a failed copy has stored. It needs only the metadata that are in COPY_SEGMENT_STARTED.
     """
 
     async def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
-        """Store a segment durably. When this has returned, every reader finds the whole segment.
+        """Store a segment durably. After the return of this call, every reader finds the whole segment.
 
         Returns custom metadata, or ``None``. They are stored in the segment's COPY_SEGMENT_FINISHED event (at
         most ``remote.log.metadata.custom.metadata.max.bytes``). A second copy with the same id overwrites the
@@ -142,7 +141,7 @@ class RemoteStorageManager(Protocol):
         """The segment's bytes from ``start_position`` up to, and not including, ``end_position`` or the
         segment's end.
 
-        A shorter answer means that the segment ends there. (Kafka's ``endPosition`` is inclusive. Here
+        If the result is shorter, the segment ends there. (Kafka's ``endPosition`` is inclusive. Here
         ``end_position`` is exclusive, as in Python.) Raises :class:`RemoteResourceNotFoundError` when the
         segment does not exist.
         """
@@ -187,7 +186,7 @@ class HostedStorageManager(RemoteStorageManager, Protocol):
     """
 
     guard: StoreGuard
-    """Checked before each copy and deletion."""
+    """This is checked before each copy and deletion."""
 
     @property
     def problem(self) -> str | None:
@@ -196,8 +195,8 @@ class HostedStorageManager(RemoteStorageManager, Protocol):
 
     @property
     def listable(self) -> ListableSegments | None:
-        """The manager's objects, for the orphan scan; ``None`` for plug-ins, whose objects may not be
-        listable."""
+        """The manager's objects, for the orphan scan. ``None`` for plug-ins, because perhaps their objects
+        cannot be listed."""
         ...
 
 

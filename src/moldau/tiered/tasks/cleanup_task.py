@@ -1,6 +1,5 @@
-"""The leader's clean-up: segments past the topic's retention, segments below the log's start, and
-leftovers.
-"""
+"""The leader's clean-up: it removes segments that retention no longer keeps, segments before the log's start,
+and leftovers."""
 
 import asyncio
 import logging
@@ -25,12 +24,12 @@ __all__ = ["ExpirationTask"]
 logger = logging.getLogger(__name__)
 
 LOOKUPS_A_TURN: Final = 1_000
-"""Number of segments that are looked up by epoch and offset in a turn of the event loop. It takes some
+"""Number of segments that are looked up by epoch and offset in one turn of the event loop. This takes some
 milliseconds."""
 
 
 class ExpirationTask:
-    """The task of a partition while this broker leads it. :meth:`run` is one round."""
+    """Cleans up a partition while this broker leads the partition. :meth:`run` is one round."""
 
     def __init__(self, context: RemoteTaskContext, partition: TaskPartition) -> None:
         self._context = context
@@ -39,7 +38,7 @@ class ExpirationTask:
         self._gauges = context.meters.gauges(partition.partition.topic, partition.partition.partition)
 
     async def run(self) -> None:
-        """Move the log's start, durably, and then remove the segments before it. Raises
+        """Move the log's start, durably, and then remove the segments before the start. Raises
         ``RemoteStorageError``. The next round then continues."""
         context, log, partition = self._context, self._partition.log, self._partition.partition
         if context.deletions_are_held():
@@ -71,7 +70,8 @@ class ExpirationTask:
         if expiry.log_start_offset is not None:
             log.update_log_start_offset(min(expiry.log_start_offset, self._partition.replica.high_watermark))
             await log.persist_start()
-        # If the start could not move past all of these segments, the segments after the start are still read.
+        # Perhaps the start could not move past all of these segments. The segments after the start are still
+        # read.
         await self._remove([each for each in expiry.segments if each.end_offset < log.log_start_offset])
 
     def stop(self) -> None:
@@ -96,8 +96,8 @@ class ExpirationTask:
     async def _leftovers(self) -> list[RemoteLogSegmentMetadata]:
         context = self._context
         found: list[RemoteLogSegmentMetadata] = []
-        # The set is read before the listing, because a segment whose copy ends during the listing is not
-        # abandoned.
+        # This set is read before the segments are listed. If a copy ends during the listing, its segment is
+        # not abandoned.
         being_copied = frozenset(context.being_copied)
         async for segments in self._some_at_a_time():
             found += unreferenced(

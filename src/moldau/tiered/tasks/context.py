@@ -17,8 +17,9 @@ from moldau.tiered.storage.storage_manager import RemoteStorageManager
 __all__ = ["LATE_WRITE_GRACE_MS", "LocalReplica", "RemoteTaskContext"]
 
 LATE_WRITE_GRACE_MS = 60_000
-"""Time within which an abandoned write, or a write whose sender has ended, may still take effect. The data of
-a failed copy are removed after this time, or once more after it. Object stores give up much earlier."""
+"""Time within which a write may still take effect after it was abandoned or its sender has ended. The data of
+a failed copy are removed after this time. If they were removed earlier, they are removed once more. Object
+stores give up such writes much earlier."""
 
 
 class LocalReplica(Protocol):
@@ -46,7 +47,7 @@ class RemoteTaskContext:
     """Called for each deleted remote segment. Caches then drop the segment."""
     gate: DeletionGate = field(default_factory=DeletionGate)
     being_copied: set[UUID] = field(default_factory=set)
-    """Segments whose copy this broker has begun and has not abandoned."""
+    """Segments whose copy this broker has begun but has not abandoned."""
 
     deletions_are_held: Callable[[], bool] = lambda: False
     """Returns True while no remote segment may be deleted."""
@@ -61,7 +62,7 @@ class RemoteTaskContext:
 
 @dataclass(slots=True)
 class TaskPartition:
-    """A partition with tasks: its identity and its replica on this broker."""
+    """A partition that has tasks: its identity and its replica on this broker."""
 
     partition: TopicIdPartition
     replica: LocalReplica

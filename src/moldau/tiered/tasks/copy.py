@@ -1,6 +1,5 @@
-"""The leader's copying: closed segments below the last stable offset are copied to the remote tier, in
-order.
-"""
+"""The leader copies closed segments to the remote tier, in order. Only segments before the last stable offset
+are copied."""
 
 import asyncio
 import logging
@@ -26,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _CopyAttempt:
-    """A copy in progress. After a failure the same copy continues. Therefore a stored segment is not stored
-    again under another id."""
+    """A copy in progress. After a failure the same copy continues. Otherwise a segment that is already stored
+    would be stored again under another id."""
 
     closed: ClosedSegment
     metadata: RemoteLogSegmentMetadata
@@ -36,7 +35,7 @@ class _CopyAttempt:
 
 
 class CopyTask:
-    """The task of a partition while this broker leads it. :meth:`run` is one round."""
+    """Copies a partition's segments while this broker leads the partition. :meth:`run` is one round."""
 
     def __init__(self, context: RemoteTaskContext, partition: TaskPartition) -> None:
         self._context = context
@@ -63,7 +62,8 @@ class CopyTask:
         attempt = self._attempt
         first_offset = max(log.highest_copied_offset + 1, log.local_log_start_offset)
         if attempt is not None and attempt.metadata.end_offset < first_offset:
-            self._give_up()  # the write had succeeded without an answer, or its records were deleted
+            # The write succeeded but its response was lost, or its records were deleted.
+            self._give_up()
         for closed in closed_segments(log, first_offset, self._stable_offset(log)):
             self._measure_lag(log)
             await self._keep_quota(closed.segment.size_bytes)
@@ -73,7 +73,7 @@ class CopyTask:
         return log.last_stable_offset(self._partition.replica.high_watermark)
 
     def stop(self) -> None:
-        """Begin no further round. The clean-up removes unfinished copies."""
+        """Begin no further round. The clean-up task removes unfinished copies."""
         self._give_up()
         self._gauges.copy_lag_bytes = self._gauges.copy_lag_segments = 0
 
@@ -92,8 +92,8 @@ class CopyTask:
         if attempt is None or attempt.closed != closed:
             self._give_up()
             attempt = self._attempt = self._new_attempt(log, closed)
-        # Copied records must not be lost on this disk, because their offsets would be assigned again. The two
-        # files are synced together, so that other writers wait only once.
+        # If copied records were lost on this disk, their offsets would be assigned again. The log is
+        # therefore synced first. The two files are synced together, so that other writers wait only once.
         for result in await asyncio.gather(
             log.flush(closed.next_offset), self._record(attempt), return_exceptions=True
         ):
@@ -129,7 +129,8 @@ class CopyTask:
             id=segment_id,
             start_offset=segment.base_offset,
             end_offset=closed.next_offset - 1,
-            # A segment without timestamps has the age of its file. Retention must not treat it as older.
+            # A segment without timestamps gets the age of its file. Retention must not treat the segment as
+            # older.
             max_timestamp_ms=segment.retention_timestamp_ms,
             broker_id=context.broker_id,
             event_timestamp_ms=context.now_ms(),

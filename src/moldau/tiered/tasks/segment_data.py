@@ -23,18 +23,17 @@ __all__ = ["ClosedSegment", "closed_segments", "epochs_of", "read_segment"]
 
 
 class ClosedSegment(NamedTuple):
-    """A segment that gets no further appends, and the offset after its last record."""
+    """A segment that gets no further appends, and the offset after the last record of the segment."""
 
     segment: Segment
     next_offset: int
 
 
 def closed_segments(log: PartitionLog, from_offset: int, stable_offset: int) -> Iterator[ClosedSegment]:
-    """Closed segments from the segment that contains ``from_offset`` on. They are entirely below
-    ``stable_offset``.
+    """Closed segments from the segment that contains ``from_offset`` on. They end before ``stable_offset``.
 
-    Such segments are below the high watermark and without open transactions. The generator includes segments
-    that are closed while it runs, because the caller needs much time for each segment.
+    Such segments are below the high watermark and contain no open transactions. The generator also includes
+    segments that are closed while it runs, because the caller needs much time for each segment.
     """
     segments = log.segments
     while True:
@@ -55,9 +54,9 @@ def epochs_of(log: PartitionLog, closed: ClosedSegment) -> list[EpochStart]:
 
 
 def read_segment(disk: Disk, log: PartitionLog, closed: ClosedSegment) -> LogSegmentData:
-    """All files of the segment, with the log as a view. Blocking.
+    """All files of the segment; the log is a view. Blocking.
 
-    Raises ``OSError`` when the disk fails, ``FileNotFoundError`` when the segment has just been deleted.
+    Raises ``OSError`` when the disk fails, and ``FileNotFoundError`` when the segment has just been deleted.
     """
     segment, next_offset = closed
     transactions = segment.path(TRANSACTION_INDEX_SUFFIX)
@@ -72,7 +71,7 @@ def read_segment(disk: Disk, log: PartitionLog, closed: ClosedSegment) -> LogSeg
 
 
 def _producers_at(disk: Disk, log: PartitionLog, closed: ClosedSegment) -> bytes:
-    """The producers' state after the segment, as it was written when the segment was closed."""
+    """The producers' state after the segment. It was written when the segment was closed."""
     path = log.producers.snapshots.path(closed.next_offset)
     try:
         content = disk.read(path)
@@ -83,7 +82,7 @@ def _producers_at(disk: Disk, log: PartitionLog, closed: ClosedSegment) -> bytes
 
 
 def _replayed_producers(disk: Disk, log: PartitionLog, closed: ClosedSegment) -> bytes:
-    """Replace a lost snapshot: apply the segment's own batches to the earlier state, if that state exists."""
+    """Replace a lost snapshot: take the earlier state, if it exists, and apply the segment's own batches."""
     segment, next_offset = closed
     state = ProducerState(expiration_ms=log.config.producer_id_expiration_ms)
     path = log.producers.snapshots.path(segment.base_offset)

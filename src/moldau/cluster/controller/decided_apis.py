@@ -67,7 +67,7 @@ class DecidedApi:
     refuse_rows: Callable[[Any, ErrorCode, str | None], Message] | None = None
     """The response with an error in every row, for a response that has no error field of its own."""
     parsed_bytes_max: int | None = None
-    """Maximum memory of a parsed request, as of ``Served`` (``server/requests/served.py``)."""
+    """Maximum memory of a parsed request, as of ``Served`` (``network/served.py``)."""
 
 
 def _elect_leaders(view: View, _context: BrokerInputs, request: ElectLeadersRequest) -> ControllerResult:

@@ -146,7 +146,7 @@ def single_cases(keys: Iterable[Key]) -> Iterator[Case]:
     for key in keys:
         if key.visibility == "internal":
             continue
-        values = list(dict.fromkeys([*_values(key), *_TEXTS.get(key.name, ())]))
+        values = list(dict.fromkeys([*values_of(key), *_TEXTS.get(key.name, ())]))
         for surface in SURFACES_OF[key.kind]:
             if surface.startswith("dynamic") and key.update == "read-only":
                 values = ["true", "1", key.default or ""]
@@ -154,7 +154,8 @@ def single_cases(keys: Iterable[Key]) -> Iterator[Case]:
                 yield Case(surface, ((key.name, value),))
 
 
-def _values(key: Key) -> list[str]:
+def values_of(key: Key) -> list[str]:
+    """Values of the type of a key: at, below and beyond each limit, and malformed."""
     match key.type:
         case "BOOLEAN":
             return ["true", "false", "TRUE", " true ", "yes", "", "1"]

@@ -88,7 +88,7 @@ def as_plan(message: ConsolidationPlanResponse) -> Plan:
 
 def _segment(message: ConsolidationSegment, keys: Sequence[str]) -> PlannedSegment:
     reader = ColumnReader(message.runs)
-    count = reader.count()
+    count = reader.count(max(0, message.size_bytes))  # A run has at least one byte.
     objects, starts, sizes, deltas, times = (reader.column(count) for _ in range(5))
     reader.end()
     runs: list[PlannedRun] = []

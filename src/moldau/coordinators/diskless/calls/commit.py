@@ -84,10 +84,10 @@ def _arguments(request: Any) -> calls.CommitFileCall:
     )
 
 
-def batches_of(columns: bytes) -> list[calls.BatchToCommit]:
-    """The batches in a request. Raises INVALID_REQUEST."""
+def batches_of(columns: bytes, at_most: int = calls.MAX_FILE_BATCHES) -> list[calls.BatchToCommit]:
+    """The batches in a request, at most ``at_most``. Raises INVALID_REQUEST."""
     try:
-        return decode_batches(columns)
+        return decode_batches(columns, at_most)
     except ColumnError as error:
         raise KafkaError(ErrorCode.invalid_request, f"The batches cannot be read: {error}.") from error
 

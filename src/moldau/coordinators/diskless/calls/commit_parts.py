@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from moldau.coordinators.diskless.calls import (
+    MAX_FILE_BATCHES,
     CommitFileCall,
     CommitFileResult,
     CommitPlace,
@@ -67,10 +68,13 @@ def _arguments(request: Any) -> CommitParts:
         tuple(request.owner_ids),
         request.object_format,
     )
-    return [
-        (part.coordinator_id, replace(file, batches=batches_of(part.columns), place=place_of(part)))
-        for part in request.parts
-    ]
+    parts: list[tuple[int, CommitFileCall]] = []
+    room = MAX_FILE_BATCHES
+    for part in request.parts:
+        batches = batches_of(part.columns, room)
+        room -= len(batches)
+        parts.append((part.coordinator_id, replace(file, batches=batches, place=place_of(part))))
+    return parts
 
 
 async def _serve(coordinators: ServedCalls, _: int, parts: CommitParts) -> PartResults:

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from moldau.coordinators.diskless.calls import BatchToCommit, CommittedBatch
+from moldau.coordinators.diskless.calls import MAX_FILE_BATCHES, BatchToCommit, CommittedBatch
 from moldau.coordinators.diskless.codecs.columns import ColumnReader, put_column, put_varint
 from moldau.runtime import ErrorCode
 
 NO_GUARD: Final = 0
+
+_INT16: Final = (-(1 << 15), (1 << 15) - 1)
+_INT32: Final = (-(1 << 31), (1 << 31) - 1)
 
 
 def encode_batches(batches: Sequence[BatchToCommit], *, with_guards: bool = True) -> bytes:
@@ -60,18 +63,21 @@ def _sequence_slack(batch: BatchToCommit) -> int:
     return batch.last_sequence - (batch.base_sequence + batch.last_offset_delta) % (1 << 31)
 
 
-def decode_batches(content: bytes | memoryview) -> list[BatchToCommit]:
-    """Raises :class:`ColumnError`."""
+def decode_batches(content: bytes | memoryview, at_most: int = MAX_FILE_BATCHES) -> list[BatchToCommit]:
+    """At most ``at_most`` batches. Raises :class:`ColumnError`."""
     reader = ColumnReader(content)
-    count = reader.count()
+    count = reader.count(at_most)
     if not count:
         reader.end()
         return []
-    topics = [UUID(bytes=reader.raw(16)) for _ in range(reader.count())]
-    producer_count = reader.count()
-    producers = list(zip(reader.column(producer_count), reader.column(producer_count), strict=True))
-    topic_numbers, numbers, gaps = (reader.column(count) for _ in range(3))
-    indexes, requests, sizes, deltas, timestamps, types, sequences = (reader.column(count) for _ in range(7))
+    topics = [UUID(bytes=reader.raw(16)) for _ in range(reader.count(count))]
+    producer_count = reader.count(count)
+    producers = list(zip(reader.column(producer_count), reader.column(producer_count, _INT16), strict=True))
+    topic_numbers = reader.column(count, (0, len(topics) - 1))
+    numbers = reader.column(count, (0, producer_count - 1))
+    gaps, indexes = reader.column(count), reader.column(count, _INT32)
+    requests, sizes, deltas, timestamps, types = (reader.column(count) for _ in range(5))
+    sequences = reader.column(count, _INT32)
     extras, slacks, flags = (reader.column(count) for _ in range(3))
     guards = [NO_GUARD] * count if reader.is_at_end else reader.column(count)
     reader.end()
@@ -117,15 +123,15 @@ def encode_results(results: Sequence[CommittedBatch]) -> bytes:
 def decode_results(content: bytes | memoryview) -> list[CommittedBatch]:
     """Raises :class:`ColumnError`."""
     reader = ColumnReader(content)
-    count = reader.count()
+    count = reader.count(MAX_FILE_BATCHES)
     if not count:
         reader.end()
         return []
     errors, offsets, times, starts, duplicates = (reader.column(count) for _ in range(5))
     messages: list[str | None] = [None]
-    for _ in range(reader.count()):
-        messages.append(reader.raw(reader.count()).decode())
-    numbers = reader.column(count)
+    for _ in range(reader.count(count)):
+        messages.append(reader.raw(reader.count(len(content))).decode(errors="replace"))
+    numbers = reader.column(count, (0, len(messages) - 1))
     reader.end()
     return [
         CommittedBatch(ErrorCode(errors[at]), offsets[at], times[at], starts[at], messages[numbers[at]],

@@ -2,9 +2,11 @@
 
 A column begins with its smallest value as a zigzag varint. Then come the width in bytes (0 to 8) of the
 largest difference from that value, and the differences as *planes* (all lowest bytes, all second bytes, ...).
-The number of values is not part of the column. One varint per value would need as little space, but Python
-would need half a microsecond for each value. A column needs a few hundredths of a microsecond per value,
-which makes 200,000 batches a second possible. Equal values take no bytes at all.
+The number of values is not part of the column. Equal values take no bytes at all, so the bytes do not limit
+that number. Therefore a reader of such a number gives its maximum.
+
+One varint per value would need as little space, but Python would need half a microsecond for each value. A
+column needs a few hundredths of a microsecond per value, which makes 200,000 batches a second possible.
 """
 
 import struct
@@ -17,6 +19,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _TYPECODES: Final = {2: "H", 3: "I", 4: "I", 5: "Q", 6: "Q", 7: "Q", 8: "Q"}
 _LITTLE: Final = sys.byteorder == "little"
+_INT64: Final = (-(1 << 63), (1 << 63) - 1)
 
 
 class ColumnError(ValueError):
@@ -95,19 +98,27 @@ class ColumnReader:
         self._position = position
         return (value >> 1) ^ -(value & 1)
 
-    def count(self) -> int:
-        """The next varint, as a number of items."""
+    def count(self, at_most: int) -> int:
+        """The next varint, as a number of at most ``at_most`` items."""
         value = self.varint()
-        if value < 0:
-            raise ColumnError("a negative count")
+        if not 0 <= value <= at_most:
+            raise ColumnError(f"a number of {value} items, which must be from 0 to {at_most}")
         return value
 
-    def column(self, count: int) -> list[int]:
-        """The next column, of ``count`` values."""
+    def column(self, count: int, limits: tuple[int, int] = _INT64) -> list[int]:
+        """The next column, of ``count`` values between two limits, which are included."""
         if count == 0:
             return []
         low = self.varint()
         width = self.raw(1)[0]
+        values = self._values(count, low, width)
+        # Most columns are so narrow that no value needs a check.
+        highest = low if width == 0 else low + (1 << 8 * width) - 1
+        if low < limits[0] or (highest > limits[1] and max(values) > limits[1]):
+            raise ColumnError(f"a value is not between {limits[0]} and {limits[1]}")
+        return values
+
+    def _values(self, count: int, low: int, width: int) -> list[int]:
         if width == 0:
             return [low] * count
         if width == 1:

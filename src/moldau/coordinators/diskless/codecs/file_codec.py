@@ -10,6 +10,7 @@ from operator import add, sub
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from moldau.coordinators.diskless.calls import MAX_FILE_BATCHES
 from moldau.coordinators.diskless.codecs.columns import ColumnError, ColumnReader, put_column, put_varint
 from moldau.coordinators.diskless.state.records import FileCommitted, Rejected, Run
 from moldau.protocol.records.diskless import DisklessFileCommittedRecord
@@ -75,16 +76,20 @@ def encode_receipt(record: FileCommitted) -> bytes:
 
 def _read_receipt(content: bytes) -> tuple[list[UUID], Receipt]:
     reader = ColumnReader(content)
-    topics = [UUID(bytes=reader.raw(16)) for _ in range(reader.count())]
-    run_count = reader.count()
-    columns = [reader.column(run_count) for _ in range(4)]
+    topics = [UUID(bytes=reader.raw(16)) for _ in range(reader.count(MAX_FILE_BATCHES))]
+    run_count = reader.count(MAX_FILE_BATCHES)
+    numbers = reader.column(run_count, (0, len(topics) - 1))
+    columns = [numbers, *(reader.column(run_count) for _ in range(2))]
+    columns.append(reader.column(run_count, (0, MAX_FILE_BATCHES)))
     runs = [
         Run(topics[number], index, base_offset, count)
         for number, index, base_offset, count in zip(*columns, strict=True)
     ]
     total = sum(columns[3])
+    if total > MAX_FILE_BATCHES:
+        raise ColumnError(f"a file of {total} batches")
     deltas, flags = reader.column(total), reader.column(total)
-    rejected_count = reader.count()
+    rejected_count = reader.count(MAX_FILE_BATCHES)
     columns = [reader.column(rejected_count) for _ in range(4)]
     rejected = [
         Rejected(position, ErrorCode(error), offset, time)
@@ -147,13 +152,13 @@ def decode_file(value: DisklessFileCommittedRecord) -> FileCommitted:
     for gap, size_bytes in zip(gaps, sizes, strict=True):
         byte_offsets.append(end + gap)
         end += gap + size_bytes
-    producer_count = reader.count()
+    producer_count = reader.count(count)
     producers: list[tuple[int, int]] = []
     indexes, sequences = [0] * count, [-1] * count
     if producer_count:
         producers = list(zip(reader.column(producer_count), reader.column(producer_count), strict=True))
         indexes, sequences = reader.column(count), reader.column(count)
-    if reader.count() != _NO_MARKERS:
+    if reader.varint() != _NO_MARKERS:
         raise ColumnError("a file has no markers")
     reader.end()
     return FileCommitted(

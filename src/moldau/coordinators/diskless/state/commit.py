@@ -449,7 +449,7 @@ def _is_plain(columns: _Columns, file_bytes: int) -> bool:
     """Whether no batch is a special case, apart from the rules about its producer."""
     byte_offsets, sizes, deltas = columns.byte_offsets, columns.sizes_bytes, columns.offset_deltas
     return not (
-        min(deltas) < 0
+        not 0 <= min(deltas) <= max(deltas) <= MAX_OFFSET_DELTA
         or min(sizes) <= 0
         or min(byte_offsets) < 0
         or any(columns.flags)

@@ -22,6 +22,8 @@ from moldau.storage.snapshots.snapshot import snapshot_file
 
 ROWS_PER_RECORD: Final = 250
 """Reading this number of rows takes about a millisecond of the event loop."""
+_ROWS_MAX: Final = 65_536
+"""Maximum number of rows in a record of a snapshot, also of one that another version has written."""
 FORMAT: Final = 1
 
 _INTEGER: Final = 0
@@ -90,9 +92,9 @@ def decode_rows(value: bytes) -> tuple[int, list[tuple[Any, ...]]]:
     version, table = reader.raw(2)
     if version != FORMAT:
         raise ValueError(f"a snapshot of format {version}")
-    count = reader.count()
+    count = reader.count(_ROWS_MAX)
     columns: list[list[Any]] = []
-    for _ in range(reader.count()):
+    for _ in range(reader.count(len(value))):
         kind = reader.raw(1)[0]
         if kind == _INTEGER:
             columns.append(reader.column(count))

@@ -1,0 +1,128 @@
+"""CommitFile and CommitParts from a stranger: each request gets one error, and the coordinator goes on."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from diskless_house import TOPIC, House, batch, file, topic
+
+from moldau.coordinators.diskless.calls import MAX_FILE_BATCHES, BatchToCommit
+from moldau.coordinators.diskless.calls.commit import COMMIT_FILE, batches_of
+from moldau.coordinators.diskless.calls.commit_parts import COMMIT_PARTS
+from moldau.coordinators.diskless.codecs.batch_columns import decode_batches, decode_results, encode_batches
+from moldau.coordinators.diskless.codecs.columns import ColumnError, put_varint
+from moldau.protocol.own.diskless.commit_file import DisklessCommitFileRequest
+from moldau.protocol.own.diskless.commit_parts import DisklessCommitPart, DisklessCommitPartsRequest
+from moldau.runtime import ErrorCode, KafkaError
+
+EXTREMES = (-(2**77), -(2**63), -(2**31), -1, 0, 1, 2**15, 2**31, 2**40, 2**62, 2**63 - 1, 2**76)
+
+
+def equal_batches(count: int) -> bytes:
+    """The columns of ``count`` equal batches, which take no bytes."""
+    out = bytearray()
+    put_varint(out, count)
+    put_varint(out, 1)
+    out += TOPIC.bytes
+    put_varint(out, 1)
+    for low in (-1, -1, 0, 0, 0, 0, 0, 100, 0, 5000, 0, -1, 1, 0, 0):
+        put_varint(out, low)
+        out.append(0)
+    return bytes(out)
+
+
+def commit_file(columns: bytes) -> Any:
+    request = DisklessCommitFileRequest(object_key="f", file_size=1, columns=columns)
+    return COMMIT_FILE.arguments(request)
+
+
+def commit_parts(*columns: bytes) -> Any:
+    parts = [DisklessCommitPart(coordinator_id=at, columns=one) for at, one in enumerate(columns)]
+    request = DisklessCommitPartsRequest(
+        object_key="f", file_size=1, created_ms=1, uploader_broker_id=1, parts=parts
+    )
+    return COMMIT_PARTS.arguments(request)
+
+
+def test_equal_batches_take_no_bytes() -> None:
+    assert decode_batches(equal_batches(3)) == [batch(0, at=100 * at) for at in range(3)]
+    assert len(equal_batches(MAX_FILE_BATCHES)) < 70
+
+
+@pytest.mark.parametrize("count", [MAX_FILE_BATCHES + 1, 10**9, 10**20])
+@pytest.mark.parametrize("read", [commit_file, commit_parts])
+def test_a_file_with_too_many_batches_is_refused_before_they_are_made(
+    read: Callable[[bytes], Any], count: int
+) -> None:
+    with pytest.raises(KafkaError, match="items, which must be from 0 to 65536") as refused:
+        read(equal_batches(count))
+    assert refused.value.code is ErrorCode.invalid_request
+
+
+def test_the_parts_of_a_file_share_its_maximum() -> None:
+    half = equal_batches(MAX_FILE_BATCHES // 2)
+    assert sum(len(call.batches) for _, call in commit_parts(half, half)) == MAX_FILE_BATCHES
+    with pytest.raises(KafkaError, match="items, which must be from 0 to 0"):
+        commit_parts(half, half, equal_batches(1))
+
+
+@pytest.mark.parametrize("number", [-1, 1, 2**40])
+def test_a_batch_of_an_unlisted_topic_or_producer_is_refused(number: int) -> None:
+    columns = bytearray()
+    put_varint(columns, number)
+    given = equal_batches(2)
+    head = 1 + 1 + 16 + 1 + 4
+    for at in (head, head + 2):  # the numbers of topics, and of producers
+        with pytest.raises(ColumnError, match="a value is not between 0 and 0"):
+            decode_batches(given[:at] + bytes(columns) + given[at + 1 :])
+
+
+def test_results_are_bounded_too() -> None:
+    out = bytearray()
+    put_varint(out, 10**9)
+    with pytest.raises(ColumnError, match="items"):
+        decode_results(bytes(out) + bytes(20))
+
+
+def test_no_value_of_a_field_stops_a_coordinator(tmp_path: Path) -> None:
+    """Every field at its extremes: a refused request or a refused batch, and the next good file is
+    committed. After a restart the log loads."""
+
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic(1)])
+        end = 0
+        for field in BatchToCommit._fields:
+            for value in EXTREMES if field != "topic_id" else ():
+                for good in (batch(), batch(producer=(7, 0, 0))):
+                    end += await _committed(
+                        service, f"{field} {value} {good.producer_id}", good, field, value
+                    )
+                    assert service.is_active(0)
+        found = await service.commit_file(0, file("last", batch()))
+        assert [one.base_offset for one in found.batches] == [end]
+        await house.stop()
+        service = await house.start()
+        assert service.is_active(0)
+        found = await service.commit_file(0, file("after", batch()))
+        assert [one.base_offset for one in found.batches] == [end + 1]
+        await house.stop()
+
+    asyncio.run(asyncio.wait_for(scene(), 600))
+
+
+async def _committed(service: Any, key: str, good: BatchToCommit, field: str, value: int) -> int:
+    """Commit a file with an odd batch, and return the number of its records that were committed."""
+    odd = good._replace(**{field: value})
+    try:
+        batches = batches_of(encode_batches([odd]))
+    except (ColumnError, KafkaError):
+        return 0
+    call = file(key)
+    result = await service.commit_file(0, type(call)(key, 100, call.created_ms, 1, batches))
+    [one] = result.batches
+    assert one.error is not ErrorCode.unknown_server_error
+    return batches[0].records_count if one.error is ErrorCode.none and not one.is_duplicate else 0

@@ -86,9 +86,10 @@ class Writer:
         (result,) = (await self._coordinators.commit_file(index, call)).batches
         assert result.error is ErrorCode.none, result
 
-    async def end(self, producer_id: int, epoch: int, *, committed: bool) -> None:
-        """Write the marker of a transaction."""
-        marker = MarkerToWrite(TOPIC, self._index, producer_id, epoch, 0, committed)
+    async def commit(self, producer_id: int, epoch: int, decided_at: int) -> None:
+        """Write the marker of a transaction. ``decided_at`` is the offset of the outcome in
+        ``__transaction_state``."""
+        marker = MarkerToWrite(TOPIC, self._index, producer_id, epoch, 0, True, 0, 0, decided_at)
         (ended,) = await self._coordinators.end_transactions(self._index, [marker])
         assert ended.error is ErrorCode.none, ended
 

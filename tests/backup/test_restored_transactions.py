@@ -13,6 +13,7 @@ import pytest
 from saved_cluster import NAME, SavedCluster
 
 from moldau.backup.restore import restoring
+from moldau.backup.restore.decisions import SavedDecisions
 from moldau.protocol.records import transactions as schema
 
 ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT = 1, 2, 3, 4
@@ -67,6 +68,72 @@ async def _restore_open_transactions(folder: Path) -> None:
 
 def test_open_transactions_are_aborted_except_those_whose_commit_is_decided(tmp_path: Path) -> None:
     asyncio.run(_restore_open_transactions(tmp_path))
+
+
+async def _restore_a_commit_during_the_save(folder: Path) -> None:
+    cluster = SavedCluster(folder, count=2)
+    await cluster.save_transactions(
+        {"known": _value(KNOWN, COMPLETE_COMMIT), "later": _value(LATER, ONGOING, [0, 1])}
+    )
+    # The outcome of LATER is the next record of the log. Partition 1 was saved before its marker.
+    async with cluster.saving_partition(0) as partition:
+        await partition.write(KNOWN, 0)
+        await partition.write(LATER, 0)
+        await partition.commit(KNOWN, 0, decided_at=0)
+        await partition.commit(LATER, 0, decided_at=2)
+        await partition.write(STRAY, 0)
+        await partition.commit(STRAY, 0, decided_at=3)
+    async with cluster.saving_partition(1) as partition:
+        await partition.write(LATER, 0)
+    report = await cluster.restore()
+    first, second = [await cluster.find(index) for index in range(2)]
+    aborted = {(each.producer_id, each.first_offset) for each in first.aborted}
+    assert aborted == {(LATER, 2), (STRAY, 6)}
+    assert [(each.producer_id, each.first_offset) for each in second.aborted] == [(LATER, 0)]
+    assert [each.last_stable_offset for each in (first, second)] == [9, 3]
+    assert report.aborted_transactions == 2
+    # Consumers have read the records of LATER. Their next offset is after its marker, and they notice that
+    # the log was truncated.
+    assert [cluster.generation_starts(index) for index in range(2)] == [(5,), (2,)]
+
+
+def test_a_commit_during_the_save_is_revoked_in_all_partitions(tmp_path: Path) -> None:
+    asyncio.run(_restore_a_commit_during_the_save(tmp_path))
+
+
+def _revoke_nothing(decisions: SavedDecisions, pieces: Any) -> Any:
+    """Flaw: the markers of later commits stay as they are."""
+    return pieces
+
+
+def test_a_transaction_that_is_committed_in_part_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SavedDecisions, "without_later", _revoke_nothing)
+    with pytest.raises(AssertionError, match=r"\(8, 2\)"):
+        asyncio.run(_restore_a_commit_during_the_save(tmp_path))
+
+
+async def _restore_a_transaction_after_a_decided_one(folder: Path) -> None:
+    cluster = SavedCluster(folder, count=2)
+    await cluster.save_transactions({"decided": _value(DECIDED, PREPARE_COMMIT, [0, 1])})
+    async with cluster.saving_partition(0) as partition:
+        await partition.write(DECIDED, 0)
+        await partition.commit(DECIDED, 0, decided_at=0)
+        await partition.write(DECIDED, 0, sequence=2)
+    async with cluster.saving_partition(1) as partition:
+        await partition.write(DECIDED, 0)
+    await cluster.restore()
+    first, second = [await cluster.find(index) for index in range(2)]
+    assert [(each.producer_id, each.first_offset) for each in first.aborted] == [(DECIDED, 3)]
+    assert first.last_stable_offset == first.high_watermark
+    # The coordinator commits it after the start.
+    assert not second.aborted
+    assert second.last_stable_offset == 0
+
+
+def test_the_next_transaction_of_the_same_epoch_is_aborted(tmp_path: Path) -> None:
+    asyncio.run(_restore_a_transaction_after_a_decided_one(tmp_path))
 
 
 async def _abort_none(*_: Any) -> set[int]:

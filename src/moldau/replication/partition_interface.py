@@ -149,6 +149,10 @@ class TransactionMarker(NamedTuple):
     committed: bool
     coordinator_epoch: int
     transaction_version: int = 0
+    decision_partition: int = -1
+    decision_offset: int = -1
+    """The partition and the offset of the record in ``__transaction_state`` with the outcome; -1 if they are
+    not known. A restore compares them with the saved end of that log."""
 
 
 class TransactionalBatch(NamedTuple):

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from transaction_model import Pair, TransactionModel
 
+from moldau.backup.restore.decisions import Decision
 from moldau.backup.restore.transactions import DecidedCommit, fence_producers
 from moldau.coordinators.diskless.calls import PartitionId
 from moldau.coordinators.diskless.state.partitions import PartitionState
@@ -62,10 +63,13 @@ def test_later_identities_of_the_old_cluster_are_not_given_again(
     for name in ("open", "decided"):
         model.add(name, old[name], [("t", 0)], version)
     model.end("decided", old["decided"], committed=True, version=version)
+    decided_at = len(model.log) - 1
     aborted, committing = _restored(tmp_path, model)
     assert aborted == {old["open"][0]}
     assert committing == {
-        old["decided"][0]: DecidedCommit(frozenset({("t", 0)}), 1 if version else EPOCH_MAX)
+        old["decided"][0]: DecidedCommit(
+            frozenset({("t", 0)}), 1 if version else EPOCH_MAX, Decision(partition=0, offset=decided_at)
+        )
     }
     assert {name: each.identity for name, each in model.shard.by_id.items()} == {
         name: (old[name][0], EPOCH_MAX) for name in names

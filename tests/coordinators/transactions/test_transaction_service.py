@@ -25,7 +25,7 @@ async def _every_partition_gets_its_marker_before_the_end_is_written() -> None:
     assert not writer.written
     await service.end(Ending("orders", producer, True, 0))
     assert await until_done(service, "orders") is TransactionPhase.COMPLETE_COMMIT
-    marker = TransactionMarker(100, 0, True, 5, 0)
+    marker = TransactionMarker(100, 0, True, 5, 0, decision_partition=0, decision_offset=2)
     assert writer.written == [(marker, T0), (marker, T1)]
     await service.close()
 
@@ -69,7 +69,7 @@ async def _a_new_coordinator_finishes_what_it_finds_prepared() -> None:
     second.runtime.load(0, 6, log)
     await second.runtime.until_loaded(0)
     assert await until_done(second, "orders") is TransactionPhase.COMPLETE_COMMIT
-    marker = TransactionMarker(100, 1, True, 6, 2)
+    marker = TransactionMarker(100, 1, True, 6, 2, decision_partition=0, decision_offset=2)
     assert writer.written == [(marker, T0), (marker, T1)]
     await second.close()
 

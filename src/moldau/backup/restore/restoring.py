@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from moldau.backup.cut_format import ClusterCut, LogId
+from moldau.backup.cut_format import ClusterCut, LogId, LogPiece, LogPieces
+from moldau.backup.restore.decisions import SavedDecisions
 from moldau.backup.restore.folders import NewCluster, copy_log, write_log
 from moldau.backup.restore.local_log import LocalCoordinatorLog
 from moldau.backup.restore.metadata import EPOCH_MARGIN, NewGeneration, new_metadata, new_position
@@ -165,14 +166,17 @@ class Restoring:
         old = await metadata_of(self._storage, self._cut)
         self._machine.disk.make_dirs(self._work_path)
         async with contextlib.AsyncExitStack() as closing:
-            logs = await self._write_logs(closing)
+            decisions = await self._write_transactions()
+            logs = await self._write_logs(decisions, closing)
             image = _image_of(old)
             restores = number - self._cut.generation
             coordinators = await self._load(image, logs, restores, closing)
             await _create_partitions(image, coordinators)
             # The markers belong to the new generation: the old cluster may have records at their offsets.
-            generation = NewGeneration(number, _ends(image, coordinators, logs), restores)
-            self._aborted |= await abort_strays(coordinators, logs, self._committing)
+            ends = _ends(image, coordinators, logs) | decisions.revoked_from
+            generation = NewGeneration(number, ends, restores)
+            self._aborted |= decisions.revoked_producers
+            self._aborted |= await abort_strays(coordinators, logs, self._committing, decisions.marked)
             self._report.aborted_transactions = len(self._aborted)
             newer = await find_objects(self._storage, self._window, self._report.newer)
             await self._write_metadata(old, generation, newer)
@@ -254,26 +258,45 @@ class Restoring:
         self._report.missing += await write_tiered_logs(self._machine, self._tier, chains, folders)
         self._report.remote_ends = {name: chain.newest.end_offset + 1 for name, chain in chains.items()}
 
-    async def _write_logs(self, closing: contextlib.AsyncExitStack) -> dict[int, SnapshotLog]:
-        """Write all logs. Returns the logs of the diskless coordinators. ``closing`` closes these logs."""
+    def _saved(self, topic: str) -> list[tuple[LogId, LogPieces]]:
+        return [(log_id, saved) for log_id, saved in self._cut.logs.items() if saved.topic == topic]
+
+    async def _write_transactions(self) -> SavedDecisions:
+        """Write the logs of the transaction coordinators, in which all producers are fenced."""
+        for log_id, saved in self._saved(TRANSACTION_STATE_TOPIC):
+            log = await self._write_log(log_id, saved.topic, pieces_of(self._storage, saved))
+            epoch = log.last_epoch + 1
+            log.initialize_epoch(epoch)
+            aborted, committing = fence_producers(log, epoch, self._machine.clock.now_ms())
+            self._aborted |= aborted
+            self._committing |= committing
+            await log.flush()
+            log.close()
+        return SavedDecisions(
+            {log_id.partition: saved.end_offset for log_id, saved in self._saved(TRANSACTION_STATE_TOPIC)},
+            {each.decision for each in self._committing.values()},
+        )
+
+    async def _write_logs(
+        self, decisions: SavedDecisions, closing: contextlib.AsyncExitStack
+    ) -> dict[int, SnapshotLog]:
+        """Write the other logs. Returns the logs of the diskless coordinators, which ``closing`` closes."""
         coordinator_logs: dict[int, SnapshotLog] = {}
         for log_id, saved in self._cut.logs.items():
-            name = TopicPartition(saved.topic, log_id.partition)
             pieces = pieces_of(self._storage, saved)
-            log = await write_log(self._machine, self._work_path, name, log_id.topic_id, pieces)
-            if saved.topic == TRANSACTION_STATE_TOPIC:
-                epoch = log.last_epoch + 1
-                log.initialize_epoch(epoch)
-                aborted, committing = fence_producers(log, epoch, self._machine.clock.now_ms())
-                self._aborted |= aborted
-                self._committing |= committing
-                await log.flush()
             if saved.topic == DISKLESS_METADATA_TOPIC:
+                log = await self._write_log(log_id, saved.topic, decisions.without_later(pieces))
                 coordinator_logs[log_id.partition] = log
                 closing.callback(log.close)
-            else:
-                log.close()
+            elif saved.topic != TRANSACTION_STATE_TOPIC:
+                (await self._write_log(log_id, saved.topic, pieces)).close()
         return coordinator_logs
+
+    async def _write_log(
+        self, log_id: LogId, topic: str, pieces: AsyncIterator[tuple[LogPiece, memoryview]]
+    ) -> SnapshotLog:
+        name = TopicPartition(topic, log_id.partition)
+        return await write_log(self._machine, self._work_path, name, log_id.topic_id, pieces)
 
     async def _load(
         self,

@@ -11,13 +11,16 @@ completes the abort. If it was already decided how a transaction ends, this deci
 Diskless partitions are saved later than the logs of the transaction coordinators. A diskless partition may
 therefore contain an open transaction that is missing in those logs. Or the logs have the transaction, but
 without this partition. A transaction that is open in a diskless partition is aborted there, except if its
-coordinator will commit it.
+coordinator will commit it. Commits that were decided after those logs were saved are revoked
+(:mod:`.decisions`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from moldau.backup.cut_format import LogId
+from moldau.backup.restore.decisions import Decision
 from moldau.coordinators.diskless.calls import MarkerToWrite
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.diskless.state.partitions import PartitionState
@@ -52,6 +55,8 @@ class DecidedCommit(NamedTuple):
     """The first epoch whose batches belong to the producer's next transaction. Since version 2 of
     transactions (KIP-890), this is the epoch of the markers. Before version 2, the next transaction has the
     same epoch as this one."""
+    decision: Decision = Decision(-1, -1)
+    """The record with the outcome."""
 
     def includes(self, partition: PartitionState, producer_epoch: int) -> bool:
         """Whether batches with this epoch in a partition belong to this transaction."""
@@ -71,7 +76,8 @@ def fence_producers(log: SnapshotLog, epoch: int, now_ms: int) -> tuple[set[int]
     fences: list[Record] = []
     aborted: set[int] = set()
     committing: dict[int, DecidedCommit] = {}
-    for key, (value, version) in _latest(log).items():
+    partition = log.log.topic_partition.partition
+    for key, (value, version, offset) in _latest(log).items():
         # The next producer id may also be in use. Its epochs may then be later than those in the saved state.
         fenced = replace(value, producer_epoch=EPOCH_MAX, next_producer_id=NO_PRODUCER_ID)
         if value.transaction_status == ONGOING:
@@ -82,19 +88,19 @@ def fence_producers(log: SnapshotLog, epoch: int, now_ms: int) -> tuple[set[int]
                 transaction_last_update_timestamp_ms=now_ms,
             )
         elif value.transaction_status == PREPARE_COMMIT:
-            committing[value.producer_id] = _committing(value)
+            committing[value.producer_id] = _committing(value, Decision(partition, offset))
         fences.append(Record(0, now_ms, key, schema.RECORDS.encode_value(fenced, version)))
     for batch in _batches(fences):
         log.append_as_leader(build_batch(batch), epoch)
     return aborted, committing
 
 
-def _committing(value: schema.TransactionLogValue) -> DecidedCommit:
+def _committing(value: schema.TransactionLogValue, decision: Decision) -> DecidedCommit:
     partitions = frozenset(
         (each.topic, index) for each in value.transaction_partitions or () for index in each.partition_ids
     )
     has_bumps = value.client_transaction_version >= VERSION_WITH_BUMPS
-    return DecidedCommit(partitions, value.producer_epoch if has_bumps else EPOCH_MAX)
+    return DecidedCommit(partitions, value.producer_epoch if has_bumps else EPOCH_MAX, decision)
 
 
 def _batches(records: list[Record]) -> Iterator[list[Record]]:
@@ -112,9 +118,16 @@ def _batches(records: list[Record]) -> Iterator[list[Record]]:
         yield batch
 
 
-def _latest(log: SnapshotLog) -> dict[bytes, tuple[schema.TransactionLogValue, int]]:
-    """The latest value of each transactional id, with the version in which it is written."""
-    found: dict[bytes, tuple[schema.TransactionLogValue, int]] = {}
+class _Latest(NamedTuple):
+    value: schema.TransactionLogValue
+    version: int
+    """The version in which the value is written."""
+    offset: int
+
+
+def _latest(log: SnapshotLog) -> dict[bytes, _Latest]:
+    """The latest value of each transactional id."""
+    found: dict[bytes, _Latest] = {}
     offset = log.start_offset
     while offset < log.end_offset:
         content = memoryview(b"".join(log.read(offset, _READ_BYTES).views))
@@ -131,22 +144,29 @@ def _latest(log: SnapshotLog) -> dict[bytes, tuple[schema.TransactionLogValue, i
                     continue
                 value = schema.RECORDS.decode_value(key, record.value)
                 if isinstance(value, schema.TransactionLogValue):
-                    found[key] = value, int.from_bytes(record.value[:2])
+                    found[key] = _Latest(value, int.from_bytes(record.value[:2]), record.offset)
     return found
 
 
 async def abort_strays(
-    coordinators: DisklessCoordinator, coordinator_ids: Iterable[int], committing: Mapping[int, DecidedCommit]
+    coordinators: DisklessCoordinator,
+    coordinator_ids: Iterable[int],
+    committing: Mapping[int, DecidedCommit],
+    marked: Container[tuple[LogId, Decision]] = (),
 ) -> set[int]:
-    """Abort the open transactions of diskless partitions, except those in ``committing``. Returns the
-    producer ids of the aborted transactions."""
+    """Abort the open transactions of diskless partitions, except those in ``committing``. Returns their
+    producer ids.
+
+    ``marked`` are the partitions that already have the marker of a decided commit. A transaction that is open
+    there is the producer's next one.
+    """
     aborted: set[int] = set()
     for coordinator_id in coordinator_ids:
         # The partitions in the store contain no producers, but the partitions of the shard do.
         markers = await coordinators.runtime.read(
             coordinator_id,
             lambda shard, _: [
-                marker for partition in shard.partitions for marker in _markers(partition, committing)
+                marker for partition in shard.partitions for marker in _markers(partition, committing, marked)
             ],
         )
         if markers:
@@ -155,13 +175,20 @@ async def abort_strays(
     return aborted
 
 
-def _markers(partition: PartitionState, committing: Mapping[int, DecidedCommit]) -> Iterator[MarkerToWrite]:
+def _markers(
+    partition: PartitionState,
+    committing: Mapping[int, DecidedCommit],
+    marked: Container[tuple[LogId, Decision]],
+) -> Iterator[MarkerToWrite]:
     if partition.transactions is None:
         return
     epochs: Mapping[int, int] = partition.transactions.coordinator_epochs
     for producer_id in partition.transactions.open_from:
         window, decided = partition.producers.get(producer_id), committing.get(producer_id)
-        if window is None or (decided is not None and decided.includes(partition, epoch_of(window))):
+        if window is None:
+            continue
+        is_decided = decided is not None and decided.includes(partition, epoch_of(window))
+        if decided is not None and is_decided and (LogId(*partition.id), decided.decision) not in marked:
             continue
         coordinator_epoch = max(0, epochs.get(producer_id, 0))
         yield MarkerToWrite(*partition.id, producer_id, epoch_of(window), coordinator_epoch, committed=False)

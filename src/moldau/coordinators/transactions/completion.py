@@ -106,7 +106,12 @@ class TransactionCompletion:
     async def _complete(self, partition: int, epoch: int, ended: Unfinished) -> None:
         transaction = ended.transaction
         marker = TransactionMarker(
-            *transaction.identity, transaction.commits, epoch, transaction.client_version
+            *transaction.identity,
+            transaction.commits,
+            epoch,
+            transaction.client_version,
+            partition,
+            ended.decided_at,
         )
         left = set(transaction.partitions)
         delay_s = RETRY_S

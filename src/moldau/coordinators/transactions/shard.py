@@ -68,6 +68,8 @@ class Unfinished(NamedTuple):
 
     transactional_id: str
     transaction: Transaction
+    decided_at: int
+    """The offset of the record that prepared it."""
 
 
 class TransactionFilter(NamedTuple):
@@ -98,7 +100,8 @@ class TransactionShard:
         self._on_prepared = on_prepared
         self._max_batch_bytes = max_batch_bytes
         self._ongoing: dict[str, None] = {}
-        self._prepared: dict[str, None] = {}
+        self._prepared: dict[str, int] = {}
+        """The offsets of the records that prepared transactions."""
         self._unreadable: set[str] = set()
         """Ids whose newest record could not be read. Their transactions may be decided."""
         self._checks_timeouts = False
@@ -120,7 +123,7 @@ class TransactionShard:
         if value.state is TransactionPhase.ONGOING:
             self._ongoing[name] = None
         elif value.state.is_prepared:
-            self._prepared[name] = None
+            self._prepared[name] = offset
             self._on_prepared()
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
@@ -331,7 +334,7 @@ class TransactionShard:
 
     def unfinished(self) -> list[Unfinished]:
         """The transactions whose markers must be written."""
-        return [Unfinished(name, self.by_id[name]) for name in self._prepared]
+        return [Unfinished(name, self.by_id[name], offset) for name, offset in self._prepared.items()]
 
     def complete(self, token: Token, ended: Unfinished, now_ms: int) -> Effects[TransactionRecord]:
         """Complete a transaction, because every partition has its marker. Answers ``None``. The call is

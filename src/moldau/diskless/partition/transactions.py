@@ -110,6 +110,8 @@ class DisklessTransactions:
             marker.coordinator_epoch,
             marker.committed,
             marker.transaction_version,
+            marker.decision_partition,
+            marker.decision_offset,
         )
         (ended,) = await self._coordinator.end_transactions([wanted])
         if ended.error is not ErrorCode.none:

@@ -220,6 +220,10 @@ class DisklessTransactionMarker(Message):
     coordinator_epoch: int = wire("int32")
     """The epoch of the transaction coordinator."""
     committed: bool = wire("bool")
+    decision_partition: int = wire("int32", tag=0, tagged="0+", default=-1)
+    """The partition of ``__transaction_state`` with the outcome. Older nodes ignore it."""
+    decision_offset: int = wire("int64", tag=1, tagged="0+", default=-1)
+    """The offset of the outcome in that partition. Older nodes ignore it."""
 
 
 @message

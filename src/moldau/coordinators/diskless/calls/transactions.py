@@ -91,6 +91,8 @@ def _end_fields(markers: Sequence[calls.MarkerToWrite], version: int) -> Fields:
             coordinator_epoch=row.coordinator_epoch,
             committed=row.committed,
             transaction_version=row.transaction_version,
+            decision_partition=row.decision_partition,
+            decision_offset=row.decision_offset,
         ),
     )
 
@@ -106,6 +108,8 @@ def _end_arguments(request: Any) -> Sequence[calls.MarkerToWrite]:
             row.coordinator_epoch,
             row.committed,
             row.transaction_version,
+            row.decision_partition,
+            row.decision_offset,
         ),
     )
 

@@ -137,6 +137,8 @@ class DisklessCodec:
                             each.producer_epoch,
                             each.coordinator_epoch,
                             each.committed,
+                            each.decision_partition,
+                            each.decision_offset,
                         )
                         for each in message.markers
                     ),

@@ -39,6 +39,8 @@ def decide_markers(
                     marker.producer_epoch,
                     marker.coordinator_epoch,
                     marker.committed,
+                    marker.decision_partition,
+                    marker.decision_offset,
                 )
             )
     return (TransactionsEnded(now_ms, tuple(accepted)) if accepted else None), answers

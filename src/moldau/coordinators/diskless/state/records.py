@@ -114,6 +114,10 @@ class MarkerExtent(NamedTuple):
     producer_epoch: int
     coordinator_epoch: int
     committed: bool
+    decision_partition: int = -1
+    decision_offset: int = -1
+    """The partition and the offset of the record in ``__transaction_state`` with the outcome; -1 if they are
+    not known. A restore compares them with the saved end of that log."""
 
 
 class TransactionsEnded(NamedTuple):

@@ -16,6 +16,10 @@ class DisklessEndedPartition(Message):
     """The epoch of the transaction coordinator."""
     committed: bool = wire("bool")
     transaction_version: int = wire("int8", default=0)
+    decision_partition: int = wire("int32", tag=0, tagged="0+", default=-1)
+    """The partition of ``__transaction_state`` with the outcome. Older nodes ignore it."""
+    decision_offset: int = wire("int64", tag=1, tagged="0+", default=-1)
+    """The offset of the outcome in that partition. Older nodes ignore it."""
 
 
 @message

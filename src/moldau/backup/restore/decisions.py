@@ -1,0 +1,103 @@
+"""Revokes commits of transactions that the cut does not contain.
+
+The logs of the diskless coordinators are saved one after another, and later than the logs of the transaction
+coordinators. When a commit is decided in this time, one saved log has its marker. Another log may have been
+saved before the marker, or before the last batch of the transaction. The transaction cannot be restored as a
+whole, and the saved log of its coordinator does not have the commit. Therefore the restore replaces the
+markers of such commits by markers of aborts. Every marker has the place of its outcome in
+``__transaction_state``, so that the restore can compare this place with the saved end.
+"""
+
+from collections.abc import AsyncIterator, Container, Iterable, Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from moldau.backup.cut_format import LogId, LogPiece
+from moldau.protocol.records.diskless import (
+    RECORDS,
+    DisklessTransactionMarker,
+    DisklessTransactionsEndedKey,
+    DisklessTransactionsEndedRecord,
+)
+from moldau.records.batch import iter_headers
+from moldau.records.builder import build_batch
+from moldau.records.record import Record, iter_records
+from moldau.records.varint import encode_varint
+
+__all__ = ["Decision", "SavedDecisions"]
+
+_KEY: Final = RECORDS.encode_key(DisklessTransactionsEndedKey())
+_ENCODED_KEY: Final = encode_varint(len(_KEY)) + _KEY
+"""The key as it is in a batch. Batches without these bytes have no markers, and are not decoded."""
+
+
+class Decision(NamedTuple):
+    """The record with the outcome of a transaction, as its place in ``__transaction_state``."""
+
+    partition: int
+    offset: int
+
+
+class SavedDecisions:
+    """The outcomes that a cut contains, and the markers in the logs of its diskless coordinators."""
+
+    def __init__(self, ends: Mapping[int, int], pending: Container[Decision]) -> None:
+        """``ends`` are the ends of the saved logs of ``__transaction_state``, by partition. ``pending`` are
+        the commits that the restored coordinators will complete."""
+        self._ends = ends
+        self._pending = pending
+        self.marked: set[tuple[LogId, Decision]] = set()
+        """The diskless partitions that have the marker of a pending commit."""
+        self.revoked_from: dict[LogId, int] = {}
+        """The first revoked commit in each diskless partition, as the offset of its marker."""
+        self.revoked_producers: set[int] = set()
+
+    async def without_later(
+        self, pieces: AsyncIterator[tuple[LogPiece, memoryview]]
+    ) -> AsyncIterator[tuple[LogPiece, memoryview]]:
+        """The pieces of a diskless coordinator's log, in which later commits are revoked."""
+        async for piece, content in pieces:
+            yield piece, content if piece.is_snapshot else self._revised(content)
+
+    def _revised(self, content: memoryview) -> memoryview:
+        revised = bytearray()
+        for position, header in iter_headers(content):
+            batch = bytes(content[position : position + header.size_bytes])
+            if _ENCODED_KEY in batch and not header.is_control:
+                old = list(iter_records(memoryview(batch)))
+                new = [self._record(each) for each in old]
+                if new != old:
+                    batch = build_batch(
+                        new,
+                        base_offset=header.base_offset,
+                        leader_epoch=header.partition_leader_epoch,
+                        keep_offsets=True,
+                        last_offset=header.last_offset,
+                    )
+            revised += batch
+        return memoryview(revised)
+
+    def _record(self, record: Record) -> Record:
+        if record.key != _KEY or record.value is None:
+            return record
+        ended = RECORDS.decode_value(_KEY, record.value)
+        assert isinstance(ended, DisklessTransactionsEndedRecord)
+        markers = list(self._markers(ended.markers))
+        if markers == list(ended.markers):
+            return record
+        return record._replace(value=RECORDS.encode_value(replace(ended, markers=markers)))
+
+    def _markers(self, markers: Iterable[DisklessTransactionMarker]) -> Iterable[DisklessTransactionMarker]:
+        for marker in markers:
+            place = LogId(marker.topic_id, marker.partition_index)
+            decision = Decision(marker.decision_partition, marker.decision_offset)
+            if decision in self._pending:
+                self.marked.add((place, decision))
+            # Markers of older nodes do not have the place of the outcome.
+            is_later = decision.offset >= self._ends.get(decision.partition, 0) and decision.offset >= 0
+            if marker.committed and is_later:
+                self.revoked_from.setdefault(place, marker.base_offset)
+                self.revoked_producers.add(marker.producer_id)
+                yield replace(marker, committed=False)
+            else:
+                yield marker

@@ -16,20 +16,20 @@ from typing import Any
 
 from moldau.cli.docs import cli_page
 from moldau.cluster.broker_lifecycle import MOVES as BROKER_MOVES
+from moldau.cluster.controller.decided_apis import DECIDED_APIS
 from moldau.config.docs import configuration_page
-from moldau.coordinators.diskless.calls.table import CALLS as DISKLESS_CALLS
 from moldau.coordinators.groups.classic.states import TRANSITIONS as GROUP_TRANSITIONS
 from moldau.network.client import RpcClient
+from moldau.network.served import HandlerTable, served
 from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE, MODULES
+from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest
 from moldau.protocol.own.rights import Right
 from moldau.quorum.core.transitions import LEGAL_MOVES as QUORUM_MOVES
 from moldau.replication.core.role_names import mermaid as replica_diagram
 from moldau.runtime import SeededEntropy
 from moldau.testing import Node
-from moldau.tiered.calls import CALLS as TIERED_CALLS
-from moldau.tiered.consolidation.calls import CALLS as CONSOLIDATION_CALLS
 from moldau.tiered.metadata.lifecycle import PARTITION_DELETE_TRANSITIONS, SEGMENT_TRANSITIONS
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
@@ -85,10 +85,10 @@ This table lists the APIs and versions that a broker serves.
   in a version 0 body, see KIP-511). Produce is advertised from version 0, because old clients require that,
   and served from version 3.
 - **Moldau's own APIs** have numbers from {own} on, which no Kafka API uses. They are never advertised:
-  API 11600 lists those that a listener serves. Calls of readers ({readers}) require READ on the topics that
-  they name, changes of chunks (11140, 11141) ALTER on the cluster, and all others, except 11600,
-  CLUSTER_ACTION. FindCoordinator finds diskless coordinators by key type {key_type} and a coordinator's
-  number.
+  API 11600 lists those that a listener serves. [The table](#moldaus-own) names the right that each API
+  requires: CLUSTER_ACTION or ALTER on the cluster, or READ on the topics that the request names.
+  CLUSTER_ACTION is sufficient for all of them. FindCoordinator finds diskless coordinators by key type
+  {key_type} and a coordinator's number.
 - **Internal topics** (`__consumer_offsets`, `__diskless_metadata`, `__remote_log_metadata` and others) accept
   no records from clients: Produce is answered with INVALID_TOPIC_EXCEPTION, as in Kafka. Kafka allows them
   for the client id `__admin_client`, behind its access control lists; Moldau has no such lists yet and no
@@ -102,8 +102,8 @@ This table lists the APIs and versions that a broker serves.
 
 ## Moldau's own
 
-| key | API | versions | |
-|---:|---|---|---|
+| key | API | versions | right | |
+|---:|---|---|---|---|
 {own_rows}
 """
 
@@ -174,31 +174,52 @@ def states_page() -> str:
     )
 
 
+_ALL_FEATURES = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.metadata.topic.replication.factor": "1",
+    "diskless.metadata.topic.replication.factor": "1",
+    "diskless.metadata.topic.num.partitions": "1",
+}
+
+
 def protocol_page() -> str:
     """docs/protocol.md."""
-    with Node() as node:
+    with Node(diskless=True, properties=_ALL_FEATURES) as node:
         host, _, port = node.bootstrap_servers.rpartition(":")
         rows = asyncio.run(_served(host, int(port)))
+        assert node._node is not None
+        own = list(_own_rows(node._node.extensions.handlers))
     lines = [f"| {key} | {name} | {versions} |" for key, name, versions in rows]
-    calls = {**DISKLESS_CALLS, **CONSOLIDATION_CALLS, **TIERED_CALLS}
     return _PROTOCOL.format(
         own=OWN_API_KEY_MIN,
-        readers=", ".join(str(key) for key, call in sorted(calls.items()) if call.right is Right.READ_TOPIC),
         key_type=DISKLESS_COORDINATOR_KEY_TYPE,
         rows="\n".join(lines),
-        own_rows="\n".join(_own_rows()),
+        own_rows="\n".join(own),
     )
 
 
-def _own_rows() -> Iterator[str]:
-    """Each API of our own with the first sentence of its module, which begins with the API's name."""
+_RIGHTS: Mapping[Right | None, str] = {
+    Right.CLUSTER_ACTION: "CLUSTER_ACTION",
+    Right.ALTER_CLUSTER: "ALTER",
+    Right.READ_TOPIC: "READ",
+}
+
+
+def _own_rows(handlers: HandlerTable) -> Iterator[str]:
+    """Each API of our own with its right, and with the first sentence of its module, which begins with the
+    API's name. ``handlers`` are those of a broker with all features.
+    """
+    rights = {key: decided.right for key, decided in DECIDED_APIS.items()}
+    rights |= {key: served(handler).right for key, handler in handlers.items()}
     for key, (module, versions, _) in sorted(MODULES.items()):
         text = importlib.import_module(module, "moldau.protocol.own").__doc__ or ""
         name, _, meaning = text.split("\n\n")[0].replace("\n", " ").strip().partition(" ")
         name, meaning = name.rstrip(":"), meaning.rstrip(".")
         if meaning.startswith("(") and meaning.endswith(")"):
             meaning = meaning[1:-1]
-        yield f"| {key} | {name} | {versions if '-' in versions else f'{versions}-{versions}'} | {meaning} |"
+        right = "" if key == DescribeOwnApisRequest.API_KEY else _RIGHTS[rights[key]]
+        range_ = versions if "-" in versions else f"{versions}-{versions}"
+        yield f"| {key} | {name} | {range_} | {right} | {meaning} |"
 
 
 async def _served(host: str, port: int) -> list[tuple[int, str, str]]:
@@ -222,13 +243,7 @@ def metrics_page() -> str:
     """docs/metrics.md."""
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
-    properties = {
-        "metrics.listener": f"127.0.0.1:{port}",
-        "remote.log.storage.system.enable": "true",
-        "remote.log.metadata.topic.replication.factor": "1",
-        "diskless.metadata.topic.replication.factor": "1",
-        "diskless.metadata.topic.num.partitions": "1",
-    }
+    properties = {"metrics.listener": f"127.0.0.1:{port}", **_ALL_FEATURES}
     with Node(diskless=True, properties=properties):
         answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60)
         text = answer.read().decode()

@@ -2,22 +2,20 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Iterator, Mapping
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import pytest
 
-from moldau.backup.calls import SAVE_LOGS
-from moldau.chunks.calls import FETCH_CHUNK_FILE, FIND_IN_CHUNK, HAND_OVER_CHUNK, READ_CHUNK
 from moldau.cluster.controller.decided_apis import DECIDED_APIS
+from moldau.coordinators.diskless.calls.declaration import DisklessCall
 from moldau.coordinators.diskless.calls.reading import FIND_BATCHES
-from moldau.coordinators.diskless.calls.table import CALLS as DISKLESS_CALLS
 from moldau.coordinators.diskless.codecs.batch_columns import encode_batches
 from moldau.coordinators.diskless.handlers import DisklessHandlers
-from moldau.diskless.reading.rack_call import READ_OBJECT
 from moldau.network.authorization import AllowEveryone
 from moldau.network.context import ConnectionContext, RequestContext
+from moldau.network.own_calls import BrokerCall, CallDeclaration
 from moldau.network.own_serving import BrokerCallHandlers
 from moldau.network.served import Handler
 from moldau.protocol.api import OWN_API_KEY_MIN
@@ -32,20 +30,36 @@ from moldau.protocol.own.diskless.prune import (
 )
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, Machine
+from moldau.server.node import ServerNode
 from moldau.simulation.world.world import World
-from moldau.tiered.calls import CALLS as TIERED_CALLS
-from moldau.tiered.consolidation.calls import CALLS as CONSOLIDATION_CALLS
-from moldau.tiered.metadata.calls import METADATA_CALLS
+from moldau.testing import Node
 
 TIMEOUT_MS = 1_000
-CHUNK_CALLS = (READ_CHUNK, FIND_IN_CHUNK, HAND_OVER_CHUNK, FETCH_CHUNK_FILE)
-SINGLE_CALLS = {call.api_key: call for call in (READ_OBJECT, SAVE_LOGS, *CHUNK_CALLS)}
-BROKER_CALLS = (SINGLE_CALLS, TIERED_CALLS, METADATA_CALLS, CONSOLIDATION_CALLS)
 DECIDED = {key for key in DECIDED_APIS if key >= OWN_API_KEY_MIN}
 """The controller decides these requests; their deadlines are those of the channel to it."""
-REQUESTS: dict[int, type[Message]] = {
-    key: call.request for calls in (DISKLESS_CALLS, *BROKER_CALLS) for key, call in calls.items()
-}
+CALLS = sorted(set(MODULES) - DECIDED - {DescribeOwnApisRequest.API_KEY})
+
+Calls: TypeAlias = Mapping[int, CallDeclaration[Any, Any]]
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[ServerNode]:
+    """A node with every subsystem that answers own calls."""
+    properties = {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.metadata.topic.replication.factor": "1",
+        "remote.log.metadata.topic.num.partitions": "1",
+        "diskless.metadata.topic.num.partitions": "1",
+        "backup.enable": "true",
+    }
+    with Node(diskless=True, properties=properties) as running:
+        assert running._node is not None
+        yield running._node
+
+
+@pytest.fixture(scope="module")
+def calls(node: ServerNode) -> Calls:
+    return node.extensions.own_calls
 
 
 class Stuck:
@@ -85,50 +99,55 @@ def filled(kind: Any, nested: dict[str, type[Message]], **fields: Any) -> Messag
     return message
 
 
-def request_to(api_key: int, **fields: Any) -> Message:
-    return filled(REQUESTS[api_key], NESTED.get(api_key, {}), timeout_ms=TIMEOUT_MS, **fields)
+def request_to(call: CallDeclaration[Any, Any], **fields: Any) -> Message:
+    return filled(call.request, NESTED.get(call.api_key, {}), timeout_ms=TIMEOUT_MS, **fields)
 
 
-def handler_of(api_key: int, service: Any) -> Handler:
-    tables = [DisklessHandlers(service, AllowEveryone(), lambda _: "t").table()]
-    tables += [BrokerCallHandlers(calls, service, AllowEveryone()).table() for calls in BROKER_CALLS]
-    return next(table[api_key] for table in tables if api_key in table)
+def handler_of(call: CallDeclaration[Any, Any], service: Any) -> Handler:
+    everyone = AllowEveryone()
+    if isinstance(call, DisklessCall):
+        return DisklessHandlers(service, everyone, lambda _: "t").table()[call.api_key]
+    assert isinstance(call, BrokerCall)
+    return BrokerCallHandlers({call.api_key: call}, service, everyone).table()[call.api_key]
 
 
-async def asked(api_key: int, service: Any, waited_s: float, **fields: Any) -> Any:
+async def asked(call: CallDeclaration[Any, Any], service: Any, waited_s: float) -> Any:
     """The response to a request that arrived ``waited_s`` ago."""
     connection = ConnectionContext(1, "PLAINTEXT", "127.0.0.1", 9092, None)  # type: ignore[arg-type]
     received_at = asyncio.get_running_loop().time() - waited_s
-    context = RequestContext(api_key, 0, 1, "client", connection, received_at)
-    answer = handler_of(api_key, service)(context, request_to(api_key, **fields))
+    context = RequestContext(call.api_key, 0, 1, "client", connection, received_at)
+    answer = handler_of(call, service)(context, request_to(call))
     assert isinstance(answer, Awaitable)
     return await answer
 
 
-def test_every_own_call_is_among_them() -> None:
-    undeclared = set(MODULES) - {DescribeOwnApisRequest.API_KEY} - DECIDED - set(REQUESTS)
-    names = [MODULES[key][0] for key in undeclared]
-    assert not undeclared, f"declare a call, or name its table here: {names}"
-    assert set(REQUESTS) <= set(MODULES), "give each call a row in MODULES (protocol/own)"
+def test_every_own_api_is_served_or_decided(node: ServerNode, calls: Calls) -> None:
+    served = {key for key in node.extensions.handlers if key >= OWN_API_KEY_MIN}
+    known = served | DECIDED | {DescribeOwnApisRequest.API_KEY}
+    unserved = [MODULES[key][0] for key in set(MODULES) - known]
+    assert not unserved, f"contribute their handlers: calls= of a Contribution, for {unserved}"
+    assert known <= set(MODULES), "give each of our own APIs a row in MODULES (protocol/own)"
+    undeclared = [MODULES[key][0] for key in set(CALLS) - set(calls)]
+    assert not undeclared, f"declare a call with a deadline: {undeclared}"
 
 
-@pytest.mark.parametrize("api_key", sorted(REQUESTS))
-def test_a_call_whose_time_is_over_does_not_begin(api_key: int) -> None:
+@pytest.mark.parametrize("api_key", CALLS)
+def test_a_call_whose_time_is_over_does_not_begin(api_key: int, calls: Calls) -> None:
     async def story(machine: Machine) -> None:
         service = Stuck()
-        response = await asked(api_key, service, waited_s=TIMEOUT_MS / 1000)
+        response = await asked(calls[api_key], service, waited_s=TIMEOUT_MS / 1000)
         assert response.error_code is ErrorCode.request_timed_out
         assert service.begun == []
 
     play(story)
 
 
-@pytest.mark.parametrize("api_key", sorted(REQUESTS))
-def test_a_call_ends_with_the_time_that_was_left_at_its_arrival(api_key: int) -> None:
+@pytest.mark.parametrize("api_key", CALLS)
+def test_a_call_ends_with_the_time_that_was_left_at_its_arrival(api_key: int, calls: Calls) -> None:
     async def story(machine: Machine) -> None:
         service, loop = Stuck(), asyncio.get_running_loop()
         began_s = loop.time()
-        response = await asked(api_key, service, waited_s=0.9)
+        response = await asked(calls[api_key], service, waited_s=0.9)
         assert response.error_code is ErrorCode.request_timed_out
         assert len(service.begun) == 1
         assert loop.time() - began_s == pytest.approx(0.1, abs=0.001)
@@ -143,7 +162,7 @@ def test_a_question_that_is_overtaken_has_no_more_time_than_before() -> None:
         connection = ConnectionContext(1, "PLAINTEXT", "127.0.0.1", 9092, None)  # type: ignore[arg-type]
         context = RequestContext(FIND_BATCHES.api_key, 0, 1, "client", connection, began_s - 0.8)
         handlers = DisklessHandlers(service, AllowEveryone(), lambda _: "t")  # type: ignore[arg-type]
-        request = request_to(FIND_BATCHES.api_key, max_wait_ms=500)
+        request = request_to(FIND_BATCHES, max_wait_ms=500)
         first = asyncio.ensure_future(handlers.handle(context, request))
         await asyncio.sleep(0.05)
         asyncio.ensure_future(handlers.handle(context, request))  # noqa: RUF006

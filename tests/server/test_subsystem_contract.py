@@ -14,6 +14,8 @@ from moldau.cluster.image.registrations import Endpoint
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.config.broker import BROKER
 from moldau.config.topic_config import TOPIC
+from moldau.network.served import Served
+from moldau.protocol.own.rights import Right
 from moldau.protocol.records.metadata import ConfigRecord
 from moldau.server.composition import Composition, ControllerComposition
 from moldau.server.extensions import Extensions
@@ -191,7 +193,7 @@ async def answer(context: object, request: object) -> None:
 @pytest.mark.parametrize(
     "contribution",
     [
-        Contribution(handlers={11999: answer}),
+        Contribution(handlers={11999: Served(answer, right=Right.NOTHING)}),
         Contribution(throttles={11999: lambda *_: 0}),
         Contribution(kinds=[KindClaim(SimpleNamespace(), lambda topic: True)]),
     ],

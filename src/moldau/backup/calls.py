@@ -1,6 +1,7 @@
 """The call to a broker to save logs that it leads (API 11680)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from moldau.backup.cut_format import LogId, LogPiece, ObjectPart
@@ -8,7 +9,7 @@ from moldau.network.own_calls import BrokerCall, Fields
 from moldau.protocol.own.backup import save_logs as wire
 from moldau.protocol.own.rights import Right
 
-__all__ = ["SAVE_LOGS", "LogSaving", "LogToSave", "LogsToSave", "SavedLog"]
+__all__ = ["CALLS", "SAVE_LOGS", "LogSaving", "LogToSave", "LogsToSave", "SavedLog"]
 
 
 class LogToSave(NamedTuple):
@@ -149,3 +150,5 @@ SAVE_LOGS: Final[BrokerCall[LogSaving, LogsToSave, Sequence[SavedLog]]] = Broker
     response_fields=_response,
     result=_result,
 )
+
+CALLS: Final[Mapping[int, BrokerCall[LogSaving, Any, Any]]] = MappingProxyType({SAVE_LOGS.api_key: SAVE_LOGS})

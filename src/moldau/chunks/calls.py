@@ -1,6 +1,7 @@
 """The calls between brokers about chunks (APIs 11142-11144 and 11147)."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -10,6 +11,7 @@ from moldau.protocol.own.rights import Right
 from moldau.replication.partition_interface import AbortedTransaction, FoundOffset
 
 __all__ = [
+    "CALLS",
     "FETCH_CHUNK_FILE",
     "FIND_IN_CHUNK",
     "HAND_OVER_CHUNK",
@@ -227,4 +229,8 @@ FETCH_CHUNK_FILE: Final[BrokerCall[ChunkService, ChunkFileFetch, ChunkFilePiece]
     result=lambda response: ChunkFilePiece(
         {each.name: each.size_bytes for each in response.files}, bytes(response.content), response.checksum
     ),
+)
+
+CALLS: Final[Mapping[int, BrokerCall[ChunkService, Any, Any]]] = MappingProxyType(
+    {call.api_key: call for call in (READ_CHUNK, FIND_IN_CHUNK, HAND_OVER_CHUNK, FETCH_CHUNK_FILE)}
 )

@@ -4,7 +4,7 @@
 serves their APIs, finds them for clients, and reports their health.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.metrics import Meters
 from moldau.network.authorization import Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.own_serving import CallHandlers
 from moldau.network.served import HandlerTable
 from moldau.runtime import Machine
 
@@ -59,8 +60,12 @@ class HostedKind:
         self.topic = topic
 
     def handlers(self) -> HandlerTable:
-        """The APIs that the coordinators answer."""
+        """Kafka's APIs that the coordinators answer."""
         return {}
+
+    def calls(self) -> Sequence[CallHandlers]:
+        """Our own calls that the coordinators answer."""
+        return ()
 
     def check_lookup(self, context: RequestContext) -> None:
         """Raise an authorization error for a principal that may not find the coordinators."""

@@ -106,7 +106,12 @@ class BrokerCall(CallDeclaration[A, R], Generic[S, A, R]):
     serve: Callable[[S, A], Awaitable[R]]
     """The operation at the broker."""
     topics: Callable[[Any], Iterable[str]] = _no_topics
-    """The topics that a request names, for calls that require READ on them."""
+    """The topics that a request names. A call that requires READ must define them."""
+
+    def __post_init__(self) -> None:
+        """Raises ``ValueError`` if the call requires READ on topics, and does not name the topics."""
+        if self.right is Right.READ_TOPIC and self.topics is _no_topics:
+            raise ValueError(f"{self.request.__name__} requires READ on topics: define its topics=")
 
     def ask(self, arguments: A, version: int, timeout_ms: int) -> Message:
         """The request. Raises UNSUPPORTED_VERSION."""

@@ -2,17 +2,30 @@
 
 import asyncio
 from collections.abc import Awaitable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from moldau.network.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
-from moldau.network.own_calls import BrokerCall
-from moldau.network.served import Handler, Served
+from moldau.network.own_calls import BrokerCall, CallDeclaration
+from moldau.network.served import Handler, HandlerTable, Served
 from moldau.protocol.own.rights import Right
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 S = TypeVar("S")
+
+
+class CallHandlers(Protocol):
+    """The handlers of a table of our own calls. A subsystem or a kind of coordinator contributes it."""
+
+    @property
+    def calls(self) -> Mapping[int, CallDeclaration[Any, Any]]:
+        """The declarations, by API key."""
+        ...
+
+    def table(self) -> HandlerTable:
+        """The handlers of all these calls."""
+        ...
 
 
 class BrokerCallHandlers(Generic[S]):
@@ -21,24 +34,25 @@ class BrokerCallHandlers(Generic[S]):
     def __init__(
         self, calls: Mapping[int, BrokerCall[S, Any, Any]], service: S, authorizer: Authorizer
     ) -> None:
-        self._calls = calls
+        self.calls: Mapping[int, BrokerCall[S, Any, Any]] = calls
         self._service = service
         self._authorizer = authorizer
 
     def table(self) -> dict[int, Handler]:
         return {
-            key: Served(self.handle, call.cuts, call.parsed_bytes_max) for key, call in self._calls.items()
+            key: Served(self.handle, call.cuts, call.parsed_bytes_max, right=call.right)
+            for key, call in self.calls.items()
         }
 
     def handle(self, context: RequestContext, request: Any) -> Awaitable[Message]:
-        call = self._calls[context.api_key]
+        call = self.calls[context.api_key]
         self._check(context, call, request)
         return call.answer(self._service, request, context.api_version, waited_ms(context))
 
     def _check(self, context: RequestContext, call: BrokerCall[S, Any, Any], request: Any) -> None:
         """Raises an authorization error."""
         if call.right is not Right.READ_TOPIC:
-            check_cluster_action(self._authorizer, context)
+            check_right(self._authorizer, context, call.right)
             return
         for topic in call.topics(request):
             check_read(self._authorizer, context, topic)
@@ -58,6 +72,21 @@ def check_cluster_action(authorizer: Authorizer, context: RequestContext) -> Non
     """Raises CLUSTER_AUTHORIZATION_FAILED unless the principal is a node or an operator."""
     if not acts_for_cluster(authorizer, context):
         raise cluster_action_needed()
+
+
+def check_right(authorizer: Authorizer, context: RequestContext, right: Right | None) -> None:
+    """Raises CLUSTER_AUTHORIZATION_FAILED unless the principal has a right that concerns the whole cluster.
+
+    Every other value is checked as CLUSTER_ACTION, because the names of topics are not known here.
+    """
+    if right is Right.NOTHING:
+        return
+    if right is not Right.ALTER_CLUSTER:
+        check_cluster_action(authorizer, context)
+    elif not acts_for_cluster(authorizer, context) and not authorizer.allows(
+        context, AclOperation.ALTER, AclResourceType.CLUSTER, CLUSTER_NAME
+    ):
+        raise KafkaError(ErrorCode.cluster_authorization_failed, "this needs ALTER on the cluster")
 
 
 def cluster_action_needed() -> KafkaError:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from moldau.network.context import RequestContext
+from moldau.protocol.own.rights import Right
 from moldau.protocol.rows import Cut
 from moldau.protocol.schema import Message
 
@@ -34,6 +35,8 @@ class Served:
     is_usually_large: bool = False
     """Whether large requests are usual for the API. The cost of such a request grows with its records and not
     with its rows. Several of them may be handled in one turn of a connection."""
+    right: Right | None = None
+    """The right that the handler checks, which each of our own APIs declares; ``None`` for Kafka's APIs."""
 
     def __call__(self, context: RequestContext, request: Any) -> Outcome:
         return self.handle(context, request)

@@ -6,7 +6,6 @@ import asyncio
 from typing import Final, TypeVar
 
 from moldau.cluster.controller.channel import ControllerChannel
-from moldau.network.authorization import AllowEveryone
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.composition import compose_broker
@@ -100,5 +99,5 @@ def _context(node: NodeContext, channel: ControllerChannel, extensions: Extensio
         channel=channel,
         partitions=PartitionRegistry(lambda: publisher.image, extensions.kinds.stand_in),
         arrivals=WaitingRoom(),
-        authorizer=AllowEveryone(),
+        authorizer=node.authorizer,
     )

@@ -36,7 +36,7 @@ from moldau.server.subsystems.transactions.subsystem import TransactionsSubsyste
 
 S = TypeVar("S", bound=Subsystem)
 
-BROKERS_ONLY: Final = ("handlers", "direct", "throttles", "kinds", "coordinators", "internal_topics")
+BROKERS_ONLY: Final = ("handlers", "calls", "direct", "throttles", "kinds", "coordinators", "internal_topics")
 """Contributions of subsystems that only the listeners and partitions of a broker use."""
 
 

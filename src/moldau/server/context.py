@@ -36,6 +36,7 @@ class NodeContext:
     """The feature levels that this version of the software supports."""
     fail: Callable[[str], None]
     """Ends the node when it cannot continue. The argument is the reason."""
+    authorizer: Authorizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,4 +51,3 @@ class BrokerContext(NodeContext):
     partitions: PartitionRegistry
     arrivals: WaitingRoom[PartitionKey]
     """Wakes the requests that wait for a change of a partition."""
-    authorizer: Authorizer

@@ -1,11 +1,14 @@
 """The contributions of a broker's subsystems, merged by kind."""
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from moldau.cluster.controller.channel import ControllerChannel
 from moldau.cluster.internal_topics import InternalTopic
-from moldau.network.served import Handler
+from moldau.network.own_calls import CallDeclaration
+from moldau.network.own_serving import CallHandlers
+from moldau.network.served import Handler, HandlerTable, served
+from moldau.protocol.api import OWN_API_KEY_MIN
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.requests.dispatch import DirectHandlers
 from moldau.server.requests.throttles import Throttles
@@ -25,6 +28,9 @@ class Extensions:
 
     def __init__(self) -> None:
         self.handlers: dict[int, Handler] = {}
+        """Handlers of all APIs. The handler of one of our own APIs declares the right that it checks."""
+        self.own_calls: dict[int, CallDeclaration[Any, Any]] = {}
+        """The declarations of our own calls that are answered, by API key."""
         self.direct: DirectHandlers | None = None
         self.throttles = Throttles()
         self.channel: ControllerChannel | None = None
@@ -37,8 +43,9 @@ class Extensions:
         self._in_hand: list[Callable[[], Mapping[str, int]]] = []
 
     def add(self, contribution: Contribution) -> None:
-        """Merge the additions of another subsystem. Raises ``ValueError`` for a second entry of a key."""
-        _merge("API key", self.handlers, contribution.handlers)
+        """Merge the additions of another subsystem. Raises ``ValueError`` for a second entry of a key, and
+        for an API of our own without a right."""
+        self._add_handlers(contribution.handlers, contribution.calls)
         if contribution.direct is not None:
             if self.direct is not None:
                 raise ValueError("the direct handlers of two subsystems cannot share a turn")
@@ -51,13 +58,22 @@ class Extensions:
         self.kinds.add(contribution.kinds)
         for entry in contribution.coordinators:
             self.coordinators.add(entry)
-            _merge("API key", self.handlers, entry.handlers)
+            self._add_handlers(entry.handlers, entry.calls)
             _merge("internal topic", self.internal_topics, {entry.topic.name: entry.topic})
         for topic in contribution.internal_topics:
             _merge("internal topic", self.internal_topics, {topic.name: topic})
         _merge("health check", self.checks, contribution.checks)
         _merge("notice", self.notices, contribution.notices)
         self._in_hand.append(contribution.in_hand)
+
+    def _add_handlers(self, handlers: HandlerTable, calls: Sequence[CallHandlers]) -> None:
+        for table in (handlers, *(each.table() for each in calls)):
+            for api_key, handler in table.items():
+                if api_key >= OWN_API_KEY_MIN and served(handler).right is None:
+                    raise ValueError(f"API {api_key} is our own, and its row (Served) declares no right")
+            _merge("API key", self.handlers, table)
+        for each in calls:
+            self.own_calls.update(each.calls)
 
     def in_hand(self) -> dict[str, int]:
         """Work in progress and memory in use, by name."""

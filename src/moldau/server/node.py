@@ -18,6 +18,7 @@ from moldau.cluster.folders.meta_properties import FormatError
 from moldau.cluster.image.registrations import FeatureRanges
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic_config import TopicConfig
+from moldau.network.authorization import AllowEveryone
 from moldau.network.client import RpcClient
 from moldau.quorum.state_store import QuorumStateError
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -84,6 +85,11 @@ class ServerNode:
         """Port of /metrics and /health; None when ``metrics.listener`` is not set."""
         pages = self._listeners.find(PAGES)
         return None if pages is None else pages.port
+
+    @property
+    def extensions(self) -> Extensions:
+        """The contributions of the node's subsystems, for tools and checks in the node's process."""
+        return self._extensions
 
     def find(self, kind: type[S]) -> S | None:
         """A subsystem of a running node by its class, for tools and checks in the node's process."""
@@ -169,6 +175,7 @@ class ServerNode:
             listeners=self._listeners,
             features=self._features,
             fail=self._fail,
+            authorizer=AllowEveryone(),
         )
         extensions = self._extensions = Extensions()
         neighbours = self._neighbours = SubsystemList(compose_controller(context, metadata, extensions))

@@ -48,6 +48,7 @@ from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.registrations import Endpoint
 from moldau.cluster.internal_topics import InternalTopic
 from moldau.cluster.publisher import MetadataPublisher
+from moldau.network.own_serving import CallHandlers
 from moldau.network.served import HandlerTable
 from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.requests.dispatch import DirectHandlers
@@ -66,6 +67,9 @@ class Contribution:
 
     handlers: HandlerTable = field(default_factory=dict)
     """Handlers of its APIs, by API key."""
+    calls: Sequence[CallHandlers] = ()
+    """Our own calls that it answers: tables of declared calls, each with its service. They need no handlers.
+    """
     direct: DirectHandlers | None = None
     """Direct handlers of its APIs, and the work that the direct requests of a connection share in a turn of
     the event loop."""

@@ -28,8 +28,8 @@ from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.entropy import SeededEntropy
 from moldau.server.handlers.metadata.versions import VersionHandlers
-from moldau.server.handlers.own.tiered import tiered_handlers
 from moldau.server.requests.dispatch import Dispatcher
+from moldau.server.subsystems.tiered.local_tier import tool_calls
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.simulation.world.world import World
 from moldau.tiered import calls as tiered
@@ -59,7 +59,7 @@ class Broker:
         handlers: dict[int, Handler] = {}
         versions = VersionHandlers(Scope.BROKER, lambda: handlers, {}, lambda: (0, {}))
         partitions = PartitionRegistry(MetadataImage)
-        handlers |= versions.table() | tiered_handlers(partitions, None, lambda topic: False, authorizer)
+        handlers |= versions.table() | tool_calls(partitions, None, lambda topic: False, authorizer).table()
         handlers |= BrokerCallHandlers[ConsolidationCalls](consolidation.CALLS, service, authorizer).table()
         self._dispatcher = Dispatcher(handlers, Scope.BROKER)
         self._server = SocketServer(self._dispatcher, [Listener("PLAINTEXT", "127.0.0.1", 0)])

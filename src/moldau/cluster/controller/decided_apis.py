@@ -1,6 +1,6 @@
 """The APIs that a controller decides, one row for each API. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from moldau.cluster.decisions.partitions import (
 )
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.image import MetadataImage
+from moldau.protocol.api import OWN_API_KEY_MIN
 from moldau.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest
 from moldau.protocol.messages.alter_partition import AlterPartitionRequest
@@ -46,6 +47,7 @@ from moldau.protocol.own.chunks.alter_chunk_assignments import AlterChunkAssignm
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest
 from moldau.protocol.own.chunks.drop_chunks import DropChunksRequest
 from moldau.protocol.own.chunks.report_chunks import ReportChunksRequest
+from moldau.protocol.own.rights import CLUSTER_RIGHTS, Right
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode
 
@@ -68,6 +70,8 @@ class DecidedApi:
     """The response with an error in every row, for a response that has no error field of its own."""
     parsed_bytes_max: int | None = None
     """Maximum memory of a parsed request, as of ``Served`` (``network/served.py``)."""
+    right: Right | None = None
+    """The right that the controller's listener checks. Our own APIs declare it, and Kafka's do not."""
 
 
 def _elect_leaders(view: View, _context: BrokerInputs, request: ElectLeadersRequest) -> ControllerResult:
@@ -151,26 +155,37 @@ DECISIONS: Final[dict[type[Message], DecidedApi]] = {
     CreateChunksRequest: DecidedApi(
         lambda view, _, request: creation.create_chunks(view, request),
         size=lambda request, image: inner_rows(request.topic_partitions, "broker_ids", image),
+        right=Right.CLUSTER_ACTION,
     ),
     AlterChunkAssignmentsRequest: DecidedApi(
         lambda view, _, request: assignments.alter_chunk_assignments(view, request),
         size=lambda request, image: sum(1 + len(row.broker_ids or ()) for row in request.chunks),
+        right=Right.ALTER_CLUSTER,
     ),
     ReportChunksRequest: DecidedApi(
         lambda view, _, request: reports.report_chunks(view, request),
         size=lambda request, _: len(request.chunks),
+        right=Right.CLUSTER_ACTION,
     ),
     DropChunksRequest: DecidedApi(
         lambda view, _, request: removal.drop_chunks(view, request),
         size=chunks_of_partitions,
+        right=Right.CLUSTER_ACTION,
     ),
 }
 """Every request that a controller decides. Controllers serve these APIs. Brokers forward clients' requests to
 a controller."""
 
-DECIDED_APIS: Final[dict[int, DecidedApi]] = {
-    request.API_KEY: decided for request, decided in DECISIONS.items()
-}
+
+def _by_key(decisions: Mapping[type[Message], DecidedApi]) -> dict[int, DecidedApi]:
+    """Raises ``ValueError`` for an API of our own without a right of its callers."""
+    for request, decided in decisions.items():
+        if request.API_KEY >= OWN_API_KEY_MIN and decided.right not in CLUSTER_RIGHTS:
+            raise ValueError(f"{request.__name__} is our own API, and its row needs a right= on the cluster")
+    return {request.API_KEY: decided for request, decided in decisions.items()}
+
+
+DECIDED_APIS: Final = _by_key(DECISIONS)
 
 
 def is_large(request: Message, image: MetadataImage) -> bool:

@@ -43,13 +43,17 @@ class DisklessHandlers:
         """``topic_name`` returns the name of a topic of the cluster, or ``None`` when there is no such
         topic.
         """
+        self.calls = CALLS
         self._coordinators = coordinators
         self._authorizer = authorizer
         self._topic_name = topic_name
         self._finding: WeakKeyDictionary[ConnectionContext, dict[int, asyncio.Event]] = WeakKeyDictionary()
 
     def table(self) -> dict[int, Handler]:
-        return {key: Served(self.handle, call.cuts, call.parsed_bytes_max) for key, call in CALLS.items()}
+        return {
+            key: Served(self.handle, call.cuts, call.parsed_bytes_max, right=call.right)
+            for key, call in self.calls.items()
+        }
 
     def handle(self, context: RequestContext, request: Any) -> Awaitable[Message]:
         call = CALLS[context.api_key]

@@ -1,6 +1,6 @@
 """Diskless coordinators on a broker, over ``__diskless_metadata``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from moldau.cluster.internal_topics import InternalTopic
@@ -9,8 +9,7 @@ from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.hosted import HostedKind
 from moldau.network.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
-from moldau.network.own_serving import check_cluster_action
-from moldau.network.served import HandlerTable
+from moldau.network.own_serving import CallHandlers, check_cluster_action
 
 
 class DisklessCoordinatorKind(HostedKind):
@@ -39,8 +38,8 @@ class DisklessCoordinatorKind(HostedKind):
         self._handlers = DisklessHandlers(coordinators, authorizer, topic_name)
         self._changed = changed
 
-    def handlers(self) -> HandlerTable:
-        return self._handlers.table()
+    def calls(self) -> Sequence[CallHandlers]:
+        return (self._handlers,)
 
     def on_change(self, partition: int) -> None:
         self._changed(partition)

@@ -1,12 +1,14 @@
 """The call between brokers of a rack for a range of a WAL object (API 11659)."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from moldau.network.own_calls import BrokerCall
 from moldau.protocol.own.diskless import read_object as wire
 from moldau.protocol.own.rights import Right
 
-__all__ = ["READ_OBJECT", "ObjectRange", "RackPeers", "RackReader"]
+__all__ = ["CALLS", "READ_OBJECT", "ObjectRange", "RackPeers", "RackReader"]
 
 
 class ObjectRange(NamedTuple):
@@ -54,4 +56,8 @@ READ_OBJECT: Final[BrokerCall[RackReader, ObjectRange, memoryview]] = BrokerCall
     arguments=lambda request: ObjectRange(request.object_key, request.byte_offset, request.byte_size),
     response_fields=lambda content, version: {"content": content},
     result=_content,
+)
+
+CALLS: Final[Mapping[int, BrokerCall[RackReader, Any, Any]]] = MappingProxyType(
+    {READ_OBJECT.api_key: READ_OBJECT}
 )

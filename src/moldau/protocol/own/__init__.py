@@ -7,12 +7,13 @@ ending in::
     RESPONSE = CommitFileResponse
 
 and add a row to ``MODULES``: API key -> (module, versions, flexible versions), with the same values as in the
-classes. No other change is needed. ``codec``, ``framing`` and ``api`` then support the key. Its scope is
-INTERNAL, so it is never advertised to clients. The module is imported when its first message is encoded or
-decoded.
+classes. ``codec``, ``framing`` and ``api`` then support the key. Its scope is INTERNAL, so it is never
+advertised to clients. The module is imported when its first message is encoded or decoded.
 
-Records of other packages (KIP-1164's 100 to 103) need no row. Declare the classes and make a
-``record_schema.FramedRecords`` or ``KeyedRecords`` from them.
+The declaration of the call is elsewhere: in the table ``CALLS`` of the package that does the work, which a
+subsystem contributes, or in ``DECISIONS`` of the controller. ``docs/architecture/adding.md`` describes this.
+
+Records need no row. Their schemas are in ``moldau.protocol.records``.
 """
 
 from typing import Final

@@ -1,6 +1,7 @@
 """The rights that Moldau's own APIs require."""
 
 import enum
+from typing import Final
 
 
 class Right(enum.Enum):
@@ -8,7 +9,13 @@ class Right(enum.Enum):
 
     CLUSTER_ACTION = "cluster-action"
     """The right for calls that change something, and for calls that return all topics."""
+    ALTER_CLUSTER = "alter-cluster"
+    """The right ALTER on the cluster, for requests of tools that change the cluster."""
     READ_TOPIC = "read-topic"
     """The right READ on each topic that the call names."""
     NOTHING = "nothing"
     """No right: for calls that a client makes before any other call."""
+
+
+CLUSTER_RIGHTS: Final = frozenset({Right.CLUSTER_ACTION, Right.ALTER_CLUSTER})
+"""Rights that can be checked without the topics of a request."""

@@ -1,6 +1,6 @@
 """A kind of coordinator in a broker: creation of its topic, permission to find it, its APIs."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -8,6 +8,7 @@ from moldau.cluster.internal_topics import InternalTopic
 from moldau.coordinators.hosted import HostedKind
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.network.context import RequestContext
+from moldau.network.own_serving import CallHandlers
 from moldau.network.served import Handler
 from moldau.replication.classic_partition import ClassicPartition
 
@@ -60,7 +61,9 @@ class CoordinatorEntry:
     lookup: KeyLookup | None = None
     """``None`` for coordinators that clients cannot look up."""
     handlers: Mapping[int, Handler] = field(default_factory=dict)
-    """The APIs that the coordinators answer."""
+    """Kafka's APIs that the coordinators answer."""
+    calls: Sequence[CallHandlers] = ()
+    """Our own calls that the coordinators answer."""
 
     def begin(self, partition: ClassicPartition, epoch: int) -> None:
         """Lead the coordinator from ``epoch`` on."""
@@ -93,4 +96,5 @@ def entry_of(kind: HostedKind) -> CoordinatorEntry:
         until_loaded=kind.runtime.until_all_loaded if kind.start_waits else None,
         lookup=lookup,
         handlers=kind.handlers(),
+        calls=kind.calls(),
     )

@@ -27,4 +27,8 @@ def decided_by(handler: Handler, api: int) -> Handler:
     served.
     """
     decided = DECIDED_APIS.get(api)
-    return handler if decided is None else Served(handler, parsed_bytes_max=decided.parsed_bytes_max)
+    return (
+        handler
+        if decided is None
+        else Served(handler, parsed_bytes_max=decided.parsed_bytes_max, right=decided.right)
+    )

@@ -15,7 +15,6 @@ from moldau.server.handlers.admin.forwarded_apis import ForwardedHandlers
 from moldau.server.handlers.metadata.metadata import MetadataHandlers
 from moldau.server.handlers.metadata.quorum import describe_quorum, quorum_row
 from moldau.server.handlers.metadata.topic_partitions import TopicPartitionHandlers
-from moldau.server.handlers.own.alter_chunk_assignments import ChunkAssignmentHandlers
 from moldau.server.requests.dispatch import routes
 from moldau.server.requests.forwarding import forward
 from moldau.server.subsystem import Contribution, Subsystem
@@ -55,7 +54,6 @@ class AdministrationSubsystem(Subsystem):
                 TopicPartitionHandlers(view, creator, authorizer, partition_limit).table(),
                 ConfigHandlers(view, metadata.configs).table(),
                 changes,
-                ChunkAssignmentHandlers(context.channel, authorizer).table(),
                 {ApiKey.DESCRIBE_QUORUM: quorum_row(partial(self._quorum, describe))},
             )
         )

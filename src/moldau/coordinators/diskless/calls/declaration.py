@@ -8,6 +8,7 @@ from uuid import UUID
 
 from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.network.own_calls import CallDeclaration, Fields
+from moldau.protocol.own.rights import Right
 from moldau.protocol.schema import Message
 
 __all__ = ["DisklessCall", "Fields"]
@@ -44,6 +45,11 @@ class DisklessCall(CallDeclaration[A, R]):
     """The topics that the request names, if the call requires READ on them."""
     lane: Callable[[A], Lane] = _shared
     """The connection of a broker's request."""
+
+    def __post_init__(self) -> None:
+        """Raises ``ValueError`` if the call requires READ on topics, and does not name the topics."""
+        if self.right is Right.READ_TOPIC and self.topic_ids is _no_topics:
+            raise ValueError(f"{self.request.__name__} requires READ on topics: define its topic_ids=")
 
     def ask(self, coordinator_id: int, arguments: A, version: int, timeout_ms: int) -> Message:
         """Build the request. Raises UNSUPPORTED_VERSION."""

@@ -16,7 +16,7 @@ from moldau.protocol.messages.api_versions import (
 )
 from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE
 from moldau.runtime.errors import ErrorCode
-from moldau.server.handlers.own.own_apis import OwnApiHandlers
+from moldau.server.handlers.metadata.own_apis import OwnApiHandlers
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """The characters that are allowed in a client's software name and version (KIP-511)."""

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from moldau.backup.calls import SAVE_LOGS, LogSaving
+from moldau.backup.calls import CALLS, LogSaving
 from moldau.backup.cut_format import LogId
 from moldau.backup.cut_maker import CutMaker
 from moldau.backup.log_saver import LogSaver
@@ -80,8 +80,8 @@ class BackupSubsystem(Subsystem):
         return found if is_saved else None  # type: ignore[return-value]
 
     def contribution(self) -> Contribution:
-        calls = BrokerCallHandlers[LogSaving]({SAVE_LOGS.api_key: SAVE_LOGS}, self.saver, self._authorizer)
-        return Contribution(handlers=calls.table(), checks={"backup": self._problem})
+        calls = BrokerCallHandlers[LogSaving](CALLS, self.saver, self._authorizer)
+        return Contribution(calls=[calls], checks={"backup": self._problem})
 
     def _problem(self) -> str | None:
         waiting_s = self._rounds.waiting_s

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from moldau.chunks.calls import FETCH_CHUNK_FILE, FIND_IN_CHUNK, HAND_OVER_CHUNK, READ_CHUNK, ChunkService
+from moldau.chunks.calls import CALLS, ChunkService
 from moldau.chunks.hand_overs import HandOvers
 from moldau.chunks.holder import ChunkHolder
 from moldau.cluster.image.delta import MetadataDelta
@@ -17,10 +17,10 @@ from moldau.network.own_serving import BrokerCallHandlers
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.server.context import BrokerContext
 from moldau.server.subsystem import Contribution, Subsystem
-from moldau.server.subsystems.chunks.create_chunks_handler import CreateChunksHandler
 from moldau.server.subsystems.chunks.creation import ChunkCreation
 from moldau.server.subsystems.chunks.kind import ChunkedKind, ChunkLogs
 from moldau.server.subsystems.chunks.peers import ChunkCallService, ChunkPeers
+from moldau.server.subsystems.chunks.tool_handlers import ChunkToolHandlers
 from moldau.server.subsystems.chunks.upkeep import ChunkCopies, ChunkRetention, ControllerReports
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.topics.partition_kinds import KindClaim, PartitionKind
@@ -73,16 +73,11 @@ class ChunksSubsystem(Subsystem):
         )
 
     def contribution(self) -> Contribution:
-        calls = {
-            call.api_key: call for call in (READ_CHUNK, FIND_IN_CHUNK, HAND_OVER_CHUNK, FETCH_CHUNK_FILE)
-        }
         context = self._context
         service = ChunkCallService(context, self._holder, self._hand_overs)
         return Contribution(
-            handlers={
-                **BrokerCallHandlers[ChunkService](calls, service, context.authorizer).table(),
-                **CreateChunksHandler(self._creation, context.authorizer).table(),
-            },
+            handlers=ChunkToolHandlers(self._creation, context.channel, context.authorizer).table(),
+            calls=[BrokerCallHandlers[ChunkService](CALLS, service, context.authorizer)],
             kinds=[KindClaim(self._kind, lambda topic: topic.name not in INTERNAL_TOPICS, wraps=self._inner)],
         )
 

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.upkeep.repeating import Repeating
-from moldau.network.own_serving import BrokerCallHandlers
-from moldau.network.served import HandlerTable
+from moldau.network.own_serving import BrokerCallHandlers, CallHandlers
 from moldau.replication.partition_interface import StopReason
 from moldau.server.context import BrokerContext
 from moldau.server.subsystem import Contribution, Subsystem
@@ -89,7 +88,7 @@ class ConsolidationSubsystem(Subsystem):
     def contribution(self) -> Contribution:
         kind = ConsolidatedKind(self._diskless.kind, self)
         return Contribution(
-            handlers=_handlers(self._context, self.leader),
+            calls=[_calls(self._context, self.leader)],
             kinds=[KindClaim(kind, wraps=self._diskless.kind, reader_hooks=self)],
         )
 
@@ -227,12 +226,12 @@ class ConsolidationOff(Subsystem):
         self._context = context
 
     def contribution(self) -> Contribution:
-        return Contribution(handlers=_handlers(self._context, None))
+        return Contribution(calls=[_calls(self._context, None)])
 
 
-def _handlers(context: BrokerContext, leader: ConsolidationLeader | None) -> HandlerTable:
+def _calls(context: BrokerContext, leader: ConsolidationLeader | None) -> CallHandlers:
     service = LocalConsolidation(leader, remote_place(context.config))
-    return BrokerCallHandlers[ConsolidationCalls](CALLS, service, context.authorizer).table()
+    return BrokerCallHandlers[ConsolidationCalls](CALLS, service, context.authorizer)
 
 
 def _identity(partition: DisklessPartition) -> TopicIdPartition:

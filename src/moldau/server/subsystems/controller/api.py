@@ -10,7 +10,9 @@ from moldau.cluster.controller.quorum_changes import QUORUM_CHANGE_APIS
 from moldau.cluster.controller.service import ControllerService
 from moldau.cluster.image.registrations import FeatureRanges
 from moldau.config.broker import BrokerConfig
+from moldau.network.authorization import Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.own_serving import check_right
 from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey, Scope, scopes
 from moldau.protocol.costs import PARSED_BYTES_MAX
@@ -55,6 +57,7 @@ class ControllerApi:
         config: BrokerConfig,
         address: Callable[[], Address],
         features: FeatureRanges,
+        authorizer: Authorizer,
     ) -> None:
         """``address`` returns the listener's address. It is called when the listener is open.
 
@@ -63,6 +66,7 @@ class ControllerApi:
         self._metadata = metadata
         self._service = service
         self._address = address
+        self._authorizer = authorizer
         versions = VersionHandlers(Scope.CONTROLLER, lambda: self._table, features, self._finalized_features)
         envelope = EnvelopeHandler(lambda: self._table, FORWARDED_APIS, lambda: service.is_active)
         fetch = Served(self._quorum, parsed_bytes_max=PARSED_BYTES_MAX, is_usually_large=True)
@@ -88,6 +92,9 @@ class ControllerApi:
         return response
 
     async def _decide(self, context: RequestContext, request: Message) -> Message:
+        decided = DECIDED_APIS.get(request.API_KEY)
+        if decided is not None and decided.right is not None:
+            check_right(self._authorizer, context, decided.right)
         return await self._service.handle(request, Caller.of(context), deadline_of(context, request))
 
     def _describe_cluster(

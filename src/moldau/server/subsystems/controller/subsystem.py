@@ -36,6 +36,7 @@ class ControllerSubsystem(Subsystem):
         self._metadata = metadata
         self._listeners = context.listeners
         self._features = context.features
+        self._authorizer = context.authorizer
         identity = context.identity
         controller = Controller(
             settings.controller_settings(config, identity.cluster_id, context.features),
@@ -89,6 +90,7 @@ class ControllerSubsystem(Subsystem):
             self._config,
             lambda: self._listeners[endpoint.name],
             self._features,
+            self._authorizer,
         )
         dispatcher = Dispatcher(
             api.table(),

@@ -2,12 +2,11 @@
 
 from typing import Final
 
-from moldau.diskless.reading.rack_call import READ_OBJECT, ObjectRange, RackReader
+from moldau.diskless.reading.rack_call import CALLS, READ_OBJECT, ObjectRange, RackReader
 from moldau.network.authorization import Authorizer
 from moldau.network.client import ClientLimits, RpcClient
 from moldau.network.own_calls import BrokerChannel
-from moldau.network.own_serving import BrokerCallHandlers
-from moldau.network.served import HandlerTable
+from moldau.network.own_serving import BrokerCallHandlers, CallHandlers
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.metadata.cluster_view import ClusterView
@@ -48,6 +47,6 @@ class RackPeerCalls:
             await client.close()
 
 
-def rack_handlers(reader: RackReader, authorizer: Authorizer) -> HandlerTable:
-    """The handlers by which this broker reads objects on behalf of other brokers."""
-    return BrokerCallHandlers[RackReader]({READ_OBJECT.api_key: READ_OBJECT}, reader, authorizer).table()
+def rack_handlers(reader: RackReader, authorizer: Authorizer) -> CallHandlers:
+    """The calls by which this broker reads objects on behalf of other brokers."""
+    return BrokerCallHandlers[RackReader](CALLS, reader, authorizer)

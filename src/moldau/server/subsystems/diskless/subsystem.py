@@ -151,7 +151,7 @@ class DisklessSubsystem(Subsystem):
             self._coordinator_changed,
         )
         return Contribution(
-            handlers=rack_handlers(self.runtime.rack_objects, self._authorizer),
+            calls=[rack_handlers(self.runtime.rack_objects, self._authorizer)],
             kinds=[
                 KindClaim(self.kind, DISKLESS.is_kind_of, self.kind.passages.find),
                 KindClaim(self.metadata_kind, lambda topic: topic.name == DISKLESS_METADATA_TOPIC),

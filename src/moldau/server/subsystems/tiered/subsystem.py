@@ -8,20 +8,22 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA_TOPIC
+from moldau.network.own_serving import BrokerCallHandlers
 from moldau.runtime.byte_quota import ByteRateQuota
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.deletion_hold import DeletionHold
-from moldau.server.handlers.own.tiered import tiered_handlers
 from moldau.server.settings import classic_log_config
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered import settings as tiered_settings
 from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
 from moldau.server.subsystems.tiered.kind import TieredKind, Tiering, tiered_off_kind
+from moldau.server.subsystems.tiered.local_tier import tool_calls
 from moldau.server.subsystems.tiered.metadata_topic import ClusterMetadataTopic, HostedMetadataTopic
 from moldau.server.subsystems.topic_creation_subsystem import TopicsSubsystem
 from moldau.server.topics.partition_kinds import KindClaim
+from moldau.tiered.metadata.calls import METADATA_CALLS, MetadataPartitionCalls
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.meters import TieredMeters
 from moldau.tiered.reading.index_cache import RemoteIndexCache
@@ -101,15 +103,17 @@ class TieredSubsystem(Subsystem):
 
     def contribution(self) -> Contribution:
         context = self._context
-        handlers = tiered_handlers(
-            context.partitions,
-            self.metadata,
-            lambda name: self._configs.topic(name).is_tiered,
-            context.authorizer,
-            self._metadata_topic,
-        )
+        authorizer = context.authorizer
         return Contribution(
-            handlers=handlers,
+            calls=[
+                tool_calls(
+                    context.partitions,
+                    self.metadata,
+                    lambda name: self._configs.topic(name).is_tiered,
+                    authorizer,
+                ),
+                BrokerCallHandlers[MetadataPartitionCalls](METADATA_CALLS, self._metadata_topic, authorizer),
+            ],
             # Internal topics are never tiered, even if their configs request it.
             kinds=[
                 KindClaim(
@@ -208,11 +212,11 @@ class TieredOff(Subsystem):
         def is_tiered(topic: Topic) -> bool:
             return classic_log_config(topic.name, configs.topic(topic.name)).remote_storage_enable
 
-        handlers = tiered_handlers(
+        calls = tool_calls(
             context.partitions, None, lambda name: configs.topic(name).is_tiered, context.authorizer
         )
         return Contribution(
-            handlers=handlers,
+            calls=[calls],
             kinds=[KindClaim(tiered_off_kind(), is_tiered, wraps=self._classic)],
             internal_topics=[tiered_settings.metadata_topic(context.config)],
         )

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable
 
 from moldau.network.context import RequestContext
-from moldau.network.served import Handler
+from moldau.network.served import Handler, Served
 from moldau.protocol.api import OWN_API_KEY_MIN
 from moldau.protocol.own import MODULES
 from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest, DescribeOwnApisResponse, OwnApi
+from moldau.protocol.own.rights import Right
 from moldau.protocol.schema import parse_versions
 
 
@@ -18,7 +19,7 @@ class OwnApiHandlers:
         self._served = served
 
     def table(self) -> dict[int, Handler]:
-        return {DescribeOwnApisRequest.API_KEY: self.describe}
+        return {DescribeOwnApisRequest.API_KEY: Served(self.describe, right=Right.NOTHING)}
 
     def describe(self, context: RequestContext, request: DescribeOwnApisRequest) -> DescribeOwnApisResponse:
         ranges = {

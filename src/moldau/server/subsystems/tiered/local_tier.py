@@ -1,10 +1,9 @@
-"""The answers of a broker to the calls about its remote tier."""
+"""The answers of a broker to the calls of tools about its remote tier."""
 
 from collections.abc import Callable, Collection, Iterator
 
 from moldau.network.authorization import Authorizer
-from moldau.network.own_serving import BrokerCallHandlers
-from moldau.network.served import Handler
+from moldau.network.own_serving import BrokerCallHandlers, CallHandlers
 from moldau.protocol.own.tiered.describe_topics import (
     TieredDescribedPartition,
     TieredDescribedTopic,
@@ -20,7 +19,6 @@ from moldau.replication.partition_interface import (
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.tiered.calls import CALLS, ListedSegments, ListSegmentsCall, TieredCalls
-from moldau.tiered.metadata.calls import METADATA_CALLS, MetadataPartitionCalls
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.manager import RemoteLogMetadataManager, RemoteMetadataNotReadyError
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPartition
@@ -31,22 +29,15 @@ SEGMENTS_MAX = 10_000
 megabytes."""
 
 
-def tiered_handlers(
+def tool_calls(
     partitions: PartitionRegistry,
     metadata: RemoteLogMetadataManager | None,
     is_tiered: Callable[[str], bool],
     authorizer: Authorizer,
-    metadata_partitions: MetadataPartitionCalls | None = None,
-) -> dict[int, Handler]:
-    """Handlers of the calls: the calls of tools, which use a :class:`LocalTier`, and the calls of other
-    brokers.
-    """
+) -> CallHandlers:
+    """The calls of tools, which a :class:`LocalTier` answers."""
     tier = LocalTier(partitions, metadata, is_tiered)
-    table = BrokerCallHandlers[TieredCalls](CALLS, tier, authorizer).table()
-    if metadata_partitions is not None:
-        others = BrokerCallHandlers[MetadataPartitionCalls](METADATA_CALLS, metadata_partitions, authorizer)
-        table |= others.table()
-    return table
+    return BrokerCallHandlers[TieredCalls](CALLS, tier, authorizer)
 
 
 class LocalTier:

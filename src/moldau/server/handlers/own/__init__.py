@@ -1,1 +1,0 @@
-"""Moldau's own APIs: calls to diskless coordinators, to the remote tier and for consolidation."""

@@ -51,6 +51,8 @@ class CallDeclaration(Generic[A, R]):
     answered independently."""
     parsed_bytes_max: int | None = None
     """Maximum memory of a parsed request; ``None`` means the common limit."""
+    long_answers: tuple[tuple[str, ...], ...] = ()
+    """Paths to the rows of an answer that may have many more rows than its request."""
 
     @property
     def api_key(self) -> int:

@@ -40,7 +40,7 @@ class BrokerCallHandlers(Generic[S]):
 
     def table(self) -> dict[int, Handler]:
         return {
-            key: Served(self.handle, call.cuts, call.parsed_bytes_max, right=call.right)
+            key: Served(self.handle, call.cuts, call.parsed_bytes_max, call.long_answers, right=call.right)
             for key, call in self.calls.items()
         }
 

@@ -3,9 +3,11 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from diskless_house import TOPIC, House, batch, file, topic
 
 from moldau.coordinators.diskless.calls import FindBatchesCall, PartitionsToCreate, PartitionToFind
+from moldau.coordinators.diskless.reads import finding
 from moldau.coordinators.diskless.reads.finding import ROWS_A_TURN
 from moldau.coordinators.diskless.store.store import ROWS_A_TURN as LOADED_A_TURN
 
@@ -27,14 +29,47 @@ def test_find_searches_many_partitions_in_turns_and_misses_no_commit(tmp_path: P
         assert len(service._waiting) == 0
 
         turns = 0
-        finding = asyncio.ensure_future(service.find_batches(0, FindBatchesCall(wanted)))
-        while not finding.done():
+        searching = asyncio.ensure_future(service.find_batches(0, FindBatchesCall(wanted)))
+        while not searching.done():
             turns += 1
             await asyncio.sleep(0)
         assert turns >= 3
         await house.stop()
 
     asyncio.run(scene())
+
+
+def test_find_pauses_after_many_batches_and_bounds_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "BATCHES_A_TURN", 10)
+    monkeypatch.setattr(finding, "PARTITION_BATCHES_MAX", 8)
+    monkeypatch.setattr(finding, "ANSWER_BATCHES_MAX", 50)
+
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic(20)])
+        await service.commit_file(0, file("f", *(batch(at // 12) for at in range(120))))
+        wanted = [PartitionToFind(TOPIC, index, 0) for index in range(20)]
+        # The limits of batches end a wait for more bytes.
+        call = FindBatchesCall(wanted, min_bytes=1 << 30, max_wait_ms=600_000)
+        turns = 0
+        searching = asyncio.ensure_future(service.find_batches(0, call))
+        while not searching.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= 4
+        assert [len(one.batches) for one in searching.result()] == [8] * 6 + [2] + [0] * 13
+        few = FindBatchesCall(wanted, max_batches_per_partition=3)
+        assert [len(one.batches) for one in await service.find_batches(0, few)] == [3] * 10 + [0] * 10
+        # The next call gets the batches after these.
+        more = [PartitionToFind(TOPIC, 0, 8)]
+        [rest] = await service.find_batches(0, FindBatchesCall(more))
+        assert [one.base_offset for one in rest.batches] == [8, 9, 10, 11]
+        await house.stop()
+
+    asyncio.run(asyncio.wait_for(scene(), 60))
 
 
 def test_a_coordinator_of_many_partitions_is_loaded_in_turns(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class DisklessHandlers:
 
     def table(self) -> dict[int, Handler]:
         return {
-            key: Served(self.handle, call.cuts, call.parsed_bytes_max, right=call.right)
+            key: Served(self.handle, call.cuts, call.parsed_bytes_max, call.long_answers, right=call.right)
             for key, call in self.calls.items()
         }
 

@@ -6,7 +6,13 @@ from uuid import UUID
 
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields, Lane
-from moldau.coordinators.diskless.calls.grouping import late_rows_of, late_topics_of, rows_of, topics_of
+from moldau.coordinators.diskless.calls.grouping import (
+    LateRows,
+    late_rows_of,
+    late_topics_of,
+    rows_of,
+    topics_of,
+)
 from moldau.protocol.own.diskless import find_batches as find_wire
 from moldau.protocol.own.diskless import list_offsets as offsets_wire
 from moldau.protocol.own.rights import Right
@@ -17,22 +23,19 @@ def _topic_ids(request: Any) -> Iterable[UUID]:
     return {topic.topic_id for topic in request.topics}
 
 
-def _infos(batches: Iterable[calls.BatchCoordinate]) -> list[find_wire.DisklessBatchInfo]:
-    return [
-        find_wire.DisklessBatchInfo(
-            object_key=batch.object_key,
-            byte_offset=batch.byte_offset,
-            byte_size=batch.size_bytes,
-            base_offset=batch.base_offset,
-            last_offset=batch.last_offset,
-            log_append_timestamp=batch.log_append_time_ms,
-            batch_max_timestamp=batch.max_timestamp_ms,
-            timestamp_type=batch.timestamp_type,
-            is_transactional=batch.is_transactional,
-            markers=() if batch.marker is None else (find_wire.DisklessMarkerInfo(**batch.marker._asdict()),),
-        )
-        for batch in batches
-    ]
+def _info(batch: calls.BatchCoordinate) -> find_wire.DisklessBatchInfo:
+    return find_wire.DisklessBatchInfo(
+        object_key=batch.object_key,
+        byte_offset=batch.byte_offset,
+        byte_size=batch.size_bytes,
+        base_offset=batch.base_offset,
+        last_offset=batch.last_offset,
+        log_append_timestamp=batch.log_append_time_ms,
+        batch_max_timestamp=batch.max_timestamp_ms,
+        timestamp_type=batch.timestamp_type,
+        is_transactional=batch.is_transactional,
+        markers=() if batch.marker is None else (find_wire.DisklessMarkerInfo(**batch.marker._asdict()),),
+    )
 
 
 def _end_in(info: Any) -> calls.TransactionEnd | None:
@@ -111,7 +114,7 @@ def _found_fields(results: Sequence[calls.FoundPartition], version: int) -> Fiel
             high_watermark=found.high_watermark,
             wal_start_offset=found.wal_start_offset,
             moved_to_tier=found.moved_to_tier,
-            batches=_infos(found.batches),
+            batches=LateRows(found.batches, _info),
             last_stable_offset=found.last_stable_offset,
             aborted=[find_wire.DisklessAbortedRange(**each._asdict()) for each in found.aborted],
         ),
@@ -150,6 +153,7 @@ FIND_BATCHES: Final = DisklessCall(
     response_fields=_found_fields,
     result=_found,
     lane=lambda call: Lane.WAITING if call.max_wait_ms else Lane.SHARED,
+    long_answers=(("topics", "partitions"), ("topics", "partitions", "batches")),
     parsed_bytes_max=16 * 1024 * 1024,
 )
 
@@ -186,7 +190,7 @@ def _listed_fields(results: Sequence[calls.ListedOffset], version: int) -> Field
             log_start_offset=found.log_start_offset,
             wal_start_offset=found.wal_start_offset,
             last_stable_offset=found.last_stable_offset,
-            batches=_infos(() if found.batch is None else (found.batch,)),
+            batches=[] if found.batch is None else [_info(found.batch)],
         ),
     )
 

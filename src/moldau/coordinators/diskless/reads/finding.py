@@ -11,6 +11,13 @@ from moldau.runtime import ErrorCode
 
 ROWS_A_TURN: Final = 1_000
 """Number of partitions that are searched without a break. The search takes some milliseconds."""
+BATCHES_A_TURN: Final = 1_000
+"""A search pauses when it has found so many batches since the last pause: some 10 ms."""
+PARTITION_BATCHES_MAX: Final = 4_000
+"""Maximum number of batches of a partition in an answer. They take some 30 ms without a pause."""
+ANSWER_BATCHES_MAX: Final = 32_768
+"""Maximum number of batches in an answer, which limits its memory to some 30 MB. An object of small batches
+has more of them in the bytes that a caller may ask for."""
 
 
 class Finder:
@@ -54,7 +61,10 @@ class Finder:
             some = call.partitions[start : start + ROWS_A_TURN]
             if waiter is not None:
                 waiter.add(_ids(some))
-            search.go_on(reader(), some)
+            while some:
+                some = some[search.go_on(reader(), some) :]
+                if some:
+                    await asyncio.sleep(0)
         return search
 
 
@@ -65,13 +75,15 @@ def _ids(partitions: Iterable[PartitionToFind]) -> list[PartitionId]:
 class _Search:
     """The batches of a call that are found now.
 
-    The byte limit is used up in the order of the call. "At least one batch" applies to the call as a whole.
+    The limits of bytes and batches are used up in the order of the call. "At least one batch" applies to the
+    call as a whole.
     """
 
     def __init__(self, call: FindBatchesCall) -> None:
         self.found: list[FoundPartition] = []
         self._call = call
         self._left_bytes = call.max_bytes
+        self._left_batches = ANSWER_BATCHES_MAX
         self._total_bytes = 0
         self._at_once = not call.partitions
 
@@ -80,20 +92,31 @@ class _Search:
         """Whether the batches are enough to answer at once."""
         return self._at_once or self._total_bytes >= self._call.min_bytes
 
-    def go_on(self, reader: StoreReader, partitions: Sequence[PartitionToFind]) -> None:
-        """Search the next partitions of the call."""
-        for topic_id, index, offset, max_bytes in partitions:
+    def go_on(self, reader: StoreReader, partitions: Sequence[PartitionToFind]) -> int:
+        """Search the next partitions of the call, until the search should pause. Returns their number."""
+        pause_at = self._left_batches - BATCHES_A_TURN
+        most = min(self._call.max_batches_per_partition or PARTITION_BATCHES_MAX, PARTITION_BATCHES_MAX)
+        for number, (topic_id, index, offset, max_bytes) in enumerate(partitions, 1):
             partition = reader.find(
                 topic_id,
                 index,
                 offset,
-                min(max_bytes, self._left_bytes),
-                self._call.max_batches_per_partition,
+                min(max_bytes, self._left_bytes) if self._left_batches else 0,
+                min(most, self._left_batches),
                 at_least_one=self._total_bytes == 0,
             )
             self.found.append(partition)
             size_bytes = sum(batch.size_bytes for batch in partition.batches)
             self._total_bytes += size_bytes
             self._left_bytes = max(0, self._left_bytes - size_bytes)
-            if partition.error is not ErrorCode.none or partition.moved_to_tier:
+            self._left_batches -= len(partition.batches)
+            if (
+                partition.error is not ErrorCode.none
+                or partition.moved_to_tier
+                or len(partition.batches) == most
+                or not self._left_batches
+            ):
                 self._at_once = True
+            if self._left_batches <= pause_at:
+                return number
+        return len(partitions)

@@ -115,6 +115,8 @@ class StoreReader:
         self, partition: StoredPartition, offset: int, max_bytes: int, max_batches: int, *, at_least_one: bool
     ) -> list[BatchCoordinate]:
         batches: list[BatchCoordinate] = []
+        if max_bytes <= 0 and not at_least_one:
+            return batches
         left_bytes = max_bytes
         for extent, key in self.extents(partition, offset):
             for batch in unpack(extent.first_offset, extent.packed):

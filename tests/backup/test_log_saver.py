@@ -19,7 +19,7 @@ from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
-from moldau.runtime import Machine
+from moldau.runtime import KafkaError, Machine
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
@@ -45,6 +45,28 @@ def partition(tmp_path: pathlib.Path) -> ClassicPartition:
         batch = build_batch([Record(0, 1_000, b"key %d" % number, b"value")])
         partition.append(batch, required_acks=1, timeout_ms=1_000)
     return partition
+
+
+def test_a_new_leader_saves_nothing_before_it_knows_all_committed_records(
+    partition: ClassicPartition,
+) -> None:
+    async def save() -> SavedLog:
+        saver = LogSaver(
+            MemoryStorage(Machine.real().clock), lambda _: partition, SavedEnds(), SavedRounds(lambda: 0.0)
+        )
+        wanted = LogToSave(LOG, partition.leader_epoch)
+        (found,) = await saver.save_logs(LogsToSave(f"{DATA_FOLDER}x", 1, [wanted]))
+        return found
+
+    replicas = (BROKER, BROKER + 1)
+    partition.become_leader(EPOCH + 1, replicas, replicas)
+    partition.append(build_batch([Record(0, 1_000, b"new", b"value")]), required_acks=1, timeout_ms=1_000)
+    # The other replica has all records of the earlier epoch, which may have been committed.
+    assert partition.high_watermark == END
+    assert [piece.end_offset for piece in asyncio.run(save()).pieces] == [END]
+    partition.become_leader(EPOCH + 2, replicas, replicas)
+    with pytest.raises(KafkaError, match="high watermark is not known"):
+        asyncio.run(save())
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,10 @@ class LogSaver:
         if partition is None or not partition.is_leader:
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{log.log_id} is not led by this broker")
         partition.check_epoch(log.leader_epoch)
+        begun = partition.log.leader_epochs.latest
+        if begun is not None and partition.high_watermark < begun.start_offset:
+            # The leader before may have committed all records before its epoch. Other logs may refer to them.
+            raise KafkaError(ErrorCode.leader_not_available, "the high watermark is not known yet")
         compacted_end = self._compacted_end(partition.log.topic_partition) or 0
         return _SavedRange(log, partition, partition.high_watermark, compacted_end)
 

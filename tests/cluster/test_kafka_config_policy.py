@@ -1,7 +1,11 @@
 """The policy over the real config definitions."""
 
+import dataclasses
+
 import pytest
 
+from moldau.cluster.decisions.kinds import table
+from moldau.cluster.decisions.kinds.diskless import DISKLESS
 from moldau.cluster.image.image import ResourceType
 from moldau.cluster.kafka_config_policy import KafkaConfigPolicy
 from moldau.config import BrokerConfig
@@ -59,3 +63,16 @@ def test_a_new_topic_is_described_with_sources() -> None:
     assert (described["retention.bytes"].value, described["retention.bytes"].source) == ("7", 1)
     assert (described["retention.ms"].value, described["retention.ms"].source) == ("1234", 4)
     assert described["cleanup.policy"].source == 5
+
+
+def test_a_topic_of_a_kind_that_the_broker_does_not_allow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The config that allows a kind is the one in its row."""
+    with pytest.raises(
+        KafkaError, match=r"Diskless topics are disabled .*diskless.system.enable=false"
+    ) as caught:
+        POLICY.validate(ResourceType.TOPIC, "t", {"diskless.enable": "true"})
+    assert caught.value.code is ErrorCode.invalid_config
+    other = dataclasses.replace(DISKLESS, enable_key="unclean.leader.election.enable")
+    monkeypatch.setattr(table, "KINDS", (other,))
+    with pytest.raises(KafkaError, match=r"unclean.leader.election.enable=false"):
+        POLICY.validate(ResourceType.TOPIC, "t", {"diskless.enable": "true"})

@@ -72,7 +72,6 @@ def test_describe_filters_by_name():
             "> max.compaction.lag.ms",
         ),
         (PLAIN, {"remote.storage.enable": "true"}, "remote.storage.enable", "disabled in the broker"),
-        (PLAIN, {"diskless.enable": "true"}, "diskless.enable", "disabled in the broker"),
         (
             TIERED,
             {"remote.storage.enable": "true", "cleanup.policy": "compact"},

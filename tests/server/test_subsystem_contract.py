@@ -1,11 +1,13 @@
 """The steps of the contract between a broker and its subsystems."""
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
 
+from moldau.cluster.decisions.kinds.diskless import DISKLESS
 from moldau.cluster.decisions.kinds.kind import TopicKind
 from moldau.cluster.decisions.kinds.table import KINDS
 from moldau.cluster.image.delta import MetadataDelta
@@ -21,7 +23,7 @@ from moldau.server.composition import Composition, ControllerComposition
 from moldau.server.extensions import Extensions
 from moldau.server.subsystem import Contribution, Subsystem, SubsystemList
 from moldau.server.subsystems.listeners import ListenersSubsystem
-from moldau.server.topics.partition_kinds import KindClaim, PartitionKinds
+from moldau.server.topics.partition_kinds import KindClaim, PartitionKinds, RefusingKind
 
 BROKER_TYPE = 4
 
@@ -160,14 +162,50 @@ def test_a_kind_that_wraps_another_claims_topics_of_that_kind_only() -> None:
     assert found == {"plain": tiered, "diskless": diskless, "__internal": classic}
 
 
+def sharded(*, has_remote_tier: bool = False, no_chunks: str | None = "its shards are small") -> TopicKind:
+    return TopicKind(
+        name="sharded",
+        is_marked=False,
+        replicas_hold_data=True,
+        has_remote_tier=has_remote_tier,
+        no_chunks=no_chunks,
+    )
+
+
 def test_a_kind_of_topics_without_partitions_is_named_when_the_broker_is_composed() -> None:
     kinds = PartitionKinds()
-    row = TopicKind(name="sharded", is_marked=False, replicas_hold_data=True)
+    row = sharded()
     kinds.add([KindClaim(SimpleNamespace())])
     with pytest.raises(ValueError, match="no subsystem of the broker claims the sharded topics"):
         kinds.check_complete([row])
     kinds.add([KindClaim(SimpleNamespace(), row.is_kind_of)])
     kinds.check_complete([row])
+
+
+def test_a_kind_of_topics_gets_the_tier_and_the_chunks_of_its_row() -> None:
+    """Without a tier, the segments of tiered topics would wait for a copy for ever."""
+    kinds, row = PartitionKinds(), sharded(has_remote_tier=True, no_chunks=None)
+    classic, partitions, tier = SimpleNamespace(), SimpleNamespace(), SimpleNamespace()
+    kinds.add([KindClaim(classic), KindClaim(partitions, row.is_kind_of)])
+    kinds.add([KindClaim(SimpleNamespace(), wraps=classic, gives_tier=True, gives_chunks=True)])
+    with pytest.raises(ValueError, match="sharded topics have has_remote_tier=True"):
+        kinds.check_complete([row])
+    kinds.add([KindClaim(tier, wraps=partitions, gives_tier=True)])
+    with pytest.raises(ValueError, match="sharded topics have no_chunks=None"):
+        kinds.check_complete([row])
+    kinds.add([KindClaim(SimpleNamespace(), wraps=tier, gives_chunks=True)])
+    kinds.check_complete([row])
+
+
+def test_a_kind_of_topics_that_a_broker_refuses_needs_neither() -> None:
+    kinds, row = PartitionKinds(), sharded(has_remote_tier=True, no_chunks=None)
+    kinds.add([KindClaim(RefusingKind(lambda topic: "sharded topics are off"), row.is_kind_of)])
+    kinds.check_complete([row])
+
+
+def test_gateways_need_the_topic_of_their_coordinators() -> None:
+    with pytest.raises(ValueError, match="sharded has rack_brokers: they need a metadata_topic"):
+        dataclasses.replace(sharded(), rack_brokers=DISKLESS.rack_brokers)
 
 
 def test_the_configs_that_a_kind_of_topics_names_are_declared() -> None:

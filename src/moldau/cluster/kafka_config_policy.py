@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from moldau.cluster.decisions.kinds.table import check_enabled
 from moldau.cluster.decisions.view import DescribedConfig
 from moldau.cluster.image.image import ResourceType
 from moldau.config import BROKER, TOPIC, BrokerConfig, ConfigError, ConfigType, TopicConfig, client_metrics
@@ -21,7 +22,7 @@ class KafkaConfigPolicy:
     def validate(self, resource_type: ResourceType, name: str, values: Mapping[str, str]) -> None:
         try:
             if resource_type is ResourceType.TOPIC:
-                TopicConfig.validate(values, self._broker())
+                check_enabled(TopicConfig.validate(values, self._broker()))
             elif resource_type is ResourceType.BROKER:
                 self._broker().check_dynamic(values, is_default=not name)
             elif resource_type is ResourceType.GROUP:

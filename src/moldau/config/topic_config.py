@@ -146,8 +146,6 @@ def _check_combinations(config: TopicConfig) -> None:
         )
     if config.is_tiered:
         _check_tiered(config)
-    if config.is_diskless:
-        _check_diskless(config)
 
 
 def _check_tiered(config: TopicConfig) -> None:
@@ -179,10 +177,3 @@ def _check_tiered(config: TopicConfig) -> None:
             raise TOPIC[key].error(local, f"Value must not be -1 as {kind} value is set as {whole}.")
         if whole != -1 and local > whole:
             raise TOPIC[key].error(local, f"Value must not be more than {kind} property value: {whole}")
-
-
-def _check_diskless(config: TopicConfig) -> None:
-    if not config.broker.flag("diskless.system.enable"):
-        raise ConfigError(
-            "diskless.enable", "Diskless topics are disabled in the broker (diskless.system.enable=false)."
-        )

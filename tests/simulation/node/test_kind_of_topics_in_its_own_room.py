@@ -58,6 +58,7 @@ SEALED = TopicKind(
     owners=lambda view, count: [7 + index for index in range(count)],
     no_chunks="its records stay where they are",
     replicas_hold_data=True,
+    has_remote_tier=False,
 )
 
 

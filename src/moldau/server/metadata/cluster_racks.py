@@ -4,12 +4,14 @@ Every broker with the same metadata returns the same answers.
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from operator import is_
 from typing import Final
 
+from moldau.cluster.decisions.kinds.kind import TopicKind
+from moldau.cluster.decisions.kinds.table import KINDS, kind_of
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic
-from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.cluster.racks.gateways import Gateways, RackBroker, produce_gateways
 from moldau.cluster.racks.rendezvous import preferred
 
@@ -35,17 +37,16 @@ class ClusterRacks:
         self._local_id = local_id
         self._image = image
         self._brokers: object = None
-        self._coordinators: Topic | None = None
-        self._gateways = Gateways((), {})
+        self._coordinators: list[Topic | None] = []
+        self._gateways: dict[str, Gateways] = {}
         self._racks: frozenset[str] = frozenset()
         self._live: dict[str | None, tuple[int, ...]] = {}
         self._of_clients: dict[str, str | None] = {}
 
-    @property
-    def gateways(self) -> Gateways:
-        """The produce gateways of all racks."""
+    def gateways_of(self, kind: TopicKind) -> Gateways:
+        """The produce gateways of all racks, for the topics of a kind that has such gateways."""
         self._refresh()
-        return self._gateways
+        return self._gateways[kind.name]
 
     @property
     def own_rack(self) -> str | None:
@@ -77,7 +78,7 @@ class ClusterRacks:
         if client_rack == self.own_rack:
             return -1
         owner = topic.partitions[index].owner
-        found = self.gateways.of_partition(topic.topic_id, index, owner, client_rack)
+        found = self.gateways_of(kind_of(topic)).of_partition(topic.topic_id, index, owner, client_rack)
         return -1 if found is None or found == self._local_id else found
 
     @property
@@ -100,12 +101,15 @@ class ClusterRacks:
 
     def _refresh(self) -> None:
         image = self._image()
-        coordinators = image.topics.get(DISKLESS_METADATA_TOPIC)
-        if image.brokers is self._brokers and coordinators is self._coordinators:
+        kinds = {kind.name: kind.metadata_topic for kind in KINDS if kind.rack_brokers is not None}
+        coordinators = [image.topics.get(name or "") for name in kinds.values()]
+        if image.brokers is self._brokers and all(map(is_, coordinators, self._coordinators)):
             return
-        hosts = () if coordinators is None else [each.preferred_leader for each in coordinators.partitions]
         brokers = [RackBroker(each.broker_id, each.rack, each.is_active) for each in image.brokers.values()]
-        self._gateways = produce_gateways(brokers, hosts)
+        self._gateways = {
+            name: produce_gateways(brokers, _hosts(topic))
+            for name, topic in zip(kinds, coordinators, strict=True)
+        }
         self._racks = frozenset(each.rack for each in brokers if each.rack is not None)
         self._live = {
             rack: tuple(each.broker_id for each in brokers if each.rack == rack and each.is_live)
@@ -113,6 +117,10 @@ class ClusterRacks:
         }
         self._of_clients.clear()
         self._brokers, self._coordinators = image.brokers, coordinators
+
+
+def _hosts(coordinators: Topic | None) -> Sequence[int]:
+    return () if coordinators is None else [each.preferred_leader for each in coordinators.partitions]
 
 
 def _resolved(text: str | None, racks: Collection[str]) -> str | None:

@@ -118,6 +118,10 @@ class KindClaim(NamedTuple):
     reader_hooks: ReaderHooks[Any] | None = None
     """Returns callbacks for partitions that are read without a replica. Only a kind that wraps another kind
     has it."""
+    gives_tier: bool = False
+    """Whether this kind gives partitions of the wrapped kind a remote tier, or refuses them."""
+    gives_chunks: bool = False
+    """Whether this kind gives partitions of the wrapped kind chunks."""
 
 
 class PartitionKinds:
@@ -134,14 +138,34 @@ class PartitionKinds:
 
     def check_complete(self, topic_kinds: Iterable[TopicKind]) -> None:
         """Raise ``ValueError`` when the controller's table contains a kind of topics for which there are no
-        partitions."""
-        claimed = {claim.is_for for claim in self._claims}
+        partitions, or no tier or chunks that its row promises."""
+        claimed = {claim.is_for: claim.kind for claim in self._claims}
         for kind in topic_kinds:
-            if kind.is_kind_of not in claimed:
+            partitions = claimed.get(kind.is_kind_of)
+            if partitions is None:
                 raise ValueError(
                     f"no subsystem of the broker claims the {kind.name} topics: it contributes a KindClaim"
                     " with the is_kind_of of their row in cluster/decisions/kinds, also where they are off"
                 )
+            if not isinstance(partitions, RefusingKind):
+                self._check_wrappers(kind, partitions)
+
+    def _check_wrappers(self, kind: TopicKind, partitions: PartitionKind[Any]) -> None:
+        inside, wrappers = [partitions], []
+        for claim in self._claims:
+            if any(claim.wraps is each for each in inside):
+                inside.append(claim.kind)
+                wrappers.append(claim)
+        if kind.has_remote_tier and not any(claim.gives_tier for claim in wrappers):
+            raise ValueError(
+                f"the {kind.name} topics have has_remote_tier=True, and no claim that wraps their partitions"
+                " has gives_tier: their segments would wait for ever for a copy"
+            )
+        if kind.no_chunks is None and not any(claim.gives_chunks for claim in wrappers):
+            raise ValueError(
+                f"the {kind.name} topics have no_chunks=None, and no claim that wraps their partitions has"
+                " gives_chunks: give the reason in no_chunks"
+            )
 
     def of(self, topic: Topic) -> PartitionKind[Any]:
         """The kind of a topic. The first claim is that of classic partitions, and it covers all topics."""

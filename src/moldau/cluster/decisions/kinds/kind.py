@@ -68,21 +68,25 @@ class TopicKind:
     replicas_hold_data: bool
     """Whether records are stored on replicas. Otherwise every replica is complete. It is in sync as soon as
     its broker is active, and any replica can lead without a loss."""
-    has_remote_tier: bool = True
-    """Whether a partition's log waits for the remote tier's copy before it deletes segments."""
+    has_remote_tier: bool
+    """Whether a partition's log waits for the remote tier's copy before it deletes segments. A subsystem must
+    then wrap the partitions with a tier (``gives_tier`` of its claim)."""
     has_cluster_epochs: bool = True
     """Whether the leader epochs in a partition's log are those of the metadata."""
     may_have_remote_segments: bool = False
     """Whether topics may have segments in the remote tier, with any configs."""
-    no_chunks: str | None = None
+    no_chunks: str | None
     """Why partitions cannot be divided into chunks (KIP-1114). The text is the end of a sentence about a
-    topic."""
+    topic. If it is ``None``, a subsystem must wrap the partitions with chunks (``gives_chunks`` of its
+    claim)."""
     rack_brokers: RackBrokers | None = None
     """Finds the brokers that clients use as leaders; ``None`` when all clients use the leader of the
-    metadata."""
+    metadata. The gateways are those of the coordinators in ``metadata_topic``."""
 
     def __post_init__(self) -> None:
-        """Raises ``ValueError`` for a mark that some nodes could drop."""
+        """Raises ``ValueError`` for a mark that nodes could drop, and for gateways without coordinators."""
+        if self.rack_brokers is not None and self.metadata_topic is None:
+            raise ValueError(f"the kind {self.name} has rack_brokers: they need a metadata_topic")
         if self.is_marked and self.feature is None:
             raise ValueError(f"the kind {self.name} needs a feature: nodes that do not know its mark drop it")
 

@@ -11,10 +11,13 @@ from moldau.cluster.errors import MetadataError
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
+from moldau.config.definition import ConfigError
 from moldau.config.topic_config import TopicConfig
 from moldau.runtime import ErrorCode, KafkaError
 
-CLASSIC: Final = TopicKind(name="classic", is_marked=False, replicas_hold_data=True)
+CLASSIC: Final = TopicKind(
+    name="classic", is_marked=False, replicas_hold_data=True, has_remote_tier=True, no_chunks=None
+)
 """The kind of every topic that is of no other."""
 
 KINDS: Sequence[TopicKind] = (DISKLESS,)
@@ -37,6 +40,15 @@ def kind_of_config(config: TopicConfig) -> TopicKind:
         if kind.config_key is not None and config.flag(kind.config_key):
             return kind
     return CLASSIC
+
+
+def check_enabled(config: TopicConfig) -> None:
+    """Raise ``ConfigError`` for a topic whose kind the broker's configuration does not allow."""
+    kind = kind_of_config(config)
+    if kind.config_key is None or kind.enable_key is None or config.broker.flag(kind.enable_key):
+        return
+    reason = f"{kind.name.capitalize()} topics are disabled in the broker ({kind.enable_key}=false)."
+    raise ConfigError(kind.config_key, reason)
 
 
 def enabled_kinds(is_true: Callable[[str], bool]) -> frozenset[str]:

@@ -236,7 +236,8 @@ class MetadataHandlers:
             self._rendered.clear()
             self._rendered_from = image
         racks = self._view.racks
-        by_rack = kind_of(topic).rack_brokers
+        kind = kind_of(topic)
+        by_rack = kind.rack_brokers
         rack = None if by_rack is None else racks.of_client(context.client_id)
         with_gateways = by_rack is not None and request.include_preferred_produce_brokers
         with_chunks = request.include_chunks
@@ -255,11 +256,12 @@ class MetadataHandlers:
                     self._partition(index, partition, partition.leader, alive) for index, partition in some
                 ]
                 continue
+            found = racks.gateways_of(kind)
             for index, partition in some:
-                leader = by_rack.leader(racks.gateways, topic, index, rack, alive)
+                leader = by_rack.leader(found, topic, index, rack, alive)
                 gateways: Sequence[int] = ()
                 if with_gateways:
-                    gateways = by_rack.produce(racks.gateways, topic, index, rack)
+                    gateways = by_rack.produce(found, topic, index, rack)
                 partitions.append(self._partition(index, partition, leader, alive, gateways))
         if with_chunks:
             yield from self._add_chunks(topic, partitions, alive)

@@ -78,7 +78,14 @@ class ChunksSubsystem(Subsystem):
         return Contribution(
             handlers=ChunkToolHandlers(self._creation, context.channel, context.authorizer).table(),
             calls=[BrokerCallHandlers[ChunkService](CALLS, service, context.authorizer)],
-            kinds=[KindClaim(self._kind, lambda topic: topic.name not in INTERNAL_TOPICS, wraps=self._inner)],
+            kinds=[
+                KindClaim(
+                    self._kind,
+                    lambda topic: topic.name not in INTERNAL_TOPICS,
+                    wraps=self._inner,
+                    gives_chunks=True,
+                )
+            ],
         )
 
     async def start(self) -> None:

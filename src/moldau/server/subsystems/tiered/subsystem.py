@@ -120,6 +120,7 @@ class TieredSubsystem(Subsystem):
                     self.kind,
                     lambda topic: topic.name not in INTERNAL_TOPICS,
                     wraps=self._partitions.classic,
+                    gives_tier=True,
                 )
             ],
             # This kind has no shard, because the metadata manager follows the log of each term itself.
@@ -217,6 +218,6 @@ class TieredOff(Subsystem):
         )
         return Contribution(
             calls=[calls],
-            kinds=[KindClaim(tiered_off_kind(), is_tiered, wraps=self._classic)],
+            kinds=[KindClaim(tiered_off_kind(), is_tiered, wraps=self._classic, gives_tier=True)],
             internal_topics=[tiered_settings.metadata_topic(context.config)],
         )

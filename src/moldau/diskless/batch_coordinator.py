@@ -33,8 +33,8 @@ class BatchCoordinator(Protocol):
     this process directly.
 
     Every call may raise :class:`moldau.runtime.KafkaError`. The error of a single partition or batch is in
-    its own ``error`` field. All calls except ``commit_file`` are split over coordinators, and their answers
-    have the order of the request.
+    its own ``error`` field. All calls except ``commit_file`` are split over coordinators. Their results have
+    the order of the request.
     """
 
     def coordinator_of(self, topic_id: UUID, partition_index: int) -> int:
@@ -50,8 +50,8 @@ class BatchCoordinator(Protocol):
         The coordinator checks the order of idempotent producers over all brokers. A batch with
         ``FOLLOWS_DROPPED`` is accepted only directly after the producer's last batch.
 
-        After an error outside ``DEFINITE_REFUSALS`` the outcome is unknown. A repetition of the same call
-        returns the outcome, except after FORGOTTEN.
+        After an error that is not in ``DEFINITE_REFUSALS``, the outcome is unknown. The same call can be
+        repeated and then returns the outcome, except after FORGOTTEN.
         """
         ...
 
@@ -62,19 +62,19 @@ class BatchCoordinator(Protocol):
     async def delete_records(self, offsets: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]: ...
 
     async def prune(self, call: PruneCall) -> PrunedPartition:
-        """Advance a partition's WAL start by compare-and-set, or only fence older epochs."""
+        """Advance the WAL start of a partition by compare-and-set, or only fence older epochs."""
         ...
 
     async def guard_transactions(self, wanted: Sequence[GuardToIssue]) -> Sequence[IssuedGuard]:
         """Issue guards for transactional batches. The broker requests each guard before it verifies the
-        guard's transaction.
+        transaction for which the guard is used.
 
         A batch is committed only with the producer's current guard. A marker makes the guard invalid.
         """
         ...
 
     async def end_transactions(self, markers: Sequence[MarkerToWrite]) -> Sequence[EndedTransactionPart]:
-        """Append the markers of ended transactions; returns when they are committed."""
+        """Append the markers of ended transactions. Returns when the markers are committed."""
         ...
 
     async def describe_producers(self, wanted: PartitionId) -> ProducersOfPartition:
@@ -83,7 +83,7 @@ class BatchCoordinator(Protocol):
 
 
 class OrderingCoordinator(Protocol):
-    """An optional part of a batch coordinator that decides commits in the order of their places."""
+    """An optional part of a batch coordinator. With it, commits are decided in the order of their places."""
 
     def commit_epoch(self) -> int:
         """The epoch of this broker's registration, for ``CommitFileCall.place``; -1 while it is not known."""
@@ -92,7 +92,7 @@ class OrderingCoordinator(Protocol):
 
 def commit_epoch(coordinator: BatchCoordinator) -> int:
     """The epoch for the places of commits; -1 if the coordinator does not keep the order of commits. Such a
-    coordinator must get one commit at a time."""
+    coordinator must get only one commit at a time."""
     if not hasattr(coordinator, "commit_epoch"):
         return -1
     return cast(OrderingCoordinator, coordinator).commit_epoch()

@@ -1,4 +1,5 @@
-"""Requests to the object store for each GiB produced or consumed, as a provider bills them."""
+"""Counts requests to the object store for each GiB that is produced or consumed. They are counted as a
+provider bills them."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -17,8 +18,7 @@ def watch_bill(meters: Meters, fetched: FetchMeters) -> None:
     """``moldau_diskless_Bill_RequestsPerGiBProduced{operation=…}`` and ``…Consumed``; 0 before any byte.
 
     Produced bytes are uploaded bytes. Consumed bytes are the bytes of Fetch responses for diskless topics.
-    Produced and consumed bytes are counted from the node's start. Failed attempts are included, because they
-    are billed.
+    Both are counted from the start of the node. Failed attempts are included, because they are billed.
     """
     bill = meters.scoped("moldau.diskless", "Bill")
     uploaded = meters.scoped("moldau.diskless", "Writer").counter(

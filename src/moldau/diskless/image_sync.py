@@ -1,8 +1,8 @@
-"""Makes coordinators follow the cluster's metadata, which determine the existing topics.
+"""Creates and deletes topics in coordinators, following the cluster's metadata.
 
 A topic is first created or deleted in the metadata, durably. Then the broker that leads a partition's
-coordinator updates the coordinator. It repeats the update until it succeeds. A topic id is never reused, so a
-repeated creation or deletion is harmless.
+coordinator updates the coordinator. It repeats the update until the update succeeds. A topic id is never
+reused, so a repeated creation or deletion does no harm.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ logger = logging.getLogger(__name__)
 
 _TOPICS_A_CALL: Final = 100
 _PARTITIONS_A_CALL: Final = 1_000
-"""Limit of the partitions that one call creates. The coordinator replays their records in one turn of the
+"""Limit for the partitions that one call creates. The coordinator replays their records in one turn of the
 event loop, and writes them to its database in another turn. Each turn takes some 10 ms."""
 _UNKNOWN_TOPIC_GRACE_S: Final = 30.0
-"""Grace period of a topic that the coordinator has and this broker's metadata do not contain. The topic may
-be newer than the metadata."""
+"""Grace period for a topic that the coordinator has but this broker's metadata do not contain. Perhaps the
+metadata are older than the topic."""
 
 
 class TopicKeeper(Protocol):
@@ -58,7 +58,7 @@ class ImageSync:
     ) -> None:
         """``topics`` returns all topics of this broker's metadata.
 
-        ``until_current`` waits until the metadata contain everything that was committed at the time of its
+        ``until_current`` waits until the metadata contain everything that was committed at the time of the
         call. It raises ``KafkaError`` or ``TimeoutError``. While ``deletions_are_held`` is true, a topic that
         the metadata do not contain is not deleted.
         """
@@ -74,9 +74,7 @@ class ImageSync:
         self._look_again_s: dict[int, float] = {}
 
     def topics_changed(self, changed: Iterable[Topic], removed: Iterable[Topic]) -> bool:
-        """Record changes of the topics in the metadata. Returns whether :meth:`run_once` has pending
-        changes.
-        """
+        """Note the changed topics of the metadata. Returns whether :meth:`run_once` has pending changes."""
         for topic in changed:
             if DISKLESS.is_kind_of(topic):
                 self._changed[topic.topic_id] = topic
@@ -88,8 +86,8 @@ class ImageSync:
         return bool(self._changed or self._removed)
 
     def leads_no_more(self, coordinator_id: int) -> None:
-        """Forget a coordinator that another broker leads now. If this broker leads the coordinator again, the
-        comparison is repeated."""
+        """Forget a coordinator that another broker leads now. If this broker leads the coordinator again
+        later, all topics are compared again."""
         self._agreed.discard(coordinator_id)
         self._look_again_s.pop(coordinator_id, None)
 
@@ -99,9 +97,8 @@ class ImageSync:
         led = self._keeper.coordinator_ids
         active = [coordinator_id for coordinator_id in led if self._keeper.is_active(coordinator_id)]
         loading = set(led).difference(active)
-        # A coordinator may be loaded again within its term, and is skipped until it is loaded. The changes
-        # are handled once, for all coordinators. A coordinator that was skipped is later compared with the
-        # whole metadata.
+        # A coordinator may be loaded again within its term. Until then it is skipped. The changes are handled
+        # once, for all coordinators. A skipped coordinator is later compared with the whole metadata.
         self._agreed.intersection_update(active)
         changed, self._changed = self._changed, {}
         removed, self._removed = self._removed, {}
@@ -144,8 +141,8 @@ class ImageSync:
             _raise_first(await self._keeper.delete_topics(coordinator_id, some))
 
     async def _look_for_strangers(self, coordinator_id: int) -> None:
-        """Delete topics whose removal this broker did not observe, because it happened while this broker did
-        not lead the coordinator."""
+        """Delete topics whose removal this broker did not see, because another broker led the coordinator at
+        that time."""
         now_s = asyncio.get_running_loop().time()
         if self._deletions_are_held() or now_s < self._look_again_s.get(coordinator_id, 0.0):
             return
@@ -161,9 +158,9 @@ class ImageSync:
             if found[1] in known or found[1] not in here:
                 del self._strangers[found]
         if gone:
-            # The coordinator knows these topics from committed records. If the metadata contain all records
-            # up to that commit, but do not contain the topic, the topic was deleted. Late metadata prove
-            # nothing.
+            # The coordinator has these topics from committed records. If the metadata contain all records up
+            # to that commit but not the topic, the topic was deleted. Metadata that are behind that commit
+            # prove nothing.
             await self._until_current()
             now_known = {topic.topic_id for topic in self._topics()}
             gone = [topic_id for topic_id in gone if topic_id not in now_known]
@@ -175,7 +172,7 @@ class ImageSync:
 
 
 def _calls(wanted: Iterable[PartitionsToCreate]) -> Iterator[list[PartitionsToCreate]]:
-    """Divide creations into calls of a limited number of topics and partitions."""
+    """Divide creations into calls with a limited number of topics and partitions."""
     call: list[PartitionsToCreate] = []
     count = 0
     for each in wanted:

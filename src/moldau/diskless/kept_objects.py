@@ -1,9 +1,9 @@
-"""Objects of the WAL that no coordinator knows, but that must be kept.
+"""Objects of the WAL that must be kept, although no coordinator has a record of them.
 
-A restored cluster does not know topics and partitions that were created after its state was saved. Only the
+Topics and partitions that were created after the state was saved are missing in a restored cluster. Only the
 objects contain their records. Therefore the restore writes a list of these objects into a separate object.
 The orphan scan and the deletion of unused objects do not remove the listed objects. When an operator has
-deleted the list, they are deleted like other objects.
+deleted the list, the objects are deleted like other objects.
 """
 
 import json
@@ -35,13 +35,13 @@ async def kept_topics(storage: ObjectStorage) -> dict[str, list[UUID]]:
                 found = json.loads(content)
                 kept |= {key: [UUID(topic_id) for topic_id in topics] for key, topics in found.items()}
             except (ValueError, AttributeError, TypeError) as error:
-                # The content of the list is unknown, so nothing may be deleted.
+                # The content of the list cannot be read, so nothing may be deleted.
                 raise StorageError(f"{info.key} is damaged: {error}", transient=False) from error
     return kept
 
 
 class KeptObjects:
-    """The kept objects of a store. Lists are read once, because only a restore adds one."""
+    """The kept objects of a store. Lists are read only once, because only a restore adds a list."""
 
     def __init__(self, storage: ObjectStorage) -> None:
         self._storage = storage

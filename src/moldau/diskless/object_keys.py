@@ -1,10 +1,10 @@
 """Names of WAL objects: unique without coordination, sorted by time, spread over the store. Pure.
 
 A name is ``wal/<shard>/<yyyymmddhh>/<time>-<broker>-<random>``, with the time in milliseconds as 12
-hexadecimal digits. When brokers of a rack read objects for each other, ``-<size>`` follows, in bytes and
-hexadecimal. A broker that reads an object for other brokers reads the whole object, so it must know the
-object's size. S3 limits the requests per second for each prefix, and ascending names would all use the last
-prefix. With sixteen shards (a random digit) each broker uses sixteen prefixes. Within a shard keys are in
+hexadecimal digits. If brokers of a rack read objects for each other, ``-<size>`` follows, with the size in
+bytes as a hexadecimal number. It is needed because a broker that reads an object for other brokers reads the
+whole object. S3 limits the requests per second for each prefix, and ascending names would all use the last
+prefix. With sixteen shards (a random digit) each broker uses sixteen prefixes. Within a shard, keys are in
 order of time. Therefore the orphan scan lists each shard only up to the newest objects that are old enough.
 """
 
@@ -36,7 +36,8 @@ def new_object_key(
     prefix: str = WAL_PREFIX,
     size_bytes: int | None = None,
 ) -> str:
-    """A unique key: 80 random bits in addition to time and broker, and the object's size if it is given."""
+    """A unique key. It has 80 random bits in addition to time and broker. It also has the object's size, if
+    the size is given."""
     # The low bits of a version 4 UUID are all random.
     digits = f"{entropy.uuid4().int & (1 << 60) - 1:015x}{entropy.randrange(1 << 20):05x}"
     hour = datetime.fromtimestamp(created_ms / 1000, UTC).strftime("%Y%m%d%H")
@@ -56,5 +57,5 @@ def parse_object_key(key: str) -> WalKey | None:
 
 
 def wal_folders(prefix: str = WAL_PREFIX) -> Sequence[str]:
-    """The folders to list for all WAL objects. Keys in each folder are in order of time."""
+    """The folders that must be listed to find all WAL objects. Keys in each folder are in order of time."""
     return [f"{prefix}/{shard}/" for shard in _SHARDS]

@@ -1,4 +1,4 @@
-"""The racks in the form that the diskless part of a broker uses."""
+"""The racks of the cluster, as the diskless part of a broker uses them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ def _unshared(object_key: str, writer_id: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RackView:
-    """The racks in this broker's metadata. By default there is a single broker without a rack."""
+    """The racks in this broker's metadata. The default is a single broker without a rack."""
 
     own_rack: Callable[[], str | None] = lambda: None
     has_peers: Callable[[], bool] = lambda: False
@@ -25,6 +25,6 @@ class RackView:
     nearest_broker: Callable[[PartitionKey, str], int] = _alone
     """The broker that serves consumers of a rack (KIP-392); -1 for this broker."""
     reader_of: Callable[[str, int], int | None] = _unshared
-    """The broker of this rack that reads an object, given its key and writer; ``None`` when each broker reads
-    the object itself."""
+    """The broker of this rack that reads an object. The arguments are the object's key and writer. ``None``
+    means that each broker reads the object itself."""
     peers: RackPeers | None = None

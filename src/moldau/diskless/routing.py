@@ -34,7 +34,7 @@ __all__ = ["CoordinatorCalls", "RoutingBatchCoordinator"]
 
 
 class CoordinatorCalls(Protocol):
-    """The calls of single coordinators, in process (``DisklessCoordinator``) or by RPC."""
+    """The calls of single coordinators, in this process (``DisklessCoordinator``) or over the network."""
 
     def commit_file(self, coordinator_id: int, call: CommitFileCall) -> Awaitable[CommitFileResult]: ...
 
@@ -72,8 +72,8 @@ class RoutingBatchCoordinator:
     """A :class:`moldau.diskless.batch_coordinator.BatchCoordinator` over single coordinators.
 
     ``owner_of`` returns a partition's coordinator (from the cluster's metadata) and may raise. ``calls_of``
-    returns the current connection to a coordinator. If a coordinator refuses its part, the parts of the other
-    coordinators do not fail.
+    returns the current connection to a coordinator. If one coordinator refuses its part of a call, the parts
+    of the other coordinators do not fail.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class RoutingBatchCoordinator:
         return await self._calls_of(coordinator_id).commit_file(coordinator_id, call)
 
     async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
-        """Find batches, like the method of a single coordinator. With several coordinators, the wait ends
-        when the first of them has batches."""
+        """Find batches, like the method of a single coordinator. If several coordinators are asked, the wait
+        ends when one of them has batches."""
         owners = {self._owner_or_none(asked) for asked in call.partitions}
         if len(owners) == 1 or not call.max_wait_ms:
             return _within(await self._find(call), call.max_bytes)
@@ -148,7 +148,8 @@ class RoutingBatchCoordinator:
         )
 
     async def _until_one_has_something(self, call: FindBatchesCall) -> None:
-        """Any byte of any coordinator ends the wait, because the total over all coordinators is not known."""
+        """As soon as one coordinator has any byte, the wait ends, because the total over all coordinators is
+        not known."""
         call = replace(call, min_bytes=min(1, call.min_bytes), max_bytes=1)
         parts = _by_owner(call.partitions, self._owner_or_none)
         tasks = [
@@ -169,7 +170,7 @@ class RoutingBatchCoordinator:
         ask: Callable[[int, Sequence[Asked]], Coroutine[Any, Any, Sequence[Answer]]],
         refuse: "Refuse[Answer]",
     ) -> Sequence[Answer]:
-        """Call all coordinators in parallel. Returns the answers in the order of the request."""
+        """Call all coordinators in parallel. Returns the results in the order of the request."""
         answers: dict[tuple[UUID, int], list[Answer]] = {}
 
         async def ask_one(owner: int | None, some: Sequence[Asked]) -> None:
@@ -211,15 +212,15 @@ def _by_owner(
 
 
 def _is_enough(found: Sequence[FoundPartition], min_bytes: int) -> bool:
-    """Whether the answers contain so much that a waiting FindBatches returns immediately."""
+    """Whether the results contain so many bytes that a waiting FindBatches returns immediately."""
     if any(one.error is not ErrorCode.none or one.moved_to_tier for one in found):
         return True
     return sum(batch.size_bytes for one in found for batch in one.batches) >= min_bytes
 
 
 def _within(found: Sequence[FoundPartition], max_bytes: int) -> Sequence[FoundPartition]:
-    """Use the byte budget in the order of the partitions, because each coordinator was given the whole
-    budget."""
+    """Apply the byte budget in the order of the partitions. This is needed because each coordinator could use
+    the whole budget."""
     left = max_bytes
     bounded: list[FoundPartition] = []
     for one in found:

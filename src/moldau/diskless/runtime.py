@@ -1,9 +1,9 @@
 """The diskless part of a broker: the object store, the writer, the readers and the background work.
 
-The start has this order. First, the settings are checked. Then the store is used once. A wrong bucket,
-credential or address ends the start here. Then the writer and the readers start, and last the background
-work. At a stop the writer first finishes the requests for which producers wait. Then the other parts stop,
-and the store is closed last.
+The start has this order. First, the settings are checked. Then a request is sent to the store. If the bucket,
+a credential or the address is wrong, the start ends here. Then the writer and the readers start, and last the
+background work. At a stop the writer first finishes the requests for which producers wait. Then the other
+parts stop, and the store is closed last.
 """
 
 import logging
@@ -87,8 +87,8 @@ class RuntimeCluster:
     until_current: Callable[[], Awaitable[None]]
     """See :class:`ImageSync`."""
     deletions_are_held: Callable[[], bool]
-    """Returns whether deletions are blocked. While they are blocked, no object is deleted. A topic that the
-    metadata do not contain is not deleted either."""
+    """Returns whether deletions are blocked. While they are blocked, no object is deleted. Topics that are
+    missing in the metadata are not deleted either."""
     racks: RackView = field(default_factory=RackView)
     is_fenced: Callable[[], bool] = lambda: False
     """Whether this broker is fenced. A fenced broker does not scan for orphans."""
@@ -97,7 +97,7 @@ class RuntimeCluster:
     orphans."""
     is_saved: Callable[[int, int], bool] = lambda coordinator_id, end_offset: True
     """Returns whether the records of a coordinator's log before an offset are saved in the store. An object
-    is deleted only after the record that freed it is saved."""
+    is deleted only after the record that made the object unneeded is saved."""
     source: str = "meta.properties"
     """The file that contains the cluster id."""
 
@@ -239,8 +239,8 @@ class DisklessRuntime:
     async def start(self, *, was_used_before: bool = False) -> None:
         """Start. Raises ``StorageError``, with a sentence for the operator, when the store cannot be used.
 
-        With ``was_used_before``, the start continues while the store is temporarily unavailable, because
-        metadata, groups and cached records can be served without the store.
+        With ``was_used_before``, the start continues while the store is temporarily unavailable. This is
+        useful because metadata, groups and cached records do not need the store.
         """
         try:
             await self.storage.check()
@@ -310,7 +310,7 @@ class DisklessRuntime:
         self._syncing.nudge()
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """Send requests to a coordinator's new leader at once."""
+        """Send requests to the new leader of a coordinator at once."""
         self.cacher.coordinator_moved(coordinator_id)
         self.writer.coordinator_moved(coordinator_id)
 
@@ -321,11 +321,11 @@ class DisklessRuntime:
     # -- health -------------------------------------------------------------------------------
 
     def notice(self) -> str | None:
-        """A known fault for the health page, in a sentence; ``None`` without a fault."""
+        """A fault that was found, for the health page, in a sentence; ``None`` if there is no fault."""
         return self._notice
 
     def problem(self) -> str | None:
-        """The problem for the health page, in a sentence; ``None`` without a problem."""
+        """The problem for the health page, in a sentence; ``None`` if there is no problem."""
         report = self.health.report
         if report.state is HealthState.WORKING:
             return None
@@ -343,7 +343,8 @@ class DisklessRuntime:
     async def _scan_for_orphans(self) -> None:
         if self._cluster.deletions_are_held():
             return
-        # A coordinator that is not in this broker's metadata yet may know the objects.
+        # This broker's metadata may not contain a new coordinator yet, and that coordinator may know the
+        # objects.
         await self._cluster.until_current()
         if self._cluster.is_fenced() or self._cluster.has_wrong_clock():
             return

@@ -26,10 +26,10 @@ class DisklessSettings:
     orphan_scan_interval_ms: int = 3_600_000
     upkeep_interval_ms: int = 10_000
     snapshot_records: int = 20_000
-    """Number of new records after which a coordinator takes a snapshot and shortens its log."""
+    """Number of new records after which a coordinator takes a snapshot and removes the start of its log."""
 
     def check(self) -> None:
-        """Raises ``ValueError`` when cached coordinates could outlive their objects."""
+        """Raises ``ValueError`` if cached coordinates could be used longer than their objects exist."""
         check_lifetimes(
             self.cold_reads.coordinate_lifetime_ms, self.cold_reads.timeout_ms, self.file_delete_grace_ms
         )

@@ -1,10 +1,10 @@
 """Records which cluster owns a place in an object store.
 
 The orphan scan deletes objects that no coordinator of its cluster knows. In a shared place, two clusters
-would therefore delete each other's records. So a cluster first stores an object with its id in its place. No
-cluster starts or scans when another cluster's object exists. No conditional request is needed. When two
-clusters start at the same time, each cluster writes before it checks again, so at least one of them finds the
-other cluster's object.
+would therefore delete each other's records. So a cluster first stores an object with its id in its place. If
+another cluster's object exists there, the cluster neither starts nor scans. No conditional request is needed.
+When two clusters start at the same time, each of them writes before it checks again. At least one of them
+therefore finds the other cluster's object.
 """
 
 from typing import Final
@@ -31,11 +31,11 @@ class StoreClaim:
         self._source = source
 
     async def ensure(self) -> bool:
-        """Return when the store belongs to this cluster alone. The result is whether the cluster had its
+        """Return when the store belongs to this cluster alone. Returns whether the cluster already had its
         claim before.
 
         Raises a permanent ``StorageError`` that names the other cluster. Raises a transient ``StorageError``
-        when the store does not answer.
+        when the store does not respond.
         """
         own = f"{CLAIMS_FOLDER}{self._cluster_id}"
         if own in await self._claims(own):
@@ -51,9 +51,9 @@ class StoreClaim:
         return False
 
     async def check(self) -> None:
-        """Return when the store has this cluster's claim. It writes nothing.
+        """Return when the store has this cluster's claim. This call writes nothing.
 
-        Raises the same errors as :meth:`ensure`, and a permanent ``StorageError`` when there is no claim.
+        Raises the same errors as :meth:`ensure`. Raises a permanent ``StorageError`` when there is no claim.
         """
         own = f"{CLAIMS_FOLDER}{self._cluster_id}"
         if own not in await self._claims(own):
@@ -85,10 +85,10 @@ class StoreClaim:
 
 
 async def refuse_claimed(storage: ObjectStorage, name: str, folder: str) -> None:
-    """Return when no cluster has a claim, so that a new cluster may begin. It writes nothing.
+    """Return when no cluster has a claim, so that a new cluster may begin. This call writes nothing.
 
-    ``folder`` is the new node's folder. Raises a permanent ``StorageError`` for a claim, and a transient one
-    when the store does not answer.
+    ``folder`` is the new node's folder. Raises a permanent ``StorageError`` if there is a claim, and a
+    transient one when the store does not respond.
     """
     claims = sorted(await _claims_in(storage))
     if claims:

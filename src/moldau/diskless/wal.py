@@ -51,7 +51,7 @@ VERSION = 1
 
 TAIL_READ_BYTES = 64 * 1024
 """Number of bytes that are read from the end of an object. They contain the footer and trailer of most
-objects (1,500 batches)."""
+objects. This is enough for 1,500 batches."""
 
 _RUN = Struct(">16siII")
 _BATCH = Struct(">IiiqqqhihI")
@@ -68,7 +68,7 @@ class CorruptWalObjectError(Exception):
 
 
 class WalBatch(NamedTuple):
-    """A batch of an object; timestamps in milliseconds since the epoch."""
+    """A batch of an object. Timestamps are in milliseconds since the epoch."""
 
     topic_id: UUID
     partition_index: int
@@ -127,8 +127,8 @@ def write_tail(
 ) -> int:
     """Write footer and trailer after the data. Returns the size of the whole object.
 
-    ``runs`` are (topic id, partition, byte offset, headers of its batches), in the order of the data.
-    ``target`` must have room for :func:`footer_size_bytes` more bytes.
+    Each element of ``runs`` is (topic id, partition, byte offset, headers of its batches). They are in the
+    order of the data. ``target`` must have space for :func:`footer_size_bytes` more bytes.
     """
     position = data_size_bytes
     batch_count = 0
@@ -139,8 +139,8 @@ def write_tail(
     pack, size = _BATCH.pack_into, _BATCH.size
     for _, _, _, headers in runs:
         for h in headers:
-            # Fields are read by index, because a named field of a tuple costs twice as much and this code
-            # runs for every batch.
+            # Fields are read by index, because reading a named field of a tuple costs twice as much and this
+            # code runs for every batch.
             pack(target, position, h[1] + 12, h[6], h[12], h[7], h[8], h[9], h[10], h[11], h[5], h[4])
             position += size
     footer_bytes = position - data_size_bytes
@@ -187,8 +187,8 @@ def _trailer(tail: Buffer, object_size_bytes: int) -> _Trailer:
 
 
 def tail_size_bytes(tail: Buffer, object_size_bytes: int) -> int:
-    """Number of bytes from the end of the object that :func:`parse_object` needs. ``tail`` is any end of the
-    object that contains the trailer."""
+    """Number of bytes from the end of the object that :func:`parse_object` needs. ``tail`` is a part of any
+    size at the end of the object. It must contain the trailer."""
     return _trailer(tail, object_size_bytes).footer_size_bytes + TRAILER_SIZE_BYTES
 
 

@@ -13,7 +13,7 @@ from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.runtime import ErrorCode, KafkaError
 
 _WAITING_S: Final = WAITING_MS / 1000 + 0.002
-"""A little longer than the limit, because times in ms are rounded down."""
+"""It is a little longer than the limit, because times in ms are rounded down."""
 
 _Runtime: TypeAlias = CoordinatorRuntime[DisklessShard, DisklessRecord]
 
@@ -21,8 +21,8 @@ _Runtime: TypeAlias = CoordinatorRuntime[DisklessShard, DisklessRecord]
 def commit_file(
     runtime: _Runtime, coordinator_id: int, call: CommitFileCall
 ) -> "asyncio.Future[CommitFileResult]":
-    """Decide a file now, and then the files that have waited for it. Each file is decided after the previous
-    file is replayed."""
+    """Decide a file now, and then the files that have waited for it. Each file is decided after the decision
+    about the previous file is replayed."""
     elapsed_ms = _elapsed_ms()
     answer: asyncio.Future[CommitFileResult] = runtime.write(
         coordinator_id, lambda shard, now_ms, token: shard.commit_file(call, now_ms, token, elapsed_ms)
@@ -47,7 +47,7 @@ def _active(runtime: _Runtime, coordinator_id: int) -> DisklessShard | None:
 
 
 def _decide(runtime: _Runtime, coordinator_id: int, waiting: WaitingCommit, elapsed_ms: int) -> None:
-    """Decide the waiting file, which is due. Its call is also answered after a bug, because it no longer
+    """Decide the next waiting file. Its call must get a response even after a bug, because the call no longer
     waits."""
     due = runtime.write(
         coordinator_id, lambda shard, now_ms, token: shard.commit_due(now_ms, token, elapsed_ms)
@@ -69,6 +69,7 @@ def _refuse_outdated(runtime: _Runtime, coordinator_id: int) -> None:
 
 
 def _ignore(due: "asyncio.Future[None]") -> None:
-    """The answer goes to the waiting call. When the coordinator moves, that call fails, too."""
+    """The waiting call gets the response. When the coordinator moves to another broker, that call fails,
+    too."""
     if not due.cancelled():
         due.exception()

@@ -1,8 +1,7 @@
 """The APIs of the diskless coordinators (KIP-1164's and Moldau's own), for nodes, readers and operators'
 tools.
 
-They are served on every listener of a broker. The declaration of each call contains the right that a client
-needs.
+Every listener of a broker serves them. The declaration of each call contains the right that a client needs.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 
 class DisklessHandlers:
-    """Passes requests on to the coordinators that this broker leads."""
+    """Forwards requests to the coordinators that this broker leads."""
 
     def __init__(
         self,
@@ -63,10 +62,10 @@ class DisklessHandlers:
         return call.answer(self._coordinators, request, context.api_version, waited_ms(context))
 
     async def _find(self, context: RequestContext, request: DisklessFindBatchesRequest) -> Message:
-        """A waiting FindBatches is answered early when its connection sends the next request.
+        """A waiting FindBatches gets an early response when its connection sends the next request.
 
-        Answers are sent in the order of the requests. Without this rule, a reader that no longer needs the
-        waiting answer would still have to wait for it.
+        Responses are sent in the order of the requests. A reader that sends another request no longer needs
+        the first response. Without this rule, it would still have to wait for that response.
         """
         version = context.api_version
         finding = self._finding.setdefault(context.connection, {})
@@ -92,9 +91,8 @@ class DisklessHandlers:
         return await FIND_BATCHES.answer(self._coordinators, at_once, version, waited_ms(context))
 
     def _check(self, context: RequestContext, call: DisklessCall[Any, Any], request: Any) -> None:
-        """Raises an authorization error. Raises UNKNOWN_TOPIC_ID when the check needs the topic's name and
-        the topic is unknown.
-        """
+        """Raises an authorization error. Raises UNKNOWN_TOPIC_ID if the check needs the topic's name and the
+        topic is unknown."""
         if acts_for_cluster(self._authorizer, context):
             return
         if call.right is not Right.READ_TOPIC:

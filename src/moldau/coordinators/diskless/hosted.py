@@ -13,13 +13,13 @@ from moldau.network.own_serving import CallHandlers, check_cluster_action
 
 
 class DisklessCoordinatorKind(HostedKind):
-    """The kind that assigns offsets to diskless partitions.
+    """The kind of coordinators that assign offsets to diskless partitions.
 
     The subsystem of diskless topics closes the coordinators when it has no more work for them.
     """
 
-    # A node that was ready without loaded coordinators would refuse producers and readers of diskless
-    # partitions.
+    # If a node became ready before its coordinators are loaded, it would refuse producers and readers of
+    # diskless partitions.
     start_waits = True
 
     def __init__(
@@ -30,9 +30,8 @@ class DisklessCoordinatorKind(HostedKind):
         topic_name: Callable[[UUID], str | None],
         changed: Callable[[int], None],
     ) -> None:
-        """``topic_name`` returns the name of a topic of the cluster. ``changed`` is called with a coordinator
-        whose leadership this broker begins or ends.
-        """
+        """``topic_name`` returns the name of a topic of the cluster. ``changed`` is called when this broker
+        begins or ends to lead a coordinator."""
         super().__init__("coordinators", coordinators.runtime, topic)
         self._authorizer = authorizer
         self._handlers = DisklessHandlers(coordinators, authorizer, topic_name)
@@ -45,8 +44,8 @@ class DisklessCoordinatorKind(HostedKind):
         self._changed(partition)
 
     def check_lookup(self, context: RequestContext) -> None:
-        """Readers may find coordinators, too, because the Metadata API shows the brokers of the topic's
-        partitions anyway.
+        """Readers may find coordinators, too. This reveals nothing, because the Metadata API also shows the
+        brokers of the topic's partitions.
 
         Raises CLUSTER_AUTHORIZATION_FAILED.
         """

@@ -1,4 +1,4 @@
-"""A diskless coordinator while this node leads it: its store, its reads and its snapshots."""
+"""A diskless coordinator on the node that leads it: its store, its reads and its snapshots."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -16,7 +16,7 @@ class DisklessMetadataLog(CoordinatorLog, SnapshottedLog, Protocol):
 
 
 class LedCoordinator:
-    """Implements the runtime's ``ShardStore`` with its ``store``."""
+    """Implements the runtime's ``ShardStore`` by passing each call to ``store``."""
 
     def __init__(self, epoch: int, store: DisklessStore) -> None:
         self.epoch = epoch

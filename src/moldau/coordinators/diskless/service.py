@@ -1,8 +1,8 @@
 """All calls of diskless coordinators, for the coordinator partitions that this node leads.
 
-A call names its coordinator (the partition of ``__diskless_metadata``) first; the assignment of user
-partitions to coordinators is in the metadata, which the caller knows. An operation runs before its call
-suspends for the first time. Therefore calls take effect in their order, and any number of calls may be in
+The first argument of a call names its coordinator (the partition of ``__diskless_metadata``). The assignment
+of user partitions to coordinators is in the metadata, which the caller has. An operation runs before the
+first ``await`` of its call. Therefore calls take effect in their order, and any number of calls may be in
 progress.
 """
 
@@ -41,10 +41,10 @@ logger = logging.getLogger(__name__)
 
 DATABASE_FILE: Final = "state.sqlite"
 DESCRIBED_A_TURN: Final = 500
-"""Number of partitions that are described in one turn of the event loop. They take some milliseconds."""
+"""Number of partitions that are described in one turn of the event loop. This takes some milliseconds."""
 _GUARD_NUMBERS: Final = 1 << 48
-"""The number is so large that two epochs of the coordinator never issue the same guard number to one
-producer."""
+"""Factor between two epochs of the coordinator. It is so large that two epochs never issue the same guard
+number to one producer."""
 
 
 def _open_log(partition: ClassicPartition) -> SnapshottedCoordinatorLog:
@@ -87,13 +87,13 @@ class DisklessCoordinator:
 
     @property
     def kind(self) -> CoordinatorKind[DisklessShard, DisklessRecord]:
-        """The declaration of diskless coordinators."""
+        """The description of this kind of coordinators."""
         return self.runtime.kind
 
     def load(self, coordinator_id: int, epoch: int, log: DisklessMetadataLog) -> None:
         """Lead the partition from ``epoch`` on, and return immediately.
 
-        The SQLite file is in the log's folder. It is a cache and may be deleted.
+        The SQLite file is in the folder of the partition's log. The file is a cache and may be deleted.
         """
         self.runtime.load(coordinator_id, epoch, log)
 
@@ -102,7 +102,8 @@ class DisklessCoordinator:
         metadata_log = cast(DisklessMetadataLog, log)
 
         def rebuild_soon() -> None:
-            # This runs after the reader that found the damage, because that reader still uses the store.
+            # This runs only after the reader that found the damage has ended, because that reader still uses
+            # the store.
             asyncio.get_running_loop().call_soon(self.runtime.reload, coordinator_id, epoch)
 
         store = DisklessStore(
@@ -122,16 +123,16 @@ class DisklessCoordinator:
 
     @property
     def coordinator_ids(self) -> list[int]:
-        """The coordinators that this node leads, loaded or not."""
+        """The coordinators that this node leads. They may be loaded or not."""
         return self.runtime.partitions
 
     @property
     def standby_ids(self) -> list[int]:
-        """The coordinators that other nodes lead and whose state is materialised on this node."""
+        """The coordinators that other nodes lead, but whose state this node also keeps in tables."""
         return self.runtime.standbys
 
     def problem(self) -> str | None:
-        """A description of the coordinators that cannot be loaded, with the reason; ``None`` when all can be
+        """A sentence about the coordinators that cannot be loaded, with the reason; ``None`` when all can be
         loaded."""
         return self.runtime.problem()
 
@@ -151,7 +152,7 @@ class DisklessCoordinator:
             self._waiting.notify(partition.id)
 
     def led(self, coordinator_id: int) -> LedCoordinator | None:
-        """A coordinator that this node leads, loaded or not."""
+        """A coordinator that this node leads. It may be loaded or not."""
         host = self.runtime.led(coordinator_id)
         return None if host is None else cast(LedCoordinator, host.store)
 
@@ -171,7 +172,7 @@ class DisklessCoordinator:
         return self._active(coordinator_id).reader
 
     def _written(self, coordinator_id: int) -> LedCoordinator:
-        """The led coordinator, with all committed records in its tables."""
+        """The coordinator, if this node leads it. All committed records are then in its tables."""
         led = self._active(coordinator_id)
         led.store.write_all()
         return led
@@ -181,13 +182,14 @@ class DisklessCoordinator:
     def commit_file(
         self, coordinator_id: int, call: calls.CommitFileCall
     ) -> "asyncio.Future[calls.CommitFileResult]":
-        """Commit a file's batches; idempotent by object key. Offsets are assigned in the order of the calls.
-        The files of one broker are committed in the order of their places.
+        """Commit a file's batches. A call with the same object key may be repeated. Offsets are assigned in
+        the order of the calls. The files of one broker are committed in the order of their places.
 
         After an error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is
         unknown, and after ``calls.FORGOTTEN`` it stays unknown.
         """
-        # A clock that was set back may be corrected. The correction must not make many batches old at once.
+        # A clock that was set back may be corrected later. Such a correction must not make many batches old
+        # at once.
         self._machine.deletion_clock.now_ms()
         return commit_file(self.runtime, coordinator_id, call)
 
@@ -207,7 +209,7 @@ class DisklessCoordinator:
     async def end_transactions(
         self, coordinator_id: int, markers: Sequence[calls.MarkerToWrite]
     ) -> list[calls.EndedTransactionPart]:
-        """Append the markers of transactions, and answer when they are committed."""
+        """Append the markers of transactions. Returns when the markers are committed."""
         ended: list[calls.EndedTransactionPart] = await self.runtime.write(
             coordinator_id, lambda shard, now_ms, token: shard.end_transactions(markers, now_ms, token)
         )
@@ -225,7 +227,7 @@ class DisklessCoordinator:
     async def create_partitions(
         self, coordinator_id: int, topics: Sequence[calls.PartitionsToCreate]
     ) -> list[calls.TopicResult]:
-        """Create missing partitions at offset 0, as the metadata image requires."""
+        """Create at offset 0 the partitions that the metadata image requires and that are missing."""
         created: list[calls.TopicResult] = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.create_partitions(topics, token)
         )
@@ -260,7 +262,7 @@ class DisklessCoordinator:
     async def describe_producers(
         self, coordinator_id: int, wanted: Sequence[calls.PartitionId]
     ) -> list[calls.ProducersOfPartition]:
-        """The producers of partitions, with the effects of all earlier decisions."""
+        """The producers of partitions. The result includes the effects of all earlier decisions."""
         await self._barrier(coordinator_id)
         return await self.runtime.read(
             coordinator_id, lambda shard, now_ms: [describe_producers(shard, each) for each in wanted]
@@ -269,13 +271,13 @@ class DisklessCoordinator:
     async def find_batches(
         self, coordinator_id: int, call: calls.FindBatchesCall
     ) -> list[calls.FoundPartition]:
-        """The positions of batches in the committed state. The call waits as ``call`` requests."""
+        """The positions of batches in the committed state. The call waits if ``call`` says so."""
         return await self._finder.find(lambda: self._reader(coordinator_id), call)
 
     async def list_offsets(
         self, coordinator_id: int, timestamps: Sequence[calls.TimestampToList]
     ) -> list[calls.ListedOffset]:
-        """Offsets by timestamp. The answer includes the effects of all earlier decisions."""
+        """Offsets by timestamp. The result includes the effects of all earlier decisions."""
         await self._barrier(coordinator_id)
         return self._lister.list(self._reader(coordinator_id), timestamps)
 
@@ -296,7 +298,7 @@ class DisklessCoordinator:
         return described
 
     async def topic_ids(self, coordinator_id: int) -> frozenset[UUID]:
-        """The topics that have partitions here."""
+        """The topics that have partitions in this coordinator."""
         await self._barrier(coordinator_id)
         return frozenset(self._active(coordinator_id).store.view.topic_ids)
 
@@ -387,10 +389,10 @@ class DisklessCoordinator:
         return reader.oldest_created_ms()
 
     async def close_files(self, coordinator_id: int, object_keys: Sequence[str]) -> list[calls.ClosedFile]:
-        """Record in the log that these objects will never be committed. This happens before they are deleted
-        as orphans.
+        """Record in the log that these objects will never be committed. This is done before the objects are
+        deleted as orphans.
 
-        A file that was committed here is refused in any state.
+        If a file was committed at this coordinator, it is refused in any state.
         """
         reader = self._written(coordinator_id).reader
         live = {key for key in object_keys if reader.describe_file(key).is_known}
@@ -401,9 +403,8 @@ class DisklessCoordinator:
         return closed
 
     async def take_over(self, coordinator_id: int, file: calls.FileToHandOver) -> None:
-        """Become the owner of a file that another coordinator hands over. This coordinator is the first of
-        ``remaining_owner_ids``.
-        """
+        """Make this coordinator the owner of a file that another coordinator hands over. It is the first of
+        ``remaining_owner_ids``."""
         remaining = [owner for owner in file.remaining_owner_ids if owner != coordinator_id]
         await self.runtime.write(
             coordinator_id,
@@ -419,7 +420,7 @@ class DisklessCoordinator:
         )
 
     def committed_end(self, coordinator_id: int) -> int:
-        """The offset below which the records of the coordinator's log are committed.
+        """The offset before which the records of the coordinator's log are committed.
 
         Raises the errors of :meth:`_active`.
         """
@@ -429,27 +430,27 @@ class DisklessCoordinator:
         return host.committed_end
 
     def files_to_hand_over(self, coordinator_id: int, limit: int = 100) -> list[calls.FileToHandOver]:
-        """Files that must be handed over. The caller calls ``take_over`` at the next owner, then
+        """Files that must be handed over. The caller must call ``take_over`` at the next owner, then
         ``release_files`` here."""
         return self._reader(coordinator_id).deletable.to_hand_over(limit)
 
     def free_files(
         self, coordinator_id: int, unused_before_ms: int, limit: int = 1000
     ) -> list[calls.FreeFile]:
-        """Files that have been unused since that time. The caller deletes their objects, then calls
+        """Files that have been unused since that time. The caller must delete their objects, then call
         ``release_files``."""
         return self._reader(coordinator_id).deletable.free(limit, unused_before_ms)
 
     def files_of_others(
         self, coordinator_id: int, unused_before_ms: int, limit: int = 1000, *, unused_from_ms: int = 0
     ) -> list[calls.FreeFile]:
-        """Files of other owners that are unused here since that time. The file that has been unused for the
-        longest time is first.
+        """Files of other owners that have been unused here since that time. The file that has been unused for
+        the longest time is first.
 
-        Usually the owner still has live batches of such a file. But an owner that does not know the file
-        (because its commit there was refused) never hands it over. If ``describe_files`` at the owner does
-        not return the file, the caller closes the file there and takes it over here. Otherwise the file would
-        never be freed.
+        Usually the owner still has batches in such a file. But an owner may not know the file, because its
+        commit was refused there. Such an owner never hands the file over. If ``describe_files`` at the owner
+        does not return the file, the caller closes the file there and takes it over here. Otherwise the file
+        would never be deleted.
         """
         return self._reader(coordinator_id).deletable.of_others(limit, unused_before_ms, unused_from_ms)
 
@@ -458,23 +459,24 @@ class DisklessCoordinator:
     async def apply_retention(
         self, coordinator_id: int, policies: Sequence[calls.RetentionPolicy]
     ) -> list[calls.DeletedRecords]:
-        """Do one limited pass of retention by time and size. Call it again while it deletes records."""
+        """Do one limited pass of retention by time and size. Call this method again while it deletes
+        records."""
         now_ms = self._machine.deletion_clock.now_ms()
         offsets: list[calls.OffsetToDelete] = []
         for policy in policies:
             start = retained_from(self._reader(coordinator_id), policy, now_ms)
             if start is not None:
                 offsets.append(calls.OffsetToDelete(policy.topic_id, policy.partition_index, start))
-            await asyncio.sleep(0)  # This spreads the work over several turns of the event loop.
+            await asyncio.sleep(0)  # This divides the work among several turns of the event loop.
         return await self.delete_records(coordinator_id, offsets) if offsets else []
 
     async def forget_old(self, coordinator_id: int) -> None:
-        """Remove inactive producers, and results that can no longer be requested."""
+        """Remove inactive producers. Also remove results that are too old for a repeated call."""
         now_ms = self._machine.deletion_clock.now_ms()
         await self.runtime.write(coordinator_id, lambda shard, _, token: shard.expire(now_ms, token))
 
     async def snapshot(self, coordinator_id: int) -> LogPosition | None:
-        """Snapshot the committed state and prune the log, while commits continue."""
+        """Write a snapshot of the committed state and remove the start of the log, while commits continue."""
         return await self._kept(coordinator_id).snapshotter.snapshot()
 
     def records_since_snapshot(self, coordinator_id: int) -> int:

@@ -16,11 +16,12 @@ logger = logging.getLogger(__name__)
 
 _CHECK_BYTES_MIN: Final = 1024 * 1024
 _CACHES_A_TURN: Final = 1_000
-"""Number of caches whose sizes are summed without a break, which takes a millisecond."""
+"""Number of caches whose sizes are added up without a break. This takes a millisecond."""
 
 
 class CacheBound:
-    """Counts appended bytes. Regularly, it drops segments until the total size is within the limit again.
+    """Counts appended bytes. At regular intervals, it drops segments until the total size is within the limit
+    again.
 
     The caches together may exceed the limit by the bytes that are appended between two checks (1/64 of the
     limit). They may also exceed it while segments are dropped.
@@ -47,11 +48,11 @@ class CacheBound:
         return self._unchecked_bytes >= self._check_every_bytes
 
     async def enforce(self, caches: Sequence[PartitionCache]) -> None:
-        """Drop the oldest segments of all caches until the total fits the limit, and free their disk space.
-        Only one call runs at a time.
+        """Drop the oldest segments of all caches until the total size is within the limit, and free their
+        disk space. Only one call runs at a time.
 
-        Workers rename and remove the files. The sizes of a thousand caches are summed in one turn of the
-        event loop.
+        Worker threads rename and remove the files. The sizes of a thousand caches are added up in one turn of
+        the event loop.
         """
         self._unchecked_bytes = 0
         usable = [cache for cache in caches if cache.is_usable]

@@ -1,11 +1,12 @@
 """Builds and keeps the local segments of the diskless partitions that this broker hosts.
 
-For each coordinator there are two lanes (see :mod:`moldau.diskless.cache.follow_lane`). A partition begins in
-the catch-up lane, moves to the tail lane when it has everything committed, and moves back when it lags for a
-long time.
+For each coordinator there are two loops, which are called lanes (see
+:mod:`moldau.diskless.cache.follow_lane`). A partition begins in the catch-up lane. It moves to the tail lane
+when it has everything that is committed. If it lags for a long time, it moves back.
 
-An opened cache starts at its own end when the coordinator's offsets match and at most ``first_max_bytes`` are
-missing. Otherwise it is emptied and starts at the high watermark, and reads of older offsets are cold reads.
+If the coordinator's offsets match an opened cache, and at most ``first_max_bytes`` are missing, the cache
+continues at its own end. Otherwise the cache is emptied and starts at the high watermark. Reads of older
+offsets are then cold reads.
 """
 
 import asyncio
@@ -43,8 +44,8 @@ from moldau.storage.log.worker_appends import AsideWrite
 logger = logging.getLogger(__name__)
 
 _LAGGING_ROUNDS: Final = 16
-"""A partition leaves the tail lane after this number of consecutive rounds in which it does not reach the
-high watermark."""
+"""Number of consecutive rounds in which a partition does not reach the high watermark. After this number it
+leaves the tail lane."""
 
 
 class OffsetFinder(Protocol):
@@ -57,7 +58,7 @@ class OffsetFinder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CacherSettings:
-    """Limits of the cacher, in bytes and milliseconds."""
+    """Limits for :class:`DisklessCacher`, in bytes and milliseconds."""
 
     cache_max_bytes: int = 4 * 1024**3
     tail_round_bytes: int = 16 * 1024**2
@@ -71,7 +72,7 @@ class CacherSettings:
 
 
 class Cacher:
-    """Follows the coordinators; the :class:`Follower` of its lanes."""
+    """Follows the coordinators. It is the :class:`Follower` of its lanes."""
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class Cacher:
         self._lane(self._catch_ups, cache.coordinator_id).add(cache)
 
     def remove(self, cache: PartitionCache) -> None:
-        """Stop following a partition; the caller closes its log."""
+        """Stop following a partition. The caller must close the partition's log."""
         cache.close()
         self._caches.pop(cache.key, None)
         self._lagging.pop(cache.key, None)
@@ -164,7 +165,8 @@ class Cacher:
         return lane
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """Continue at once in a lane that waits after failures, because the lane's coordinator has moved."""
+        """Continue at once in a lane that waits after failures, because its coordinator has moved to another
+        broker."""
         for lanes in (self._tails, self._catch_ups):
             lane = lanes.get(coordinator_id)
             if lane is not None:
@@ -212,7 +214,7 @@ class Cacher:
 
     @staticmethod
     def _restart_offset(cache: PartitionCache, found: FoundPartition, is_first: bool) -> int | None:
-        """The offset at which the local log must start again, if it does not match the answer."""
+        """The offset at which the local log must start again, if the log does not match the response."""
         local_end = cache.local_end_offset
         if not cache.is_usable:
             return None
@@ -242,7 +244,8 @@ class Cacher:
             self._arrivals.notify(cache.key)
 
     async def _resolve(self, cache: PartitionCache) -> bool:
-        """Request the committed offsets and follow them, because the answer does not match the cache."""
+        """Request the committed offsets and follow them, because the coordinator's response does not match
+        the cache."""
         (listed,) = await self._finder.list_offsets([TimestampToList(*cache.partition_id, LATEST_TIMESTAMP)])
         if listed.error is not ErrorCode.none:
             raise KafkaError(listed.error, listed.message)
@@ -286,7 +289,7 @@ class Cacher:
         if cache is None or not cache.is_usable or cache.local_end_offset != first.base_offset:
             return None
         if cache.promised_offset <= run.batches[-1].last_offset:
-            return None  # An earlier run could not be appended. The lane handles that.
+            return None  # An earlier run could not be appended. The lane will read its batches again.
         if any(batch.timestamp_type == LOG_APPEND_TIME for batch in run.batches):
             start = first.byte_offset
             views = [run.content[one.byte_offset - start :][: one.size_bytes] for one in run.batches]

@@ -1,8 +1,8 @@
-"""Follows a coordinator for a set of partitions: finds, reads and appends batches, repeatedly.
+"""Follows a coordinator for a set of partitions, in a loop: it finds, reads and appends batches.
 
-There are two kinds of lanes. The *tail* lane waits at the coordinator until any broker commits batches, and
-then requests these batches at once. The *catch-up* lane never waits at the coordinator. It has its own
-budgets, so that a partition that is far behind does not slow the others.
+There are two kinds of lanes (loops). The *tail* lane sends a request that waits at the coordinator until any
+broker commits batches. It then requests these batches at once. The *catch-up* lane never waits at the
+coordinator. It has its own budgets, so that a partition that is far behind does not slow the others.
 """
 
 import asyncio
@@ -38,17 +38,17 @@ _MANY: Final = 400
 """If the lane has at least this number of members, additions wait for one another; see
 :data:`_WAIT_A_MEMBER_S`."""
 _WAIT_A_MEMBER_S: Final = 0.000_05
-"""The time for which the lane waits for further additions, per member. It is a few times the cost of a
-request for one member's batches."""
+"""The time for which the lane waits for further new members, multiplied by the number of members. It is a few
+times the cost of a request for one member's batches."""
 MEMBERS_A_CALL: Final = 20_000
-"""Maximum number of partitions in a request. A lane of more partitions requests them one part after another,
-and divides its wait among the parts. A coordinator refuses calls of more than 95,000 partitions.
-"""
+"""Maximum number of partitions in a request. A lane of more partitions divides them into several requests,
+sent one after another, and divides its waiting time among these requests. A coordinator refuses calls of more
+than 95,000 partitions."""
 ROWS_A_TURN: Final = 500
-"""Number of partitions of an answer that are processed without a break, which takes some 5 ms."""
+"""Number of partitions of a response that are processed without a break. This takes some 5 ms."""
 _ANSWER_S: Final = 0.25
-"""A coordinator that has not answered for this time is slow. The lane then waits up to this time for the
-request in progress, and does not postpone it."""
+"""If a coordinator has not responded for this time, it is slow. The lane then waits up to this time for the
+request in progress, and does not postpone the request."""
 
 
 class BatchFinder(Protocol):
@@ -58,11 +58,11 @@ class BatchFinder(Protocol):
 
 
 class LaneOwner(Protocol):
-    """The owner of a lane. It interprets the coordinator's answers and appends batches."""
+    """The owner of a lane. It interprets the coordinator's responses and appends batches."""
 
     async def apply_answer(self, cache: PartitionCache, found: FoundPartition) -> bool:
-        """Process an answer. Returns False when its batches must not be read. The lane then sends a new
-        request."""
+        """Process the response for a partition. Returns False when its batches must not be read. The lane
+        then sends a new request."""
         ...
 
     def append(self, cache: PartitionCache, batches: Batches) -> bool:
@@ -70,17 +70,17 @@ class LaneOwner(Protocol):
         ...
 
     def got_stuck(self, cache: PartitionCache) -> None:
-        """Handle that the batch at the cache's end is not available, because its object no longer exists."""
+        """Handle that the next batch for the cache is not available, because its object no longer exists."""
         ...
 
     def round_over(self, cache: PartitionCache) -> None:
-        """Handle that all batches of a partition in a round were appended."""
+        """Called when all batches of a partition in a round were appended."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LaneSettings:
-    """The number of bytes that a lane reads at a time."""
+    """The number of bytes that a lane reads in a round."""
 
     max_bytes: int
     """Maximum number of bytes in a round."""
@@ -88,10 +88,11 @@ class LaneSettings:
     """Maximum number of bytes for a partition in a round, so that a large partition does not use the whole
     round."""
     first_max_bytes: int
-    """Maximum lag in bytes of a new member. If the lag is larger, the records are skipped and not read."""
+    """Maximum lag in bytes of a new member. If the lag is larger, the missing records are skipped and not
+    read."""
     max_wait_ms: int
     slow_round_ms: int = 200
-    """Time after which the lane continues without the partitions that still wait for their bytes."""
+    """Time after which the lane continues, although some partitions still wait for their bytes."""
 
 
 @dataclass(slots=True)
@@ -106,19 +107,19 @@ class LanePartition:
 
     @property
     def may_be_asked_for(self) -> bool:
-        """Whether batches may be requested for the cache. No bytes are being read for it, it has no pause,
-        and no own commits are promised to it."""
+        """Whether batches may be requested for the cache. This is true if no bytes are being read for the
+        cache, it has no pause, and no own commits are promised to it."""
         return not (self.is_busy or self.is_resting or self.cache.is_promised)
 
     def back_off(self) -> float:
-        """The time to wait before the next attempt. It is longer after each failure."""
+        """The time to wait before the next attempt. It becomes longer with each failure."""
         self.backoff_s = min(_MAX_BACKOFF_S, max(_FIRST_BACKOFF_S, 2 * self.backoff_s))
         self.is_resting = True
         return self.backoff_s
 
 
 class FollowLane:
-    """The loop of a lane; :meth:`run` is a task of the cacher."""
+    """The loop of a lane. :class:`DisklessCacher` runs :meth:`run` as a task."""
 
     def __init__(
         self,
@@ -161,9 +162,9 @@ class FollowLane:
         if len(self._members) < _MANY:
             self._changed.set()
         elif self._additions is None:
-            # Each addition replaces the request in progress. If nothing limited the additions while a broker
-            # with thousands of partitions starts, no request would be answered, and each request would name
-            # all partitions.
+            # Each addition replaces the request in progress. When a broker with thousands of partitions
+            # starts, there are many additions. Without a limit, no request would get a response, and each
+            # request would name all partitions.
             delay_s = len(self._members) * _WAIT_A_MEMBER_S
             self._additions = asyncio.get_running_loop().call_later(delay_s, self._look_at_additions)
 
@@ -180,25 +181,25 @@ class FollowLane:
         return member is not None and member.is_busy
 
     def go_on(self) -> None:
-        """End a pause after failures, because another broker now leads the coordinator."""
+        """End a pause after failures, because the coordinator has moved to another broker."""
         self._failures = 0
         self._resumed.set()
 
     def put_off(self) -> None:
-        """Postpone requests for a cache that was promised this broker's own commits.
+        """Postpone requests for a cache to which this broker's own commits are promised.
 
-        The coordinator would answer the request in progress with exactly these batches, although this broker
-        has them already.
+        The coordinator would respond to the request in progress with exactly these batches, although this
+        broker has them already.
         """
         self.look_again()
         if self._finding is not None and not self._is_awaited():
             self._finding.cancel()
 
     def look_again(self) -> None:
-        """Soon request batches for caches without a promise, too.
+        """Soon request batches also for caches without a promise.
 
-        The requests are not sent at once. When this broker's own commits follow one another, each request
-        would return promised batches again.
+        The requests are not sent at once. Own commits often follow one another, and then each request would
+        return promised batches again.
         """
         if self._nudge is None:
             self._nudge = asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._look)
@@ -213,14 +214,13 @@ class FollowLane:
             self._changed.set()
 
     def _is_awaited(self) -> bool:
-        """Whether to wait for the answer to the request in progress. Without this wait, requests would be
-        postponed again and again, and a distant coordinator would never answer one.
-        """
+        """Whether to wait for the response to the request in progress. Without this wait, requests would be
+        postponed again and again, and no request to a distant coordinator would get a response."""
         now = asyncio.get_running_loop().time()
         return now - self._answered_at > _ANSWER_S > now - self._asked_at
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Run until the task is cancelled."""
         try:
             while True:
                 self._changed.clear()
@@ -253,7 +253,7 @@ class FollowLane:
         self._turn += 1 if len(ready) <= MEMBERS_A_CALL else MEMBERS_A_CALL
         start = self._turn % len(ready) if ready else 0
         turned = ready[start:] + ready[:start]
-        # Batches for new members are requested separately, because the answer must contain their whole lag.
+        # Batches for new members are requested separately, because the response must contain their whole lag.
         new = [member for member in turned if not member.cache.is_known]
         return new[:_NEW_AT_A_TIME] or turned[:MEMBERS_A_CALL]
 
@@ -314,7 +314,7 @@ class FollowLane:
             with self._unexpected.contained("judging what a coordinator found", passing=_EXPECTED):
                 is_fit = await self._follower.apply_answer(member.cache, partition)
             if not is_fit:
-                # The first retry comes soon. Later retries wait longer, so that an answer that never matches
+                # The first retry comes soon. Later retries wait longer, so that a response that never matches
                 # does not cause a busy loop.
                 self._retry_later(member)
                 continue
@@ -341,13 +341,13 @@ class FollowLane:
         return False
 
     async def _read(self, wanted: list[tuple[LanePartition, Sequence[BatchCoordinate]]]) -> None:
-        # After the check, caches may have been promised further batches of this broker.
+        # While the lane waited, further batches of this broker may have been promised to caches.
         wanted = [(member, some) for member, some in wanted if not member.cache.is_promised]
         members = [member for member, _ in wanted]
 
         def deliver(number: int, batches: Batches) -> None:
             member, is_taken = members[number], False
-            # An error in one partition's batches must not delay the batches that are read with them.
+            # An error in one partition's batches must not delay other batches of the same read.
             with self._unexpected.contained("caching batches"):
                 is_taken = not member.cache.is_closed and self._follower.append(member.cache, batches)
             if not is_taken:
@@ -363,7 +363,7 @@ class FollowLane:
         for member in members:
             member.is_busy = True
         task = asyncio.get_running_loop().create_task(self._finish(read_round, members))
-        # The task is registered at once, because a lane that ends in the meantime must also end its reads.
+        # The task is registered at once. If the lane ends in the meantime, it must also end its reads.
         self._slow.add(task)
         task.add_done_callback(self._slow.discard)
         await asyncio.wait([task], timeout=self._settings.slow_round_ms / 1000)
@@ -401,8 +401,8 @@ class FollowLane:
 
     def _read_failed(self, member: LanePartition, error: StorageError) -> None:
         if isinstance(error, ObjectNotFoundError):
-            # There are two cases. The batches have moved to the tier or were deleted, and the coordinator
-            # will report that. Or the store has lost the object, and readers get an error.
+            # There are two cases. Either the batches have moved to the tier or were deleted, and the
+            # coordinator will report that. Or the store has lost the object, and readers get an error.
             self._meters.lost_objects.value += 1
             self._follower.got_stuck(member.cache)
         logger.warning(
@@ -412,7 +412,7 @@ class FollowLane:
 
     def _retry_later(self, member: LanePartition) -> None:
         if not member.is_resting:
-            # A flag is checked and not the time, because a timer may fire slightly early.
+            # A flag is checked instead of the time, because a timer may fire slightly early.
             asyncio.get_running_loop().call_later(member.back_off(), self._rested, member)
 
     def _rested(self, member: LanePartition) -> None:
@@ -431,7 +431,7 @@ class FollowLane:
 
 
 def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:
-    """The answer without the batches that were cached after its request; ``None`` when no new batches are
+    """The response without the batches that were cached after its request; ``None`` when no new batches are
     left."""
     if found.error is not ErrorCode.none or found.moved_to_tier:
         return None
@@ -443,7 +443,7 @@ def _within(
     batches: Sequence[BatchCoordinate], max_bytes: int, others_have_some: bool
 ) -> Sequence[BatchCoordinate]:
     """The first batches within the limit. If no other partition has batches, at least one batch is returned,
-    so that all partitions advance."""
+    so that every partition makes progress."""
     size_bytes = 0
     for count, batch in enumerate(batches):
         size_bytes += batch.size_bytes

@@ -1,8 +1,8 @@
 """The local cache of a diskless partition: segments, and copies of the coordinator's offsets.
 
-The coordinator owns log start, WAL start and high watermark. The values here are copies as of the last answer
-and only increase. The local log contains a contiguous range of offsets ``[local start, local end)``. The
-range may begin anywhere and is dropped whenever it does not match the coordinator.
+The coordinator owns log start, WAL start and high watermark. The values here are copies from the last
+response, and they only increase. The local log contains a contiguous range of offsets ``[local start, local
+end)``. The range may begin anywhere. It is dropped whenever it does not match the coordinator's offsets.
 """
 
 import asyncio
@@ -24,9 +24,8 @@ _WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Scratch:
-    """A buffer for batches that are being appended to logs. It is reused because fresh memory pages would
-    cost more than the copy.
-    """
+    """A buffer for batches that are being appended to logs. It is reused because using new memory pages would
+    cost more than the copy."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -69,8 +68,9 @@ class PartitionCache:
         self._is_restarting = False
         self.is_closed = False
         if log is not None and log.holes and not log.is_offline:
-            # The local range is dropped, because readers rely on a range without gaps. The records are also
-            # in the object store. This blocks, and happens only after damage.
+            # The local range is dropped, because readers rely on a range without gaps. No record is lost,
+            # because the records are also in the object store. This call blocks, and happens only after
+            # damage.
             log.truncate_fully_now(log.log_end_offset)
         self.is_at_tail = False
         """True: batches are cached when they are committed. False: the cache is catching up."""
@@ -120,23 +120,22 @@ class PartitionCache:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of a read_committed read: the last stable offset, which is the high watermark when no
-        transaction is open.
-        """
+        """The end of a read_committed read. It is the last stable offset. When no transaction is open, this
+        is the high watermark."""
         return self.high_watermark if self._open_since < 0 else min(self._open_since, self.high_watermark)
 
     @property
     def local_stable_offset(self) -> int:
         """The end of a read_committed read of the local segments.
 
-        A transaction that has ended at the coordinator counts as open until its marker is in the segments.
-        From then on, the segments' transaction indexes contain it if it was aborted.
+        If a transaction has ended at the coordinator, it still counts as open here until its marker is in the
+        segments. From then on, the segments' transaction indexes contain the transaction if it was aborted.
         """
         end = self.local_end_offset
         return min(self.last_stable_offset, self.log.last_stable_offset(end), end)
 
     def local_aborted(self, offset: int, result: ReadResult) -> list[AbortedTransaction]:
-        """Aborted transactions with records in the batches that were read from the local segments."""
+        """Aborted transactions that have records in the batches that were read from the local segments."""
         found = dict.fromkeys(self.aborted_within(offset, result.next_offset))
         for entry in self.log.aborted_transactions(offset, result):
             found[AbortedTransaction(entry.producer_id, entry.first_offset)] = None
@@ -150,7 +149,7 @@ class PartitionCache:
         high_watermark: int,
         last_stable_offset: int = UNKNOWN,
     ) -> None:
-        """Update the offsets. Answers that are older than the current values change nothing.
+        """Update the offsets. Responses that are older than the current values change nothing.
 
         ``last_stable_offset`` is omitted if no transaction began or ended up to the high watermark.
         """
@@ -187,7 +186,7 @@ class PartitionCache:
         self._on_known.append(callback)
 
     async def until_known(self, timeout_s: float) -> bool:
-        """Wait until the offsets are known. Returns False at the time-out or when the partition is closed."""
+        """Wait until the offsets are known. Returns False after a timeout or when the partition is closed."""
         if not self.is_known and not self.is_closed:
             known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.when_known(lambda: None if known.done() else known.set_result(None))
@@ -196,13 +195,13 @@ class PartitionCache:
         return self.is_known and not self.is_closed
 
     def correct(self, high_watermark: int) -> None:
-        """Lower the offsets. The coordinator certainly has lower offsets than before, because its log was
+        """Set lower offsets. The coordinator certainly has lower offsets than before, because its log was
         restored from a backup."""
         self.high_watermark = high_watermark
         self.log_start_offset = min(self.log_start_offset, high_watermark)
 
     def append(self, batches: Sequence[tuple[BatchCoordinate, memoryview]], scratch: Scratch) -> None:
-        """Append batches that follow the local end.
+        """Append batches that begin at the local end.
 
         Raises :class:`CorruptRecordError` for the first batch that differs from the committed batch. The
         batches before it are appended. Raises ``KafkaError`` when the disk fails.
@@ -215,7 +214,8 @@ class PartitionCache:
 
     @property
     def is_promised(self) -> bool:
-        """Whether batches are expected that may only be appended from this broker's own commits."""
+        """Whether the next batches may be appended only from this broker's own commits, because these were
+        promised."""
         return self.promised_offset >= 0
 
     async def until_kept(self, offset: int, timeout_s: float) -> bool:
@@ -229,18 +229,18 @@ class PartitionCache:
         return self.local_end_offset > offset
 
     def note_kept(self) -> None:
-        """End a promise. The batches are in the cache, or will not be appended as own commits."""
+        """End a promise. Either the batches are in the cache, or they will not be appended as own commits."""
         waiting, self._on_kept = self._on_kept, []
         for kept in waiting:
             if not kept.done():
                 kept.set_result(None)
 
     def begin_own(self, run: Sequence[BatchCoordinate], content: memoryview) -> AsideWrite | None:
-        """Begin to append own batches, which are adjacent in ``content`` and were checked at their produce
-        request. Offsets and epochs are written into ``content``. Raises the same errors as :meth:`append`.
+        """Begin to append own batches. They are adjacent in ``content`` and were checked when they were
+        produced. Offsets and epochs are written into ``content``. Raises the same errors as :meth:`append`.
 
-        ``None`` means that the batches are appended already. Otherwise the caller calls :meth:`end_own` when
-        the write is done.
+        ``None`` means that the batches are appended already. Otherwise the caller must call :meth:`end_own`
+        when the write is done.
         """
         position = 0
         epoch = self.generations.latest
@@ -315,13 +315,13 @@ class PartitionCache:
         self._verified = (start if start <= offset <= end else offset, next_offset)
 
     async def drop_inherited(self) -> None:
-        """Drop the cached batches because they are damaged; they are read from objects again."""
+        """Drop the cached batches because they are damaged. They will be read from objects again."""
         await self.restart_at(self.local_end_offset)
 
     async def restart_at(self, offset: int) -> None:
         """Drop the cached batches. The next batch to cache begins at ``offset``.
 
-        Until this is done there is no cache: reads use the objects, and nothing is appended.
+        Until the call has ended there is no cache: reads use the objects, and nothing is appended.
         """
         self.is_stuck = False
         self._inherited_end = UNKNOWN
@@ -351,7 +351,7 @@ class PartitionCache:
         return await log.evict_segments_before_start()
 
     def close(self) -> None:
-        """Close the cache, because the partition has left this broker; all its waiters end."""
+        """Close the cache, because the partition has left this broker. All waits for the cache end."""
         self.is_closed = True
         self.promised_offset = UNKNOWN
         self.note_kept()

@@ -1,4 +1,4 @@
-"""Appends to a diskless partition: batches are checked and passed to the writer in the order of calls."""
+"""Appends to a diskless partition. Batches are checked and passed to the writer in the order of the calls."""
 
 import asyncio
 from collections import deque
@@ -20,7 +20,7 @@ from moldau.storage.log.admission import checked, is_slow_to_admit, must_open
 from moldau.storage.log.config import LogConfig
 
 _PENDING_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Maximum bytes of batches that wait until the coordinator has created a new partition."""
+"""Maximum bytes of batches that wait for the creation of a new partition by its coordinator."""
 
 _DEFECT: Final = AppendOutcome(ErrorCode.unknown_server_error, message="unexpected error")
 
@@ -28,7 +28,7 @@ _UNGUARDED: Final = "the batch belongs to no open transaction"
 
 
 class _Terms(NamedTuple):
-    """The acks, time-out and guard of a producer's append."""
+    """The acks, timeout and guard of a producer's append."""
 
     required_acks: int
     timeout_ms: int
@@ -36,7 +36,7 @@ class _Terms(NamedTuple):
 
 
 class _PendingAppend:
-    """An append that waits until it is certain that the coordinator has the partition."""
+    """An append that waits for the certainty that the coordinator has the partition."""
 
     __slots__ = ("_appends", "_due", "answer", "guard", "header", "records", "timeout_at_s")
 
@@ -115,7 +115,7 @@ class PartitionAppends:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of batches that wait until the partition is known."""
+        """Bytes of batches that wait until it is certain that the coordinator has the partition."""
         return self._pending_bytes
 
     def append(
@@ -127,8 +127,8 @@ class PartitionAppends:
         client: FairClient | None = None,
         guard: int = 0,
     ) -> AppendAnswer:
-        """Append a batch, like ``Partition.append``. A transactional batch has a ``guard``, and its
-        transaction was verified."""
+        """Append a batch, like ``Partition.append``. If the batch is transactional, it has a ``guard``, and
+        its transaction was verified."""
         with self._unexpected.contained("taking a batch"):
             return self._append(records, _Terms(required_acks, timeout_ms, guard), client)
         return _DEFECT
@@ -168,7 +168,8 @@ class PartitionAppends:
     def _append_opened(
         self, records: memoryview, header: BatchHeader, terms: "_Terms", client: FairClient | None
     ) -> "asyncio.Future[AppendOutcome]":
-        """Append a batch that a worker decompresses; later appends of the same client wait for it."""
+        """Append a batch that a worker thread decompresses. Later appends of the same client wait for this
+        append."""
         batch = memoryview(bytes(records))
         return self._opening.put(
             client,
@@ -207,8 +208,8 @@ class PartitionAppends:
     def _append_when_known(
         self, records: memoryview, header: BatchHeader, terms: "_Terms"
     ) -> "asyncio.Future[AppendOutcome]":
-        """Queue a batch in order, for a partition that its coordinator has not created yet."""
-        # A single batch may always wait; otherwise a large batch could never be the first.
+        """Queue a batch, in order. The coordinator of the partition has not created the partition yet."""
+        # A single batch may always wait. Otherwise a large batch could never be the first batch.
         if self._pending and self._pending_bytes + len(records) > _PENDING_BYTES_MAX:
             refused: asyncio.Future[AppendOutcome] = self.deadlines.loop.create_future()
             refused.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))

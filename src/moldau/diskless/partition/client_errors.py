@@ -1,4 +1,4 @@
-"""Errors for clients of a partition whose coordinator cannot answer."""
+"""Errors for clients of a partition whose coordinator does not respond."""
 
 from typing import Final
 
@@ -16,6 +16,6 @@ _COORDINATOR_AWAY: Final = frozenset(
 
 
 def client_error(code: ErrorCode, message: str | None, instead: ErrorCode) -> KafkaError:
-    """The error that a client gets for a coordinator's error. ``instead`` is the retriable error when the
-    coordinator is not available."""
+    """The error code for a client after an error of the coordinator. ``instead`` is the retriable error when
+    the coordinator is not available."""
     return KafkaError(instead if code in _COORDINATOR_AWAY else code, message)

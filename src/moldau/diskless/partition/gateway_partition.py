@@ -1,10 +1,10 @@
 """A diskless partition on a broker that has no replica of it: a gateway to the coordinator and the objects.
 
 Any broker may write any diskless partition (KIP-1163), because the coordinator determines the order. Clients
-may get the answer that a broker leads partitions of which it has no replica, so this class answers all
-requests to a leader. Producers do not need an open partition. The first request of a reader opens a partition
-without local segments, which follows the coordinator and reads from objects. It is closed after some time
-without a request.
+may be told that a broker leads partitions of which it has no replica. Therefore this class handles all
+requests that a leader gets. Producers do not need an open partition. The first request of a reader opens a
+partition without local segments. This partition follows the coordinator and reads from objects. It is closed
+after some time without a request.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ IDLE_S: Final = 120.0
 
 
 class _NoReplica:
-    """Replaces a local replica. No append waits in it, and it is never closed."""
+    """Stands in for a local replica. No append waits in it, and it is never closed."""
 
     is_closed = False
     is_known = True
@@ -44,7 +44,7 @@ class _NoReplica:
 class DisklessPassage(WithoutLog):
     """Implements :class:`moldau.replication.partition_interface.Partition`.
 
-    The coordinator refuses appends to a partition that it does not have yet; producers retry.
+    The coordinator refuses appends to a partition that it has not created yet. Producers then retry.
     """
 
     def __init__(
@@ -57,9 +57,8 @@ class DisklessPassage(WithoutLog):
         open_reader: Callable[[], DisklessPartition],
         close_reader: Callable[[DisklessPartition], None],
     ) -> None:
-        """``open_reader`` opens a partition without local segments, which stays open until
-        ``close_reader`` is called with it.
-        """
+        """``open_reader`` opens a partition without local segments. The partition stays open until
+        ``close_reader`` is called with it."""
         self._open_reader = open_reader
         self._close_reader = close_reader
         self._reader: DisklessPartition | None = None
@@ -127,11 +126,12 @@ class DisklessPassage(WithoutLog):
         return self._reading().end_offset_for_epoch(leader_epoch, current_leader_epoch)
 
     def state(self) -> PartitionStatus:
-        """The coordinator's offsets. The producers are not included, because only replicas know them."""
+        """The coordinator's offsets. Producers are not included, because only replicas have them."""
         return self._reading().state()
 
     def close(self) -> None:
-        """Close this partition, because it is deleted or gets a replica here, or because the broker stops."""
+        """Close this partition, because the partition is deleted or gets a replica on this broker, or because
+        the broker stops."""
         if self._closing is not None:
             self._closing.cancel()
             self._closing = None

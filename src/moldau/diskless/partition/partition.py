@@ -1,4 +1,4 @@
-"""A diskless partition on this broker: written through the writer, read from the cache or from objects."""
+"""A diskless partition on this broker. Writes go through the writer; reads use the cache or the objects."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 _KNOWN_TIMEOUT_S: Final = 5.0
 
 _KEPT_TIMEOUT_S: Final = 1.0
-"""Time limit for writing this broker's own commits into its cache, which takes milliseconds."""
+"""Timeout for writing this broker's own commits into its cache. Usually this takes milliseconds."""
 
 
 class DisklessPartition(WithoutLog):
@@ -73,11 +73,11 @@ class DisklessPartition(WithoutLog):
         self.transactions = DisklessTransactions(cache.key, services.transactions, self.append)
 
     def begin_remote(self, part: RemoteRecords) -> None:
-        """From now on, read records that have left the WAL from ``part``."""
+        """From now on, use ``part`` to read records that have left the WAL."""
         self._remote = part
 
     def end_remote(self) -> None:
-        """Stop reading records that have left the WAL on this broker."""
+        """Stop reading records that have left the WAL. Other brokers can still read them."""
         self._remote = None
 
     @property
@@ -91,7 +91,7 @@ class DisklessPartition(WithoutLog):
 
     @property
     def config(self) -> LogConfig:
-        """The topic's own config. The cached log has other limits."""
+        """The topic's own config. The log of the cache has other limits."""
         return self._appends.config
 
     @config.setter
@@ -108,7 +108,7 @@ class DisklessPartition(WithoutLog):
 
     @property
     def leader_epoch(self) -> int:
-        """The partition's epoch in the metadata, which clients compare with their own."""
+        """The partition's epoch in the metadata. Clients compare it with their own epoch."""
         return self.leader_epoch_in_metadata
 
     @property
@@ -160,8 +160,8 @@ class DisklessPartition(WithoutLog):
         aborted: Sequence[AbortedTransaction] = (),
         readable_end: int | None = None,
     ) -> ReadOutcome:
-        """``readable_end`` is the end of the cache, for reads that the cache answers. Committed records after
-        this end arrive very soon. A consumer must not get a high watermark up to which it cannot read."""
+        """``readable_end`` is the end of the cache for reads that use the cache. Committed records after this
+        end arrive very soon. A consumer must not get a high watermark up to which it cannot read."""
         cache = self.cache
         high_watermark = cache.high_watermark
         if readable_end is not None and cache.is_at_tail:
@@ -226,9 +226,8 @@ class DisklessPartition(WithoutLog):
         return answer if isinstance(answer, ReadOutcome) else await answer
 
     async def _read_when_kept(self, request: ReadRequest) -> ReadOutcome:
-        """Records that are still being cached must be readable, because the producer may already have its
-        answer.
-        """
+        """Records that are still being cached must be readable, because perhaps the producer already has its
+        response."""
         if not await self.cache.until_kept(request.offset, _KEPT_TIMEOUT_S) and self.cache.is_promised:
             return self._known(readable_end=self.cache.local_end_offset)
         answer = self.read(request)
@@ -249,12 +248,12 @@ class DisklessPartition(WithoutLog):
         return self._cold_result(request, outcome)
 
     async def _read_remote(self, request: ReadRequest, remote: RemoteRecords) -> ReadOutcome:
-        """Read records that left the WAL, or that have just moved out of it."""
+        """Read records that left the WAL, or that are just leaving it."""
         outcome = await remote.read(request, self._known(read_committed=request.read_committed))
         if outcome.error is ErrorCode.none:
             self._traffic.read(outcome.size_bytes, request.reader_rack)
             return outcome
-        # The records may have been deleted since then, so the coordinator is asked.
+        # The records may have been deleted since then. Therefore the coordinator is asked.
         resolved = await self._cold_reads.read(self.cache, request.offset, request.max_bytes)
         deleted = resolved.failure is not None and resolved.failure.code is ErrorCode.offset_out_of_range
         self._meters.errors.value += not deleted

@@ -13,7 +13,7 @@ class RemoteRecords(Protocol):
     """A partition's records between its log start and its WAL's start."""
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> Awaitable[ReadOutcome]:
-        """Complete ``known`` with batches from the wanted offset on.
+        """Add batches from the requested offset on to ``known``.
 
         It never raises. The result has UNKNOWN_SERVER_ERROR when remote storage fails or does not contain the
         offset. It has no records when the read takes too long.
@@ -29,6 +29,6 @@ class RemoteRecords(Protocol):
     async def find_max_timestamp(
         self, above_ms: int, start: int, end: int, lookup: RecordLookup
     ) -> FoundOffset | None:
-        """The first record with the largest timestamp of ``[start, end)``, if this timestamp is above
+        """The first record with the largest timestamp of ``[start, end)``, if this timestamp is greater than
         ``above_ms``."""
         ...

@@ -39,8 +39,8 @@ class BatchWriter(Protocol):
         request_id: int = 0,
         guard: int = 0,
     ) -> AppendAnswer:
-        """Append a validated batch, which is copied before this returns. Returns the outcome as soon as it is
-        known.
+        """Append a validated batch. The batch is copied before this call returns. The result is the outcome,
+        as soon as it is known.
 
         Batches of a partition are committed in the order of these calls.
         """
@@ -54,7 +54,7 @@ class RecordDeleter(Protocol):
 
 
 class TransactionParts(Protocol):
-    """The part of a batch coordinator that knows the transactions of partitions."""
+    """The part of a batch coordinator that handles the transactions of partitions."""
 
     async def guard_transactions(self, wanted: Sequence[GuardToIssue]) -> Sequence[IssuedGuard]: ...
 
@@ -65,7 +65,7 @@ class TransactionParts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionServices:
-    """The services that move a partition's records into the WAL and read them from it."""
+    """The services that write a partition's records into the WAL and read them from it."""
 
     writer: BatchWriter
     deleter: RecordDeleter
@@ -77,7 +77,7 @@ class PartitionServices:
     opening: FairLane
     """Decompresses batches whose check takes a long time."""
     deadlines: Deadlines
-    """Deadlines of the node's waiting requests."""
+    """Deadlines of requests that wait on this node."""
     clock: Clock
     meters: FetchMeters
     racks: RackView = field(default_factory=RackView)

@@ -7,7 +7,7 @@ from moldau.runtime import ErrorCode
 
 
 class RackTraffic:
-    """Counts bytes of records that move from one rack to another between this broker and its clients.
+    """Counts bytes of records that pass between two racks, from a client to this broker or back.
 
     It does not count bytes of clients whose rack is unknown, or bytes of a broker without a rack.
     """
@@ -34,7 +34,7 @@ class RackTraffic:
 
 
 class TopicTraffic:
-    """Counts the traffic of a topic, and of the broker."""
+    """Counts the traffic of a topic, and the traffic of the broker."""
 
     def __init__(self, meters: BrokerTopicMeters, topic: str, racks: RackTraffic) -> None:
         self._scopes = (meters.topic(topic), meters.all)

@@ -1,9 +1,9 @@
-"""Transactions in a diskless partition, and a broker's part in them.
+"""Transactions in a diskless partition, and the steps that a broker performs for them.
 
 Every broker may write the partition, so only the coordinator knows which transactions are open. A broker
-requests the producer's guard for each transactional batch. When the guard differs from the previous guard, a
-transaction has begun, or another broker now leads the coordinator. The broker then verifies the transaction,
-after the guard was issued and before the batch is written.
+requests the producer's guard for each transactional batch. If the guard differs from the previous guard,
+either a transaction has begun, or another broker now leads the coordinator. The broker then verifies the
+transaction after the guard was issued and before the batch is written.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,8 @@ from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
 
 VERIFIED_MAX: Final = 1_000
-"""Number of producers of a partition whose verified guards are kept. The transactions of older producers are
-verified again.
-"""
+"""Number of producers of a partition whose verified guards are kept. For other producers, transactions are
+verified again."""
 
 
 class GuardedAppend(Protocol):
@@ -90,9 +89,8 @@ class DisklessTransactions:
         return self._verified.get(producer_id) == guard
 
     def verified(self, producer_id: int, guard: int) -> None:
-        """Record that the partition belongs to the producer's transaction. The guard was issued before the
-        verification.
-        """
+        """Note that the partition belongs to the producer's transaction. The guard was issued before the
+        verification."""
         self._verified.pop(producer_id, None)
         self._verified[producer_id] = guard
         if len(self._verified) > VERIFIED_MAX:
@@ -118,8 +116,8 @@ class DisklessTransactions:
             raise KafkaError(ended.error)
 
     async def producers(self) -> Sequence[ActiveProducer] | None:
-        """The producers that the coordinator knows. If an older broker leads the coordinator, it does not
-        support this request, and the answer is ``None``."""
+        """The producers that the coordinator has. The result is ``None`` if an older broker leads the
+        coordinator, because it does not support this request."""
         try:
             found = await self._coordinator.describe_producers(PartitionId(*self._key))
         except KafkaError as error:

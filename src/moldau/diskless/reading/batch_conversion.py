@@ -1,7 +1,7 @@
 """Converts an uploaded batch to the batch that consumers get.
 
-The coordinator's decisions (base offset, append time) are written into a copy. The checksum does not cover
-offset and epoch. It covers the append time. Therefore the checksum is verified before the append time is
+The values that the coordinator has assigned (base offset, append time) are written into a copy. The checksum
+covers the append time, but not offset and epoch. Therefore the checksum is verified before the append time is
 written, and computed again after that.
 """
 
@@ -17,8 +17,8 @@ from moldau.records.errors import CorruptRecordError
 def finish_batch(
     buffer: bytearray | memoryview, position: int, coordinate: BatchCoordinate, generations: LogGenerations
 ) -> None:
-    """Write the coordinator's decisions into the batch at ``position`` of a writable buffer. Its leader epoch
-    is its generation, because the coordinator alone determines the order of records.
+    """Write the coordinator's values into the batch at ``position`` of a writable buffer. The batch's leader
+    epoch is its generation, because the coordinator alone determines the order of records.
 
     Raises :class:`CorruptRecordError` when the bytes are not those of the committed batch.
     """
@@ -37,7 +37,7 @@ def finish_batch(
 
 
 def marker_batch(coordinate: BatchCoordinate) -> memoryview:
-    """The control batch of a marker, which no object contains. Its offset and epoch are not set yet."""
+    """The control batch of a marker. No object contains it. Its offset and epoch are not set yet."""
     end = coordinate.marker
     assert end is not None
     return memoryview(

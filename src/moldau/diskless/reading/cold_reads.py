@@ -1,9 +1,8 @@
 """Reads of offsets that no local segment contains: from objects, with separate budgets.
 
-The reads of a Fetch request are made in the same turn of the event loop. They share a request to the
-coordinator and one ranged request per object. The coordinator's answer is cached for later reads. Its
-lifetime is shorter than the time for which a deleted object is kept, so a coordinate always expires before
-its object.
+All reads of a Fetch request begin in the same turn of the event loop. They share a request to the
+coordinator, and one ranged request for each object. The coordinator's response is cached for later reads. A
+cached response expires before a deleted object is removed, so no coordinate refers to a removed object.
 """
 
 import asyncio
@@ -36,23 +35,21 @@ _REMEMBERED_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ColdReadSettings:
-    """Limits, in bytes and milliseconds."""
+    """Limits of cold reads, in bytes and milliseconds."""
 
     budget_bytes: int = 64 * 1024**2
     look_ahead_bytes: int = 8 * 1024**2
-    """Number of bytes for which one request fetches coordinates."""
+    """Number of bytes whose coordinates one request fetches."""
     coordinate_lifetime_ms: int = 10_000
-    """Time for which the coordinator's answer is used. It must be less than the grace period of deleted
-    objects.
-    """
+    """Time for which the coordinator's response is used. It must be shorter than the grace period of deleted
+    objects."""
     timeout_ms: int = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class ColdOutcome:
-    """Batches from the batch that contains the requested offset on; none when the offset is the high
-    watermark.
-    """
+    """Batches from the batch that contains the requested offset on. There are none when the offset is the
+    high watermark."""
 
     batches: Sequence[tuple[BatchCoordinate, memoryview]] = ()
     """The batches as stored; :meth:`finished` sets their offsets."""
@@ -61,12 +58,11 @@ class ColdOutcome:
     """Whether the offset has left the WAL. This is an error here, because such an offset must be read from
     remote storage."""
     last_stable_offset: int = 0
-    """The last stable offset when the coordinator found the batches. Aborted transactions below it are
-    known.
-    """
+    """The last stable offset at the time when the coordinator found the batches. Aborted transactions before
+    it are known."""
 
     def committed(self) -> "ColdOutcome":
-        """A copy that contains only the batches below the last stable offset."""
+        """A copy that contains only the batches before the last stable offset."""
         end = self.last_stable_offset
         return replace(self, batches=[each for each in self.batches if each[0].last_offset < end])
 
@@ -88,7 +84,7 @@ class _Ask:
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """Cached coordinates of the batches that follow the batches which were read."""
+    """Cached coordinates of the batches after those that were read."""
 
     next_offset: int
     coordinates: Sequence[BatchCoordinate]
@@ -128,7 +124,7 @@ class ColdReads:
         returned.
 
         A failure is a ``KafkaError`` in the outcome: OFFSET_OUT_OF_RANGE outside the committed range,
-        KAFKA_STORAGE_ERROR when the object store or the coordinator does not answer.
+        KAFKA_STORAGE_ERROR when the object store or the coordinator does not respond.
         """
         loop = asyncio.get_running_loop()
         ask = _Ask(cache, offset, max_bytes, loop.create_future())
@@ -182,7 +178,8 @@ class ColdReads:
             _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, reason)))
 
     async def _try_again(self, asked: list[_Ask]) -> int:
-        """Repeat until all reads are answered, or a few times. Returns the number of requests."""
+        """Repeat until all reads are complete, or until a maximum number of attempts. Returns the number of
+        requests."""
         gets = 0
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -194,7 +191,7 @@ class ColdReads:
         return gets
 
     async def _resolve(self, asked: list[_Ask]) -> list[tuple[_Ask, Sequence[BatchCoordinate]]]:
-        """Find the batches of each read. Reads that need no bytes are answered."""
+        """Find the batches of each read. Reads that need no bytes are then complete."""
         lots: list[tuple[_Ask, Sequence[BatchCoordinate]]] = []
         unknown: list[_Ask] = []
         for ask in asked:
@@ -219,7 +216,7 @@ class ColdReads:
         return lots
 
     def _has_batches(self, ask: _Ask, found: FoundPartition) -> bool:
-        """Process the offsets. A read without batches is answered."""
+        """Process the offsets in the response. A read without batches is then complete."""
         if found.high_watermark >= 0:
             ask.cache.learn(
                 log_start_offset=found.log_start_offset,
@@ -249,16 +246,17 @@ class ColdReads:
         remembered = self._remembered.pop(ask.cache.key, None)
         if remembered is None or remembered.next_offset != ask.offset or ask.failure is not None:
             return ()
-        # The time of the request counts, too, because the object must exist until the next request.
+        # The time begins when the request is sent, because the object must exist until the next request.
         return remembered.coordinates if asyncio.get_running_loop().time() < remembered.dies_at_s else ()
 
     def _needed_part(
         self, ask: _Ask, coordinates: Sequence[BatchCoordinate], last_stable_offset: int
     ) -> Sequence[BatchCoordinate]:
-        """The coordinates that the read needs. The next read uses the other coordinates, if they are stable.
+        """The coordinates that the read needs. The remaining coordinates are kept for the next read, if they
+        are stable.
 
         Coordinates after the stable offset may belong to a transaction that is aborted later. Only a new
-        answer of the coordinator would contain the abort.
+        response of the coordinator would contain the abort.
         """
         ask.last_stable_offset = last_stable_offset
         size_bytes, count = 0, 0
@@ -288,7 +286,8 @@ class ColdReads:
             if isinstance(error, ObjectNotFoundError):
                 self._meters.lost_objects.value += 1
             else:
-                # The storage layer has already retried. The consumer will repeat its fetch.
+                # The storage layer has already retried, and the consumer will repeat its fetch. Therefore do
+                # not retry here.
                 _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, str(error))))
 
         if not lots:
@@ -304,7 +303,7 @@ class ColdReads:
 
 
 def _stable_of(found: FoundPartition) -> int:
-    """An answer without a last stable offset comes from a coordinator that has no transactions."""
+    """If a response has no last stable offset, the coordinator does not support transactions."""
     return found.high_watermark if found.last_stable_offset < 0 else found.last_stable_offset
 
 
@@ -314,7 +313,8 @@ def _give(ask: _Ask, outcome: ColdOutcome) -> None:
 
 
 def check_lifetimes(coordinate_lifetime_ms: int, timeout_ms: int, grace_period_ms: int) -> None:
-    """Check that a coordinate, and the request made with it, expire before a deleted object is removed.
+    """Check that a cached coordinate expires before a deleted object is removed, including the time of the
+    request that uses the coordinate.
 
     Otherwise raises ``ValueError``, which names the settings.
     """

@@ -1,4 +1,4 @@
-"""Computes the byte ranges of objects that a set of batches needs, and fetches them within a budget."""
+"""Computes the byte ranges of objects for a set of batches, and fetches these ranges within a budget."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,11 +12,12 @@ from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.runtime import UnexpectedErrors
 
 DEFAULT_GAP_BYTES = 8 * 1024 * 1024
-"""The usual size of an object. Another request costs more than unneeded bytes up to this size."""
+"""Two ranges are read by one request if at most this number of unneeded bytes is between them, because
+another request costs more. The number is the usual size of an object."""
 
 
 class WrittenObjects(Protocol):
-    """Objects that this broker wrote a moment ago and still has in memory."""
+    """Objects that this broker has just written and still has in memory."""
 
     def get(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
         """Bytes of an object that this broker wrote, read-only; ``None`` when the object is not in memory."""
@@ -24,7 +25,7 @@ class WrittenObjects(Protocol):
 
 
 class SharedObjects(Protocol):
-    """Objects that the brokers of a rack read for each other."""
+    """Objects that one broker of a rack reads for the others."""
 
     async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
         """Bytes of an object; ``None`` when the caller must read from the store. Raises ``StorageError``."""
@@ -38,12 +39,12 @@ class ObjectSource(NamedTuple):
     recent: WrittenObjects
     """Objects that this broker wrote itself."""
     rack: SharedObjects | None = None
-    """Objects that the brokers of a rack read for each other."""
+    """Objects that one broker of the rack reads for the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """A ranged request, and its batches as positions in the planned list."""
+    """A ranged request. Its batches are given as positions in the planned list."""
 
     object_key: str
     start: int
@@ -101,7 +102,7 @@ class ObjectReads:
         return self._budget.taken_bytes
 
     def in_memory(self, read: PlannedRead) -> memoryview | None:
-        """The bytes of a range that this broker wrote itself a moment ago."""
+        """The bytes of a range of an object that this broker has just written."""
         view = self._recent.get(read.object_key, read.start, read.size_bytes)
         if view is not None:
             self._meters.memory_reads.value += 1
@@ -109,7 +110,7 @@ class ObjectReads:
         return view
 
     async def fetch(self, read: PlannedRead) -> memoryview:
-        """The bytes of a range from the rack or the store.
+        """The bytes of a range, from another broker of the rack or from the store.
 
         Raises :class:`StorageError`, also when the object does not exist any more.
         """

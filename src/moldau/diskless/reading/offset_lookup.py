@@ -1,6 +1,5 @@
-"""ListOffsets of a diskless partition: the coordinator finds the batch, and the batch's bytes contain the
-record.
-"""
+"""ListOffsets of a diskless partition. The coordinator finds the batch, and the record is found in the
+batch's bytes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,7 +50,7 @@ class OffsetLister(Protocol):
 
 
 class WalOffsetLookup:
-    """Answers lookups; the latest and earliest offsets always come from the coordinator."""
+    """Handles lookups. The latest and earliest offsets always come from the coordinator."""
 
     def __init__(self, lister: OffsetLister, reads: ObjectReads, machine: Machine) -> None:
         self._lister = lister
@@ -67,7 +66,7 @@ class WalOffsetLookup:
         read_committed: bool = False,
         client: FairClient | None = None,
     ) -> FoundOffset:
-        """The first record at or after a time, or a special offset. Raises ``KafkaError``.
+        """The first record at or after a time, or the offset for a special timestamp. Raises ``KafkaError``.
 
         With ``remote`` the records that left the WAL are searched, too. With ``read_committed``, offsets at
         or above the last stable offset are not returned.
@@ -108,9 +107,10 @@ class WalOffsetLookup:
     async def _in_wal(
         self, cache: PartitionCache, listed: ListedOffset, timestamp_ms: int, lookup: RecordLookup
     ) -> FoundOffset:
-        """Resolve the coordinator's answer to an offset."""
+        """Find the offset for the coordinator's response."""
         if listed.batch is None:
-            # The answer is a special offset, or a batch whose records all have its append time, or no record.
+            # The response is a special offset, or a batch whose records all have its append time, or no
+            # record.
             epoch = cache.generations.epoch_for_offset(listed.offset) if listed.offset >= 0 else -1
             return FoundOffset(listed.offset, listed.timestamp_ms, epoch)
         batch = listed.batch
@@ -129,7 +129,7 @@ class WalOffsetLookup:
 
     @staticmethod
     async def _earliest_local(cache: PartitionCache) -> FoundOffset:
-        """The earliest local offset: the start of this replica's cache."""
+        """The earliest local offset, which is the start of this replica's cache."""
         if not await cache.until_known(_KNOWN_TIMEOUT_S):
             raise KafkaError(ErrorCode.leader_not_available)
         start = cache.local_start_offset if cache.is_usable else cache.high_watermark
@@ -143,7 +143,8 @@ class WalOffsetLookup:
     async def _behind(
         self, cache: PartitionCache, offset: int, timestamp_ms: int, lookup: RecordLookup
     ) -> FoundOffset:
-        """The record is before the log start, although its batch is not. Search from ``offset`` on."""
+        """The record is before the log start, although the end of its batch is not. Search from ``offset``
+        on."""
         while timestamp_ms >= 0:
             found = await self._batches(cache, offset)
             for coordinate in found.batches:
@@ -161,8 +162,8 @@ class WalOffsetLookup:
     async def _latest_behind(
         self, cache: PartitionCache, batch: BatchCoordinate, found: FoundOffset, lookup: RecordLookup
     ) -> FoundOffset:
-        """Continue the search after ``found``, which is the latest remaining record of a batch, because a
-        later batch may have a later record."""
+        """Continue the search after ``found``. ``found`` is the latest record that remains in its batch, but
+        a later batch may contain a later record."""
         log_start, offset = 0, batch.last_offset + 1
         latest: BatchCoordinate | None = None
         while found.timestamp_ms < batch.max_timestamp_ms:
@@ -227,5 +228,5 @@ def _bounded(found: FoundOffset, timestamp_ms: int, last_stable_offset: int) -> 
 
 
 def _special(cache: PartitionCache, offset: int) -> FoundOffset:
-    """The answer for a special timestamp, which names an offset and not a record."""
+    """The result for a special timestamp, which stands for an offset and not for a record."""
     return FoundOffset(offset, -1, cache.generations.epoch_for_offset(offset))

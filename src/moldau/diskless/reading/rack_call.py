@@ -35,7 +35,7 @@ class RackPeers(Protocol):
     """The other brokers of the rack."""
 
     async def read_object(self, broker_id: int, wanted: ObjectRange) -> memoryview:
-        """Like :meth:`RackReader.read_for_rack`. It also raises for lost connections."""
+        """Like :meth:`RackReader.read_for_rack`. It also raises errors of lost connections."""
         ...
 
 

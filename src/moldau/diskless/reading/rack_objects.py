@@ -1,4 +1,4 @@
-"""Objects that a broker reads from the store once for all brokers of its rack.
+"""Objects that one broker reads from the store for all brokers of its rack.
 
 For each object one live broker of the rack is its reader. If the object's writer is in the rack, the writer
 is the reader, because it has the object in memory. Otherwise rendezvous hashing selects the reader. The
@@ -6,7 +6,7 @@ reader requests the whole object once, for all brokers that need it, and keeps i
 brokers send requests for the ranges that they need to the reader. When the reader fails or is slow, they read
 from the store themselves.
 
-Without failures, an object needs one GET in each rack, and no GET in the rack of its writer.
+Without failures, each rack sends one GET for an object, and the rack of the object's writer sends none.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from moldau.objects.storage import Ranges, StorageError
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 _AVOIDED_S: Final = 2.0
-"""Time for which a failed reader gets no further requests."""
+"""After a failure, a reader gets no further requests for this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,10 @@ class RackReadSettings:
     """Limits, in bytes."""
 
     kept_bytes: int = 64 * 1024**2
-    """Maximum bytes of objects that were read for the rack. The newest objects are kept."""
+    """Maximum bytes in memory of objects that were read for the rack. The newest objects are kept."""
     object_max_bytes: int = 32 * 1024**2
-    """Maximum size of an object that is read for the rack. Each broker reads larger objects itself, range
-    by range.
-    """
+    """Maximum size of an object that is read for the rack. If an object is larger, each broker reads it
+    itself, range by range."""
 
 
 class RackObjects:
@@ -67,7 +66,7 @@ class RackObjects:
         self._avoided: dict[int, float] = {}
 
     async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
-        """A range of an object, from this broker's memory or the rack's reader. ``None`` means that the
+        """A range of an object, from this broker's memory or from the rack's reader. ``None`` means that the
         caller must read from the store.
 
         Raises ``StorageError`` when this broker is the reader and the store fails.
@@ -131,7 +130,7 @@ class RackObjects:
             if task is None:
                 task = self._reading[key] = asyncio.ensure_future(self._get(key, object_bytes))
                 task.add_done_callback(lambda done: self._got(key, done))
-            # A requesting broker may give up. The object is still read for the other brokers.
+            # The broker that sent the request may give up. The object is still read for the other brokers.
             whole = await asyncio.shield(task)
         return whole[offset : offset + size_bytes]
 

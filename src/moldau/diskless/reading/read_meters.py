@@ -6,8 +6,8 @@ GETS_BOUNDS = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500)
 
 
 class ReadMeters:
-    """Meters of the consume path. The cacher's tail, its catch-up and the cold reads have separate sets of
-    meters."""
+    """Meters of the consume path. There are three separate sets: for the tail lane, for the catch-up lane,
+    and for cold reads."""
 
     def __init__(self, meters: Meters, path: str) -> None:
         scope = meters.scoped("moldau.diskless", "Read")
@@ -88,7 +88,7 @@ class RackReadMeters:
 
 
 class ColdReadMeters(ReadMeters):
-    """Meters of cold reads, with the KIP's GET requests per Fetch request."""
+    """Meters of cold reads. They include the KIP's number of GET requests per Fetch request."""
 
     def __init__(self, meters: Meters) -> None:
         super().__init__(meters, "cold")
@@ -101,7 +101,7 @@ class ColdReadMeters(ReadMeters):
 
 
 class FetchMeters:
-    """Counts the sources of the reads of Fetch requests."""
+    """Counts from which source the reads of Fetch requests get their data."""
 
     def __init__(self, meters: Meters) -> None:
         scope = meters.scoped("moldau.diskless", "Fetch")

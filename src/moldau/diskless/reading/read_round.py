@@ -1,7 +1,7 @@
-"""A round of reading batches of several partitions from objects.
+"""One round of reads: batches of several partitions are read from objects.
 
 Ranges are fetched in parallel. A partition gets its batches in order as they arrive, so a slow object delays
-only the partitions that need it. When an object fails, the round ends only for these partitions.
+only the partitions that need it. When an object fails, the round ends only for the partitions that need it.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ class _Lot:
 
 
 class ReadRound:
-    """Reads ``lots``. Each lot has a partition's coordinates, and the callbacks get the number of the lot.
+    """Reads ``lots``. Each lot contains coordinates of one partition, and the callbacks get the number of the
+    lot.
 
     ``deliver`` gets the next batches in order. ``fail`` is called at most once and ends a lot.
     """
@@ -114,7 +115,7 @@ class ReadRound:
             self._let_go(touched)
 
     def _let_go(self, numbers: dict[int, None]) -> None:
-        """Copy the waiting batches, so that they do not keep larger buffers in memory."""
+        """Copy the batches that wait, so that they do not keep larger buffers in memory."""
         for number in numbers:
             arrived = self._lots[number].arrived
             for position, view in arrived.items():

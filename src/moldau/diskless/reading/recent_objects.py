@@ -1,4 +1,4 @@
-"""Objects that this broker wrote recently. Its cacher reads them from memory and does not use the store."""
+"""Objects that this broker wrote recently. The broker reads them from memory and does not use the store."""
 
 from collections.abc import Callable
 
@@ -12,8 +12,7 @@ class RecentObjects:
     read or not.
 
     The cacher reads objects in this order, so the objects that it still needs are kept longest. Uncommitted
-    objects are kept even above the limit, because they are not readable yet and the writer limits them.
-    Returned views stay valid while they are referenced.
+    objects are kept even above the limit. They are not readable yet, and the writer limits their number.
     """
 
     def __init__(self, max_bytes: int, on_evicted: Callable[[Arena], None] = lambda arena: None) -> None:
@@ -27,7 +26,7 @@ class RecentObjects:
         self.misses = 0
 
     def put(self, key: str, arena: Arena, size_bytes: int, *, is_committed: bool = True) -> None:
-        """Keep the first ``size_bytes`` bytes of ``arena``. The whole arena stays in memory."""
+        """Keep the first ``size_bytes`` bytes of ``arena`` as an object. The whole arena stays in memory."""
         self.discard(key)
         self._objects[key] = (arena, size_bytes)
         self.size_bytes += len(arena)
@@ -36,7 +35,7 @@ class RecentObjects:
         self._make_room()
 
     def committed(self, key: str) -> None:
-        """Allow the removal of the object, because its outcome is known."""
+        """Allow the removal of the object, because it is known whether it was committed."""
         self._uncommitted.discard(key)
         self._make_room()
 
@@ -57,8 +56,8 @@ class RecentObjects:
         return memoryview(found[0])[offset : offset + size_bytes].toreadonly()
 
     def writable(self, key: str) -> memoryview | None:
-        """A writable view of an object. Offsets and epochs are written into its batches in place. Readers in
-        this broker do not use them."""
+        """A writable view of an object. Offsets and epochs are written directly into the object's batches.
+        Readers in this broker ignore the old values of these fields."""
         found = self._objects.get(key)
         return None if found is None else memoryview(found[0])[: found[1]]
 

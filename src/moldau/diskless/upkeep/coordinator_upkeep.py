@@ -1,8 +1,8 @@
-"""Upkeep of the coordinators that this broker leads: retention of topics, snapshots, and removal of old
+"""Regular work on the coordinators that this broker leads: retention of topics, snapshots, and removal of old
 entries.
 
-The coordinator limits each pass. This module runs the passes, spreads them in time, and repeats a pass as
-long as it deletes something.
+The coordinator limits each pass. This module runs the passes and spreads them in time. It repeats a pass as
+long as the pass deletes something.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class CoordinatorUpkeep:
         return [found for found in self._coordinators.coordinator_ids if self._coordinators.is_active(found)]
 
     async def apply_retention(self) -> None:
-        """Apply the retention of all topics completely."""
+        """Apply the retention of all topics. Passes are repeated until nothing is left to delete."""
         for coordinator_id in self._active():
             policies = [
                 policy
@@ -83,8 +83,8 @@ class CoordinatorUpkeep:
             try:
                 deleted = await self._coordinators.apply_retention(coordinator_id, policies)
             except KafkaError as error:
-                # The coordinator has moved to another broker, or is loading. Its next leader, or the next
-                # round, continues.
+                # The coordinator has moved to another broker, or is loading. Its next leader continues, or
+                # this broker continues in the next round.
                 logger.info("retention at coordinator %d ends early: %s", coordinator_id, error)
                 return
             moved = {
@@ -103,7 +103,7 @@ class CoordinatorUpkeep:
                 await self._coordinators.forget_old(coordinator_id)
             except KafkaError as error:
                 logger.info("coordinator %d keeps its outdated entries for now: %s", coordinator_id, error)
-        # Each replica takes its own snapshots (KIP-630) and shortens its own log.
+        # Each replica takes its own snapshots (KIP-630) and removes the start of its own log.
         for coordinator_id in (*self._active(), *self._coordinators.standby_ids):
             try:
                 if self._coordinators.records_since_snapshot(coordinator_id) >= self._snapshot_records:

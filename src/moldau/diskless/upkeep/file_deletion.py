@@ -1,8 +1,8 @@
 """Deletes unused objects, and hands files over to their next owners (KIP-1164).
 
-Coordinators decide whether a file is in use and log the decision. This module carries the decisions out. It
-has no state, because each pass requests the pending work again. A new leader therefore continues where the
-old leader stopped, and failures are retried without a limit.
+Coordinators decide whether a file is in use, and record this decision in their log. This module carries out
+the decisions. It has no state, because each pass requests the pending work again. A new leader therefore
+continues where the old leader stopped, and failures are retried without a limit.
 """
 
 import logging
@@ -40,7 +40,7 @@ class FileKeeper(Protocol):
     async def release_files(self, coordinator_id: int, object_keys: Sequence[str]) -> None: ...
 
     def committed_end(self, coordinator_id: int) -> int:
-        """The offset below which the records of the coordinator's log are committed."""
+        """The offset before which the records of the coordinator's log are committed."""
         ...
 
 
@@ -76,7 +76,7 @@ class FileReclaimer:
         """``grace_ms`` is the time for which an object is kept after its last batch was removed, because
         reads may be in progress. ``is_saved`` returns whether the records of a coordinator's log before an
         offset are saved. A file is deleted only when its records are saved. Otherwise a restored cluster
-        would miss objects that it needs."""
+        would refer to objects that no longer exist."""
         self._keeper = keeper
         self._taker = taker
         self._storage = storage
@@ -130,8 +130,8 @@ class FileReclaimer:
             keys = self._saved(coordinator_id, keys)
             if not keys:
                 break
-            # The objects are deleted before the files are released, because only the orphan scan could find
-            # the object of a released file.
+            # Objects are deleted before their files are released. If a file were released first, only the
+            # orphan scan could find its object.
             kept = frozenset(await self._kept.among(keys))
             await self._storage.delete([key for key in keys if key not in kept])
             await self._release(coordinator_id, keys)
@@ -162,8 +162,8 @@ class FileReclaimer:
                 continue
             handed_over.append(key)
         if handed_over:
-            # The file is released only after its next owner has logged it. Otherwise the file would have no
-            # owner.
+            # The file is released only after its next owner has logged the file. Otherwise the file would
+            # have no owner.
             await self._release(coordinator_id, handed_over)
             self._handed_over.value += len(handed_over)
         return len(handed_over)
@@ -173,7 +173,7 @@ class FileReclaimer:
         self._released.setdefault(coordinator_id, set()).update(keys)
 
     def _saved(self, coordinator_id: int, free: list[str]) -> list[str]:
-        """The files among ``free`` whose last record is saved. The other files wait for the next pass."""
+        """The files among ``free`` whose last record is saved. The other files remain for the next pass."""
         end_offset = self._keeper.committed_end(coordinator_id)
         known = self._unsaved.get(coordinator_id, {})
         found_at = {key: known.get(key, end_offset) for key in free}
@@ -182,8 +182,8 @@ class FileReclaimer:
         return saved
 
     def _not_released(self, coordinator_id: int, listed: list[str]) -> list[str]:
-        """Leave out released files. The list still contains them, because the store is slightly behind the
-        log."""
+        """Leave out released files. The list still contains them, because the coordinator's database is
+        slightly behind its log."""
         released = self._released.get(coordinator_id)
         if not released:
             return listed

@@ -31,7 +31,7 @@ _REPORTED_MAX: Final = 1_000
 
 
 class FileWitness(Protocol):
-    """Asks every coordinator of the cluster about files."""
+    """Asks every coordinator of the cluster which files it knows."""
 
     async def describe_files(
         self, coordinator_id: int, object_keys: Sequence[str]
@@ -48,7 +48,7 @@ class OrphanSettings:
     clock_skew_ms: int
     grace_ms: int
     max_objects: int = 100_000
-    """Maximum number of objects listed in a scan. The next scan continues after them."""
+    """Maximum number of objects that one scan lists. The next scan continues after them."""
     prefix: str = WAL_PREFIX
 
     @property
@@ -71,13 +71,13 @@ class OrphanReport:
     orphans: int = 0
     orphan_bytes: int = 0
     kept: int = 0
-    """Objects that no coordinator knows, and that are in the list of kept objects of a restore. They are not
-    orphans."""
+    """Objects that no coordinator knows, but that a restore has put into the list of kept objects. They are
+    not orphans."""
     deleted: int = 0
     unanswered: int = 0
-    """Old objects about which a coordinator did not answer."""
+    """Old objects for which at least one coordinator did not respond."""
     examples: list[str] = field(default_factory=list)
-    """Keys of orphans; their number is limited."""
+    """Keys of orphans. Only a limited number of keys is kept."""
     is_complete: bool = True
     """Whether all objects were scanned."""
 

@@ -1,4 +1,4 @@
-"""Background work that is repeated, and that continues after a failure."""
+"""Background work that is repeated at an interval, and that continues after a failure."""
 
 import asyncio
 import logging
@@ -73,10 +73,10 @@ class Repeating:
 
 
 def _is_passing(error: Exception) -> bool:
-    """Whether the error is usual at a start. Such an error is logged only if it continues."""
+    """Whether the error is usual shortly after a start. Such an error is logged only if it continues."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.coordinator_load_in_progress
 
 
 def _is_bug(error: Exception) -> bool:
-    """Whether to log the stack. It is not logged for errors of stores and coordinators."""
+    """Whether to log the stack trace. It is not logged for errors of stores and coordinators."""
     return isinstance(error, AssertionError | TypeError | AttributeError | LookupError)

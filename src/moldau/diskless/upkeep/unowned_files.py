@@ -30,7 +30,7 @@ _FILES_A_SCAN: Final = 10_000
 
 
 class UnownedFileStore(Protocol):
-    """Files of other owners that are known to coordinators which this broker leads."""
+    """Files that belong to other owners, but that are known to coordinators which this broker leads."""
 
     @property
     def coordinator_ids(self) -> list[int]: ...
@@ -45,7 +45,7 @@ class UnownedFileStore(Protocol):
 
 
 class UnownedFileScan:
-    """Scans a limited number of files at a time, and continues after them the next time."""
+    """Scans a limited number of files at a time. The next scan continues after them."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class UnownedFileScan:
             coordinator_id, before_ms, _FILES_A_SCAN, unused_from_ms=from_ms
         )
         if len(listed) == _FILES_A_SCAN:
-            # A millisecond is added, because otherwise the scan would not advance if all of these files were
-            # unused since the same time.
+            # A millisecond is added. Otherwise the scan would make no progress if all of these files became
+            # unused at the same time.
             last_ms = listed[-1].free_since_ms
             self._resume_from_ms[coordinator_id] = last_ms + (last_ms == from_ms)
         files: dict[str, tuple[int, int]] = {}
@@ -103,12 +103,11 @@ class UnownedFileScan:
         return adopted
 
     async def _without_owner(self, adopter_id: int, keys: Sequence[str]) -> dict[str, list[int]]:
-        """Keys without an owner that this coordinator must adopt, with the other coordinators that know
-        them.
-        """
+        """Keys without an owner that this coordinator must adopt. Each key has the other coordinators that
+        know it."""
         knowing: dict[str, list[int]] = {key: [] for key in keys}
-        # This coordinator is asked last. If another coordinator hands a file over to it in the meantime, the
-        # file is then found at one of the two coordinators.
+        # This coordinator is asked last. Another coordinator may hand the file over to this one in the
+        # meantime. The file is then found at one of the two coordinators.
         others = [found for found in self._coordinator_ids() if found != adopter_id]
         for coordinator_id in (*others, adopter_id):
             if not knowing:
@@ -142,5 +141,5 @@ class UnownedFileScan:
 
 
 def _is_there(file: DescribedFile) -> bool:
-    """Whether the coordinator still has the file; a cached result is not enough."""
+    """Whether the coordinator still has the file. A cached result is not enough here."""
     return file.size_bytes >= 0

@@ -1,4 +1,5 @@
-"""Reusable memory for WAL objects. The first use of a memory page costs more than the copy into it."""
+"""Reusable memory for WAL objects. Memory is reused because the first use of a memory page costs more than
+the copy into it."""
 
 import mmap
 from collections import deque
@@ -12,12 +13,13 @@ Arena: TypeAlias = mmap.mmap | bytearray
 _FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
 
 _SPARE: Final = 2
-"""Number of free arenas that are kept. Therefore the event loop never allocates an arena while a worker
-allocates."""
+"""Number of free arenas that are kept. With this number, the event loop need not allocate an arena while a
+worker thread allocates one."""
 
 
 def new_arena(size_bytes: int) -> mmap.mmap:
-    """Memory whose pages are allocated. On Linux the interpreter's lock is released during the allocation.
+    """Memory whose pages are already allocated. On Linux the interpreter's lock is released during the
+    allocation.
 
     The memory is aligned to a page, so that files can be written from it without the page cache
     (``File.fill``).
@@ -26,11 +28,12 @@ def new_arena(size_bytes: int) -> mmap.mmap:
 
 
 class ArenaPool:
-    """Arenas of the same size. An arena is reused only when no view of it is left.
+    """Arenas of the same size. An arena is reused only when no view of its memory is left.
 
     Uploads, the cache of recent objects and readers have views of an arena. An arena may be released while a
-    view exists, for example for a cancelled upload in a library's thread, or for a slow reader. Such an arena
-    is set aside. If it were filled again, that upload would store the new bytes under the old key.
+    view exists. For example, a cancelled upload may continue in a library's thread, or a reader may be slow.
+    Such an arena is not reused. If it were filled again, that upload would store the new bytes under the old
+    key.
     """
 
     def __init__(self, arena_size_bytes: int, *, free_max: int = 8) -> None:
@@ -41,9 +44,8 @@ class ArenaPool:
 
     @property
     def is_low(self) -> bool:
-        """Whether callers will soon have to allocate arenas. Arenas that were allocated elsewhere may be
-        released to this pool.
-        """
+        """Whether callers will soon need to allocate arenas themselves. Arenas that were allocated elsewhere
+        may be released to this pool."""
         spare = min(_SPARE, self._free_max)
         if len(self._free) < spare:
             self._look_aside()
@@ -58,7 +60,7 @@ class ArenaPool:
         return self._free.pop() if self._free else new_arena(self.arena_size_bytes)
 
     def release(self, arena: Arena) -> None:
-        """Release an arena of any size. The caller must not have a view of it any more."""
+        """Release an arena of any size. The caller must not have a view of the arena any more."""
         if isinstance(arena, bytearray) or len(arena) != self.arena_size_bytes:
             return
         if _is_exported(arena):
@@ -81,7 +83,7 @@ def _is_exported(arena: mmap.mmap) -> bool:
     """Whether a view of the memory exists. Python then refuses to resize the map."""
     try:
         arena.resize(len(arena))
-    # A SystemError means that maps cannot be resized here. Such arenas are not reused.
+    # A SystemError means that this platform cannot resize maps. Then arenas are not reused.
     except (BufferError, SystemError):
         return True
     return False

@@ -1,4 +1,4 @@
-"""The batches for the next object, and the decision when to close it. Pure: times are arguments."""
+"""The batches for the next object, and the decision when to close the buffer. Pure: times are arguments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ __all__ = ["BufferedBatch", "BuiltObject", "CloseDecision", "ClosePolicy", "Clos
 T = TypeVar("T")
 
 SMALL_SHARE = 4
-"""The share of an arena below which an object gets memory of its own size. Therefore little data uses little
-memory."""
+"""If an object is smaller than this share of an arena, it gets memory of its own size. Therefore a small
+amount of data uses little memory."""
 
 STEADY_SHARE = 5
-"""The share of the interval that batches wait at least if batches arrive continuously. It avoids small
-objects."""
+"""If batches arrive continuously, they wait at least this share of the interval. This avoids small objects.
+"""
 
 
 LARGE_SHARE = 4
@@ -42,8 +42,8 @@ class CloseReason(Enum):
 
 
 class CloseDecision(NamedTuple):
-    """A decision: close now for a reason, or check again at a time. If the time is ``None``, check again when
-    something changes."""
+    """A decision: close now for this reason, or check again at this time. If the time is ``None``, check
+    again when something changes."""
 
     reason: CloseReason | None
     look_again_ms: float | None = None
@@ -53,13 +53,13 @@ class CloseDecision(NamedTuple):
 class ClosePolicy:
     """The decision when to close a buffer that is not full. Times are in milliseconds of one monotonic clock.
 
-    A buffer is due ``interval_ms`` after its first batch. It closes earlier if no batch has arrived for a
-    while. Then producers with a limited number of requests in flight are waiting. When batches arrive
-    continuously, it closes as soon as the budget would allow closing at this rate permanently. In the two
-    cases of early closing, a free upload slot and a token of the budget of ``puts_per_second`` are necessary;
-    0 disables early closing. Every object takes a token, so early objects are added to the regular objects
-    only while the bill allows it. Large objects (``LARGE_SHARE``) need no token, because a GiB of them costs
-    little more than a GiB of full objects. As long as no slot is free, closing has no advantage, so the
+    A buffer must be closed ``interval_ms`` after its first batch. In two cases it is closed earlier. First,
+    no batch has arrived for a while, because producers with a limited number of requests in flight are
+    waiting. Second, batches arrive continuously, and the budget allows closing at this rate permanently. Both
+    cases need a free upload slot and a token of the budget of ``puts_per_second``; 0 disables early closing.
+    Every object takes a token. Therefore there are early objects in addition to the regular objects only
+    while the bill allows them. Large objects (``LARGE_SHARE``) need no token, because a GiB in large objects
+    costs little more than a GiB in full objects. As long as no slot is free, closing has no advantage, so the
     buffer waits and grows.
 
     A large buffer that contains everything in flight need not wait, because producers with five requests in
@@ -105,13 +105,14 @@ class ClosePolicy:
         return CloseDecision(None, min(due_ms, early_ms))
 
     def closed(self, now_ms: float, *, large: bool = False) -> None:
-        """Count a buffer that was closed, for any reason, because each object needs a PUT."""
+        """Count a buffer that was closed, for any reason. All buffers count because each object needs a
+        PUT."""
         self._refill(now_ms)
         if not large:
             self._tokens = max(0.0, self._tokens - 1.0)
 
     def uploaded(self, took_ms: float) -> None:
-        """Record that an object was stored ``took_ms`` after its buffer was closed."""
+        """Remember that an object was stored ``took_ms`` after its buffer was closed."""
         self._upload_ms += (took_ms - self._upload_ms) / UPLOADS_AVERAGED
 
     @property
@@ -122,7 +123,7 @@ class ClosePolicy:
         self._refill(now_ms)
         if self._tokens >= 1.0:
             return now_ms
-        # The time is slightly later, because rounding must never schedule a check at the current time.
+        # The time is slightly later. Otherwise rounding could schedule a check at the current time.
         return now_ms + (1.0 - self._tokens) * 1000.0 / self.puts_per_second + 0.01
 
     def _refill(self, now_ms: float) -> None:
@@ -136,7 +137,7 @@ class ClosePolicy:
 
 
 class BufferedBatch(Generic[T]):
-    """A batch in a buffer: its position, its header, and the data of its owner."""
+    """A batch in a buffer: its position, its header, and an object that the caller attached."""
 
     __slots__ = ("byte_offset", "header", "key", "owner", "position", "timestamp_type")
 
@@ -165,11 +166,11 @@ class BuiltObject(Generic[T]):
 
 
 class WalBuffer(Generic[T]):
-    """Copies each batch at once, and arranges the batches into an object at the end.
+    """Copies each batch at once, and sorts the batches into an object at the end.
 
     A batch is copied when it arrives, because its memory belongs to the network. It is copied again into
-    recycled memory when the object is built. If the batches arrived in the object's order, like the batches
-    of a single partition, the buffer itself becomes the object.
+    reused memory when the object is built. If the batches arrived in the order of the object, for example the
+    batches of a single partition, the buffer itself becomes the object.
     """
 
     __slots__ = ("_arena", "_batches", "_pool", "size_bytes")
@@ -191,7 +192,7 @@ class WalBuffer(Generic[T]):
     def add(
         self, key: PartitionKey, records: memoryview, header: BatchHeader, timestamp_type: int, owner: T
     ) -> BufferedBatch[T]:
-        """Copy a batch. It must fit, and match its header."""
+        """Copy a batch. There must be enough space for it, and it must match its header."""
         position = self.size_bytes
         end = position + len(records)
         assert end <= len(self._arena)
@@ -229,7 +230,7 @@ class WalBuffer(Generic[T]):
         return BuiltObject(arena, size, [by_partition[key] for key in keys], ordered)
 
     def _arranged(self, ordered: Sequence[BufferedBatch[T]], size: int) -> Arena:
-        """The batches in this order, at the beginning of an arena with room for ``size`` bytes."""
+        """The batches in this order, at the beginning of an arena that has space for ``size`` bytes."""
         is_small = size * SMALL_SHARE < self._pool.arena_size_bytes
         in_order = all(left.position < right.position for left, right in pairwise(ordered))
         if in_order and size <= len(self._arena) and not is_small:
@@ -237,7 +238,7 @@ class WalBuffer(Generic[T]):
                 batch.byte_offset = batch.position
             return self._arena
         arena: Arena = bytearray(size) if is_small else self._pool.acquire(size)
-        # An assignment from a view to a view makes no copy in between.
+        # If a view is assigned to a view, Python makes no copy in between.
         source, target = memoryview(self._arena), memoryview(arena)
         offset = 0
         for batch in ordered:

@@ -1,15 +1,16 @@
 """Commits files to a coordinator, strictly in the order in which their buffers were closed.
 
-Uploads finish in any order; the queue waits for the upload of its first file. Several commits are in progress
-at a time. Each commit has a number (``open_commits.py``), and the coordinator decides commits in the order of
-the numbers. A coordinator that does not support this order, such as an older broker's, gets one commit at a
-time. Otherwise batches of a producer could be reordered.
+Uploads finish in any order, so the queue waits for the upload of its first file. Several commits are in
+progress at a time. Each commit has a number (``open_commits.py``), and the coordinator decides commits in the
+order of the numbers. Some coordinators, such as those of older brokers, do not support this order. They get
+one commit at a time. Otherwise batches of a producer could be reordered.
 
 After a failure only the first commit is sent until its outcome is known. Then the other commits are sent.
 
-The driver's contract. Batches are answered only after their commit was answered. A commit whose outcome is
-unknown is repeated, with the key of its object, until the outcome is known. The producers' time-outs do not
-end it. A file without any accepted batch is reported through ``on_done`` like any other file.
+The guarantees of this module: Producers get a response only after the commit of their batches got one. If the
+outcome of a commit is unknown, the commit is repeated with the key of the same object until its outcome is
+known. The producers' timeouts do not stop these repetitions. A file without any accepted batch is reported
+through ``on_done`` like any other file.
 """
 
 import asyncio
@@ -55,8 +56,8 @@ class Committing:
     meters: WriterMeters
     unexpected: UnexpectedErrors
     hold: Callable[[WalFile, Batch], bool] = lambda file, batch: False
-    """Adds a batch to the next object again. Returns False when the batch has already waited for the longest
-    allowed time."""
+    """Adds a batch to the next object again. Returns False when the batch has already waited for the maximum
+    time."""
     limit: int = 1
     """Number of commits in progress at each coordinator."""
 
@@ -69,7 +70,7 @@ class KnownOutcome(NamedTuple):
 
 
 class FileCommitQueue:
-    """The parts of files for a coordinator. ``on_done`` is called once for each part, in order."""
+    """The parts of files that one coordinator commits. ``on_done`` is called once for each part, in order."""
 
     def __init__(
         self, coordinator_id: int, committing: Committing, on_done: Callable[[FileShare], None]
@@ -95,11 +96,11 @@ class FileCommitQueue:
         self._resumed = asyncio.Event()
 
     def __len__(self) -> int:
-        """Number of parts that are not done."""
+        """Number of parts that are not finished."""
         return len(self._shares) + len(self._begun)
 
     def push(self, share: FileShare) -> None:
-        """Queue a part of a file whose upload may be in progress."""
+        """Queue a part of a file. The upload of the file may still be in progress."""
         self._shares.append(share)
         self._ensure("begin", self._begin_all)
 
@@ -110,11 +111,11 @@ class FileCommitQueue:
             self._tasks[work] = asyncio.get_running_loop().create_task(run(), name=name)
 
     def go_on(self) -> None:
-        """End a pause after a failure, because another broker now leads the coordinator."""
+        """End a pause after a failure, because another broker leads the coordinator now."""
         self._resumed.set()
 
     async def stop(self) -> None:
-        """Drop the queue. The outcomes of its files are unknown."""
+        """Drop the queue. It stays unknown whether its files were committed."""
         tasks = [*self._tasks.values(), *(attempt for _, attempt in self._begun if attempt is not None)]
         for task in tasks:
             task.cancel()
@@ -144,7 +145,7 @@ class FileCommitQueue:
         del self._tasks["finish"]
 
     async def _begin(self, share: FileShare) -> "asyncio.Task[KnownOutcome] | None":
-        """Begin a commit when another commit is allowed. Returns ``None`` if no batch is left."""
+        """Begin a commit when another commit is allowed. Returns ``None`` if no batch of the part is left."""
         await self._open.room(commit_epoch(self._coordinator))
         if not self._select(share):
             return None
@@ -155,8 +156,9 @@ class FileCommitQueue:
         return attempt
 
     def _ended(self, number: int, attempt: "asyncio.Task[KnownOutcome]") -> None:
-        """Close a commit. After an error the coordinator may not know the number of this commit. The next
-        commit may wait there for that number, so the next commit is sent again."""
+        """Close a commit. After an error, the coordinator perhaps never received the number of this commit.
+        The next commit may then wait at the coordinator for this number. Therefore the next commit is sent
+        again."""
         if attempt.cancelled():
             self._open.settle(number)
             return
@@ -167,9 +169,9 @@ class FileCommitQueue:
             limit.reschedule(0)
 
     def _select(self, share: FileShare) -> bool:
-        """Decide which batches are committed. Returns whether any batch is committed."""
+        """Decide which batches are committed. Returns whether there is any batch to commit."""
         if len(share.file.owner_ids) == 1:
-            # No other coordinator has this file's list of owners, so a batch may still be left out.
+            # No other coordinator has this file's list of owners yet, so a batch may still be left out.
             share.drop_expired()
         self._note_dropped(share.dropped)
         gaps = self._gaps
@@ -179,7 +181,7 @@ class FileCommitQueue:
         return bool(share.batches)
 
     def _finish(self, share: FileShare, outcome: "KnownOutcome") -> None:
-        """Answer the producers of a part of a file."""
+        """Send the responses to the producers of a part of a file."""
         result, took_ms = outcome
         self._meters.committed(len(share.batches), took_ms)
         if isinstance(result, KafkaError):
@@ -212,7 +214,8 @@ class FileCommitQueue:
             self._gaps.dropped(batch.key, batch.header)
 
     async def _until_known(self, share: FileShare, number: int) -> "KnownOutcome":
-        """The coordinator's answer, or a refusal after which nothing of the part will ever be committed.
+        """The coordinator's response. It may be a refusal after which nothing of the part will ever be
+        committed.
 
         FORGOTTEN is treated as such a refusal. After FORGOTTEN no repetition returns the outcome, and
         repetitions would delay all later files.
@@ -232,7 +235,7 @@ class FileCommitQueue:
                     return KnownOutcome(error, (loop.time() - begin_s) * 1000)
                 if error.code is ErrorCode.unsupported_version and not _is_alone(call):
                     # The coordinator does not keep the order of commits, so it must get this commit alone.
-                    # Nothing was sent.
+                    # This attempt sent nothing.
                     if not self._open.is_first(number):
                         await self._open.until_settled()
                     continue
@@ -240,7 +243,7 @@ class FileCommitQueue:
             except (OSError, TimeoutError) as error:
                 reason = error
             except asyncio.CancelledError:
-                share.file.is_uncertain = True  # The commit was abandoned and may still be carried out.
+                share.file.is_uncertain = True  # The commit may still be carried out.
                 raise
             share.file.is_uncertain = True
             self._meters.commit_failed()
@@ -253,7 +256,7 @@ class FileCommitQueue:
             retry += 1
 
     async def _attempt(self, number: int, call: CommitFileCall) -> CommitFileResult:
-        """Also raises ``TimeoutError`` when the commit must be sent again with a new place."""
+        """Raises ``TimeoutError``, too, when the commit must be sent again with a new place."""
         async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000) as limit:
             self._limits[number] = limit
             try:
@@ -286,7 +289,7 @@ class CommitQueues:
         self._queues: dict[int, FileCommitQueue] = {}
 
     def __len__(self) -> int:
-        """Number of parts of files that are not done."""
+        """Number of parts of files that are not finished."""
         return sum(len(queue) for queue in self._queues.values())
 
     def configure(self, retries: RetryPolicy) -> None:
@@ -319,27 +322,29 @@ class CommitQueues:
         return queue
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """Another broker leads the coordinator now, so repeat a commit that waits after a failure."""
+        """Another broker leads the coordinator now. Repeat a commit that waits after a failure."""
         queue = self._queues.get(coordinator_id)
         if queue is not None:
             queue.go_on()
 
     async def stop(self) -> None:
-        """Drop all queues. The outcomes of their files are unknown."""
+        """Drop all queues. It stays unknown whether their files were committed."""
         for queue in self._queues.values():
             await queue.stop()
         self._queues.clear()
 
 
 def _refusal_code(share: FileShare, refusal: KafkaError) -> ErrorCode:
-    """Error code for producers. librdkafka treats KAFKA_STORAGE_ERROR as proof that nothing was stored."""
+    """Error code for producers. KAFKA_STORAGE_ERROR is not used, because for librdkafka it proves that
+    nothing was stored."""
     if refusal.code is ErrorCode.invalid_request:
         return ErrorCode.unknown_server_error
     return ErrorCode.request_timed_out if share.file.is_uncertain else ErrorCode.kafka_storage_error
 
 
 def _lost_track(share: FileShare, error: Exception) -> None:
-    """Give up a part after an unexpected error. A bug must not block all later files of a coordinator."""
+    """Give up a part after an unexpected error, because a bug must not block all later files of a
+    coordinator."""
     share.file.is_uncertain = True
     share.outcomes = ()  # The offsets are unknown, so the cache must not use them.
     _answer_all(share, ErrorCode.unknown_server_error, "unexpected error")

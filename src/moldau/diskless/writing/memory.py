@@ -11,7 +11,7 @@ from moldau.runtime import Workers
 
 
 class WriterMemory:
-    """Arenas to fill, and the objects that were filled a moment ago."""
+    """Arenas for new objects, and the objects that were just filled."""
 
     def __init__(self, settings: WriterSettings) -> None:
         self.recent = RecentObjects(settings.recent_bytes, self.release)
@@ -23,16 +23,16 @@ class WriterMemory:
 
     def configure(self, settings: WriterSettings) -> None:
         """Make arenas for buffers with these settings (``recent_bytes`` does not change)."""
-        # The room for the data, and for the footer of a few thousand batches in 64 partitions.
+        # Space for the data, and for a footer. The footer has space for a few thousand batches in 64
+        # partitions.
         arena_bytes = settings.buffer_max_bytes + footer_size_bytes(64, 4096)
-        # The number is enough for full load. The allocation of an arena costs ten times as much as filling
-        # it.
+        # This number is enough under full load. Allocating an arena takes ten times as long as filling it.
         in_flight = settings.max_buffered_bytes // settings.buffer_max_bytes + 2
         self.pool = ArenaPool(arena_bytes, free_max=min(64, in_flight))
 
     async def refill(self, workers: Workers) -> None:
-        """Under full load, let a worker allocate the memory of the next buffers. Only one worker does this at
-        a time."""
+        """Under full load, let a worker thread allocate the memory of the next buffers. Only one worker does
+        this at a time."""
         if self._is_refilling:
             return
         self._is_refilling = True
@@ -45,7 +45,7 @@ class WriterMemory:
 
     @property
     def should_refill(self) -> bool:
-        """Whether few arenas are left, and no worker allocates more."""
+        """Whether only a few arenas are left and no worker thread is allocating more."""
         return self.pool.is_low and not self._is_refilling
 
     def release(self, arena: Arena) -> None:
@@ -55,8 +55,8 @@ class WriterMemory:
 
 @dataclass(frozen=True, slots=True)
 class OwnObjects:
-    """A broker's own objects: their memory, and the transfer of their batches into the broker's cache."""
+    """A broker's own objects: their memory, and how their batches get into the broker's cache."""
 
     memory: WriterMemory
     commits: OwnCommits | None = None
-    """Called for committed batches, before their producers are answered; ``None`` without a cache."""
+    """Called for committed batches before their producers get the response; ``None`` without a cache."""

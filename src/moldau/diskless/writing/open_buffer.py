@@ -23,7 +23,7 @@ BATCHES_MAX: Final = 4_000
 
 @dataclass(slots=True)
 class HeldBytes:
-    """Bytes of batches in buffers and files whose producers have no answer yet."""
+    """Bytes of batches in buffers and files whose producers have no response yet."""
 
     size_bytes: int = 0
 
@@ -39,9 +39,9 @@ class ClosedBuffer(NamedTuple):
 
 
 class FillingBuffer:
-    """Owns the current buffer, its waiters and its timer.
+    """Owns the current buffer, its waiting producers and its timer.
 
-    ``on_closed`` gets each buffer with its batches, in the order in which they were closed.
+    ``on_closed`` gets each buffer with its batches, in the order in which the buffers were closed.
     """
 
     def __init__(
@@ -100,8 +100,7 @@ class FillingBuffer:
         self._waiters.add(waiter)
         self._last_arrival_s = now
         if max_bytes - buffer.size_bytes < size or len(buffer.batches) == BATCHES_MAX:
-            # Another batch of this size does not fit into the buffer. Therefore close it now instead of
-            # waiting for such a batch.
+            # Another batch of this size would not fit into the buffer. Therefore close the buffer now.
             self.close(CloseReason.FULL)
         elif self._timer is None or self._in_flight.are_all_in(len(buffer.batches)):
             self.consider()

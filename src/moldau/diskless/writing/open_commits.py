@@ -13,7 +13,7 @@ _NOT_SENT = -1
 class OpenCommits:
     """The commits of one queue with an unknown outcome, in the order of their files.
 
-    All numbers belong to one epoch, which is the first known epoch. Without an epoch commits have no place,
+    All numbers belong to one epoch, which is the first known epoch. Without an epoch, commits have no place,
     and only one commit is open at a time.
     """
 
@@ -34,7 +34,7 @@ class OpenCommits:
 
     async def room(self, epoch: int) -> None:
         """Wait until another commit may be opened. ``epoch`` is the epoch of the broker's registration; -1 if
-        it is not known."""
+        that epoch is not known."""
         if self._epoch == NO_EPOCH:
             while self._open:
                 await self.until_settled()
@@ -43,15 +43,15 @@ class OpenCommits:
             await self.until_settled()
 
     def take(self) -> int:
-        """Open a commit after :meth:`room`, and return its number. The caller must send it, because later
-        commits wait for it at the coordinator."""
+        """Open a commit after :meth:`room`, and return its number. The caller must send the commit, because
+        later commits wait for it at the coordinator."""
         number = self._next
         self._next += 1
         self._open[number] = _NOT_SENT
         return number
 
     def place(self, number: int) -> CommitPlace | None:
-        """The current place of an open commit, which the caller sends now."""
+        """The current place of an open commit. The caller sends it now."""
         if self._epoch == NO_EPOCH:
             return None
         first = self._open[number] = next(iter(self._open))
@@ -62,25 +62,26 @@ class OpenCommits:
         return next(iter(self._open)) == number
 
     def halt(self) -> None:
-        """Record that an attempt has failed. Until the next outcome is known, only the first commit may be
+        """Remember that an attempt has failed. Until the next outcome is known, only the first commit may be
         sent."""
         self._is_halted = True
 
     async def until_sendable(self, number: int) -> None:
         """Wait while only earlier commits may be sent.
 
-        Assume that two commits have failed, and that a third commit is sent before they are repeated. The
-        third commit waits at the coordinator for the second commit. On their connection, the answer to the
-        repeated first commit comes after the answer to the third commit. The second commit is repeated only
-        after the answer to the first. Therefore no commit would be answered.
+        Without this wait, commits could block each other. Assume that two commits have failed, and that a
+        third commit is sent before they are repeated. The third commit waits at the coordinator for the
+        second commit. A connection returns its responses in order, so the response to the repeated first
+        commit comes after the response to the third commit. But the second commit is repeated only after the
+        response to the first. Therefore no commit would get a response.
         """
         while self._is_halted and not self.is_first(number):
             await self.until_settled()
 
     def settle(self, number: int, *, is_heard: bool = True) -> None:
-        """Close a commit. Its outcome is known, or can never become known.
+        """Close a commit. Its outcome is known, or it will never be known.
 
-        ``is_heard`` is False if the coordinator may not know that the number was used.
+        ``is_heard`` is False if the coordinator perhaps does not know that the number was used.
         """
         was_first = self.is_first(number)
         del self._open[number]
@@ -92,8 +93,8 @@ class OpenCommits:
         settled.set()
 
     def blocked(self) -> int | None:
-        """The first open commit, if it may wait at the coordinator for a number that has ended. It must be
-        sent again, because its new place shows that the earlier numbers have ended."""
+        """The first open commit, if it may wait at the coordinator for a number that has ended. This commit
+        must be sent again, because its new place shows that the earlier numbers have ended."""
         first = next(iter(self._open), None)
         if first is None or first < self._unheard or not _NOT_SENT < self._open[first] <= self._unheard:
             return None

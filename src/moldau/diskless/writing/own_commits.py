@@ -1,11 +1,12 @@
 """Passes this broker's own commits from memory into its cache, without a request.
 
-The driver's contract. When the batches of a file have their offsets, this module asks each cache whether it
-will accept a run of batches. No other code runs in between. A cache accepts when it is at the tail, reads
-nothing at the moment, and ends where the run begins. Such a *promise* prevents other appends to that cache. A
-worker thread writes the runs of a file, one file of a coordinator after the other. Then the runs are in the
-cache, and the promises end. Producers are answered in the meantime. A cache that accepts no run, or has lost
-its last batches, finds the same batches at the coordinator, like the batches of other brokers.
+The guarantees of this module: When the batches of a file have their offsets, this module asks each cache
+whether it will accept a run of batches. No other code runs in between. A cache accepts a run under three
+conditions: it is at the tail, it reads nothing at the moment, and it ends where the run begins. Such a
+*promise* prevents other appends to that cache. A worker thread writes the runs of a file; the files of one
+coordinator are written one after the other. Then the runs are in the cache, and the promises end. Meanwhile
+the producers get their responses. If a cache accepts no run, or has lost its last batches, it reads the same
+batches from the coordinator, like batches of other brokers.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ __all__ = ["OwnCommits", "OwnRun", "RunTaker"]
 
 
 class OwnRun(NamedTuple):
-    """Adjacent batches of a partition, in memory that may be modified."""
+    """Adjacent batches of a partition, in memory that may be changed."""
 
     key: PartitionKey
     batches: Sequence[BatchCoordinate]
@@ -35,11 +36,11 @@ class OwnRun(NamedTuple):
 
 
 class RunTaker(Protocol):
-    """The cacher's interface for batches that need no FindBatches."""
+    """The interface of the cacher for batches that it gets without FindBatches."""
 
     def promise(self, key: PartitionKey, batches: Sequence[BatchCoordinate]) -> bool:
-        """Whether the partition's cache will append these batches. From now on the cache appends these
-        batches before any other batch.
+        """Whether the partition's cache will append these batches. If so, the cache appends them before any
+        other batch.
 
         The result is also true when there is no such cache. The promise ends with :meth:`over`.
         """
@@ -50,7 +51,7 @@ class RunTaker(Protocol):
         ...
 
     def end(self, run: OwnRun, write: AsideWrite) -> None:
-        """Append the batches, because the write is done."""
+        """Complete the append of the batches after the write."""
         ...
 
     def over(self, run: OwnRun) -> bool:
@@ -59,8 +60,7 @@ class RunTaker(Protocol):
 
 
 class OwnCommits:
-    """It is called for each committed part of a file. The file is dropped when this broker no longer needs
-    the file."""
+    """Called for each committed part of a file. The file is dropped when this broker no longer needs it."""
 
     def __init__(
         self,
@@ -80,11 +80,10 @@ class OwnCommits:
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def committed(self, share: FileShare, on_over: Callable[[FileShare], None]) -> None:
-        """Pass the part's batches to the caches. ``on_over`` is called when the caches no longer need its
-        bytes.
-        """
+        """Pass the part's batches to the caches. ``on_over`` is called when the caches no longer need the
+        bytes of the part."""
         runs: list[OwnRun] = []
-        # If this fails, the cacher finds the batches at the coordinator, and the next commits continue.
+        # If this fails, the cache gets the batches from the coordinator, and the next commits continue.
         with self._unexpected.contained("promising own commits", lambda _: _not_cached(share)):
             self._promise(share, runs)
         if not runs:
@@ -105,14 +104,14 @@ class OwnCommits:
         for key, pairs in groupby(zip(share.batches, share.outcomes, strict=True), lambda pair: pair[0].key):
             for batches in _runs(share.file.key, pairs):
                 if any(batch.is_transactional for batch in batches):
-                    # The coordinator reports the open transaction to the cache before the cache has the
+                    # The coordinator may report the open transaction to the cache before the cache has the
                     # transaction's batch.
                     share.is_cached = False
                     break
                 first, last = batches[0], batches[-1]
                 run = OwnRun(key, batches, content[first.byte_offset : last.byte_offset + last.size_bytes])
                 is_promised = False
-                # A promise must also end when the write fails half-way. Otherwise its cache would wait
+                # A promise must also end when the write fails before its end. Otherwise its cache would wait
                 # forever.
                 with self._unexpected.contained("promising own commits", partial(self._no_promise, run)):
                     is_promised = self._taker.promise(key, batches)
@@ -122,14 +121,15 @@ class OwnCommits:
                 runs.append(run)
 
     def finished(self, shares: Sequence[FileShare]) -> None:
-        """Handle that all parts of a file are done."""
+        """Called when all parts of a file are finished."""
         if self.is_shared():
-            return  # The object stays in memory as long as there is room.
+            return  # The object stays in memory as long as there is enough space.
         if shares and all(share.is_cached or not share.outcomes for share in shares):
             self._recent.discard(shares[0].file.key)
 
     async def drain(self) -> None:
-        """Return when all batches that were committed before this call are cached, or will not be cached."""
+        """Wait for all batches that were committed before this call. When it returns, they are cached, or
+        they will not be cached."""
         while self._tasks:
             await asyncio.wait(set(self._tasks.values()))
 
@@ -159,7 +159,7 @@ class OwnCommits:
         finally:
             kept = [self._over(run) for run in runs]
             share.is_cached = share.is_cached and all(kept)
-        # The memory of a dropped object is released, so no view of the memory may exist.
+        # The memory of a dropped object is released. Therefore no view of the memory may exist.
         runs.clear()
         on_over(share)
 
@@ -206,7 +206,7 @@ def _write_all(writes: list[AsideWrite]) -> None:
 def _runs(
     object_key: str, pairs: Iterator[tuple[Batch, CommittedBatch]]
 ) -> Iterator[Sequence[BatchCoordinate]]:
-    """A partition's batches that have offsets now, grouped into adjacent runs."""
+    """A partition's batches that have offsets now, in groups of adjacent batches (runs)."""
     run: list[BatchCoordinate] = []
     end = -1
     for batch, outcome in pairs:

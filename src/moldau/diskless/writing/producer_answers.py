@@ -1,4 +1,4 @@
-"""The end of files. Their producers are answered and their memory is released."""
+"""Ends files: their producers get the responses, and the memory of the files is released."""
 
 from collections.abc import Sequence
 
@@ -18,11 +18,11 @@ _UNCERTAIN = AppendOutcome(ErrorCode.request_timed_out, message="the broker lost
 
 
 class FileFinisher:
-    """Ends each file once: when all its parts are committed, when it has timed out, or when it was given up
-    after an unexpected error.
+    """Ends each file once. A file ends when all its parts are committed, when it has timed out, or when it
+    was given up after an unexpected error.
 
-    Then the bytes of its batches are returned to the budget and its batches are in the cache. An object
-    without references is deleted.
+    At that time the bytes of its batches are returned to the budget, and its batches are in the cache. An
+    object without references is deleted.
     """
 
     def __init__(
@@ -44,7 +44,8 @@ class FileFinisher:
         self._unexpected = unexpected
 
     def share_done(self, share: FileShare) -> None:
-        """Pass a part's batches to the broker's own cache, after the part's producers were answered."""
+        """Pass a part's batches to the broker's own cache, after the producers of the part got their
+        responses."""
         with self._unexpected.contained("finishing a commit", lambda _: self._share_over(share)):
             share.is_answered = True
             if all(each.is_answered for each in share.file.shares):
@@ -64,7 +65,8 @@ class FileFinisher:
                 self.drop(file)
 
     def abandon(self, file: WalFile) -> None:
-        """Handle an unexpected error in the file: answer all its producers, and release everything."""
+        """Handle an unexpected error in the file: send an error to all its producers, and release
+        everything."""
         was_stored = file.uploaded.done() and file.uploaded.result()
         if not file.uploaded.done():
             file.uploaded.set_result(False)
@@ -75,7 +77,7 @@ class FileFinisher:
         elif not was_stored:
             self._own.memory.pool.release(file.object.arena)
         # An object that was not stored can never be committed. A stored object may still be committed by
-        # another part, or it is an orphan.
+        # another part; otherwise it is an orphan.
         outcome = _UNCERTAIN if was_stored else LOST
         self.answer_lost(file.object.batches, file.waiters, file.payload_bytes, outcome)
         file.shares = []
@@ -83,7 +85,8 @@ class FileFinisher:
     def answer_lost(
         self, batches: Sequence[Batch], waiters: ObjectWaiters, payload_bytes: int, outcome: AppendOutcome
     ) -> None:
-        """Answer batches that are no longer in a file, and return their bytes to the budget."""
+        """Send the responses for batches that are no longer in a file, and return their bytes to the
+        budget."""
         waiters.stop()
         for batch in batches:
             self._gaps.dropped(batch.key, batch.header)
@@ -91,7 +94,7 @@ class FileFinisher:
         self._held.size_bytes -= payload_bytes
 
     def drop(self, file: WalFile) -> None:
-        """Drop the file. Every batch of the file has been answered or has timed out."""
+        """Drop the file. Each of its producers has got a response or has timed out."""
         if not self._in_flight.remove(file):
             return
         file.waiters.stop()
@@ -99,8 +102,8 @@ class FileFinisher:
             waiter.resolve(TIMED_OUT)
         self._held.size_bytes -= file.payload_bytes
         self._own.memory.recent.committed(file.key)
-        # The parts refer to the file. The references are removed here, because the arena must not wait
-        # for the garbage collector.
+        # The parts refer to the file. The references are removed here, so that the arena is released without
+        # the garbage collector.
         file.shares = []
         is_stored = file.uploaded.done() and file.uploaded.result()
         if is_stored and not file.accepted_count:

@@ -1,9 +1,9 @@
 """Tracks batches of idempotent producers that follow a batch that this broker dropped. Pure.
 
 A coordinator that knows the producer detects a gap itself. From an unknown producer it accepts any sequence
-number, as Kafka does. Assume that the first batch was dropped because its producer had timed out, and that
-the second batch is then committed. The first batch could never be accepted afterwards, and the order would be
-lost. Therefore the broker marks batches that follow a dropped batch. The broker does not refuse these batches
+number, as Kafka does. Assume that a producer's first batch was dropped after a timeout, and that its second
+batch is then committed. The first batch could never be accepted afterwards, and the order would be lost.
+Therefore the broker marks batches that follow a dropped batch. The broker does not refuse these batches
 itself, because the producer may have sent the dropped batch again to another broker.
 """
 
@@ -29,7 +29,8 @@ class SequenceGaps:
         self._next: dict[_Producer, int] = {}
 
     def dropped(self, key: PartitionKey, header: BatchHeader) -> None:
-        """Record that this batch was not committed. Its producer got a time-out and will send it again."""
+        """Remember that this batch was not committed. Its producer got a timeout and will send the batch
+        again."""
         if header.producer_id < 0:
             return
         self._next.setdefault(_Producer(key, header.producer_id, header.producer_epoch), header.base_sequence)
@@ -37,7 +38,8 @@ class SequenceGaps:
             del self._next[next(iter(self._next))]
 
     def follows_dropped(self, key: PartitionKey, header: BatchHeader) -> bool:
-        """Whether this broker dropped an earlier batch of the producer, and has not received it again."""
+        """Whether this broker dropped an earlier batch of the producer and has not received that batch
+        again."""
         if not self._next or header.producer_id < 0:
             return False
         producer = _Producer(key, header.producer_id, header.producer_epoch)
@@ -50,6 +52,6 @@ class SequenceGaps:
         return 0 < ahead < _SEQUENCES // 2
 
     def committed(self, key: PartitionKey, header: BatchHeader) -> None:
-        """Record that this batch has an offset. The dropped batches before it must have been sent again, to
-        this or another broker."""
+        """Remember that this batch has an offset. The dropped batches before it must have been sent again, to
+        this broker or another one."""
         self._next.pop(_Producer(key, header.producer_id, header.producer_epoch), None)

@@ -1,4 +1,4 @@
-"""Stores WAL objects. Each upload is retried until the last of its producers has timed out."""
+"""Stores WAL objects. Each upload is retried until all its producers have timed out."""
 
 import asyncio
 import logging
@@ -27,8 +27,8 @@ class Uploader:
         self._meters = meters
 
     async def upload(self, file: WalFile, policy: ClosePolicy) -> bool:
-        """Store the object. Returns False when all its producers have timed out. The duration of the upload
-        is passed to ``policy``."""
+        """Store the object. Returns False when all its producers have timed out. ``policy`` gets the duration
+        of the upload."""
         loop = asyncio.get_running_loop()
         begin = loop.time()
         size = file.object.size_bytes
@@ -55,8 +55,8 @@ class Uploader:
         return True
 
     async def delete(self, key: str) -> None:
-        """Delete the object, because nothing refers to it or will ever refer to it. If the deletion fails,
-        the orphan scan finds the object."""
+        """Delete the object, because nothing refers to it or will refer to it. If the deletion fails, the
+        orphan scan finds the object later."""
         try:
             await self._storage.delete([key])
             self._meters.deleted()
@@ -65,8 +65,8 @@ class Uploader:
 
 
 class WriterTasks:
-    """Owns the running tasks of a writer (uploads, deletions, allocation of memory). Therefore a stop can
-    wait for these tasks."""
+    """Owns the running tasks of a writer (uploads, deletions, allocation of memory). It exists so that a stop
+    can wait for these tasks."""
 
     def __init__(self, unexpected: UnexpectedErrors) -> None:
         self._unexpected = unexpected
@@ -80,7 +80,7 @@ class WriterTasks:
         self._unexpected.watch(task, "writing WAL objects")
 
     async def finished(self) -> None:
-        """Return when no task is left, including tasks that start during the wait."""
+        """Wait until no task is left. Tasks that start during the wait are included."""
         while self._running:
             await asyncio.wait(set(self._running))
 

@@ -1,4 +1,4 @@
-"""The producers that wait for an object, and their time-outs."""
+"""The producers that wait for an object, and their timeouts."""
 
 import asyncio
 from collections.abc import Sequence
@@ -34,13 +34,15 @@ class WaitingProducer:
         self.is_expired = False
 
     def resolve(self, outcome: AppendOutcome) -> None:
-        """Answer the producer, unless it was answered before or its connection is closed."""
+        """Send the response to the producer, unless the producer already got one or its connection is
+        closed."""
         if not self.answer.done():
             self.answer.set_result(outcome)
 
 
 class ObjectWaiters:
-    """A single timer for all waiters of an object, because requests have few different time-outs."""
+    """A single timer for all producers that wait for an object. It is enough because requests have only a few
+    different timeouts."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -70,7 +72,7 @@ class ObjectWaiters:
         self._waiters.remove(waiter)
 
     def stop(self) -> None:
-        """Cancel all time-outs."""
+        """Cancel all timeouts."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

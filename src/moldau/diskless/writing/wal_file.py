@@ -1,4 +1,4 @@
-"""A file from the close of its buffer to the last answer of its producers."""
+"""A file, from the moment when its buffer is closed until its last producer gets a response."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
@@ -20,13 +20,13 @@ from moldau.runtime import Entropy
 __all__ = ["Batch", "FileShare", "FilesInFlight", "WalFile"]
 
 FORGETTING: Final = 0.98
-"""Factor by which the recent maximum becomes smaller with each answered file."""
+"""Factor by which the recent maximum becomes smaller with each finished file."""
 
 Batch: TypeAlias = BufferedBatch[WaitingProducer]
 
 
 class FileShare:
-    """The batches of a file that a coordinator commits."""
+    """The batches of a file that one coordinator commits."""
 
     __slots__ = (
         "batches",
@@ -77,7 +77,8 @@ class FileShare:
         return batches
 
     def drop_expired(self) -> None:
-        """Remove batches whose producers got a time-out, because the producers will send them again."""
+        """Remove batches whose producers got a timeout, because the producers will send these batches
+        again."""
         self.dropped += [batch for batch in self.batches if batch.owner.is_expired]
         self.batches = [batch for batch in self.batches if not batch.owner.is_expired]
 
@@ -136,7 +137,8 @@ class WalFile:
         coordinators.
 
         Each coordinator gets the list of owners, so no coordinator of the list may be left out afterwards.
-        The list is randomly permuted (KIP-1164), so that all coordinators own about the same number of files.
+        The order of the list is random (KIP-1164), so that all coordinators own about the same number of
+        files.
         """
         for share in self.shares:
             share.drop_expired()
@@ -168,8 +170,7 @@ def _to_commit(batch: Batch) -> BatchToCommit:
 
 
 class FilesInFlight:
-    """Owns the files from the close of their buffers to their end, and measures how many batches are usually
-    in flight."""
+    """Owns the files until they end, and measures how many batches are usually in flight."""
 
     def __init__(self) -> None:
         self._files: dict[WalFile, None] = {}
@@ -198,13 +199,13 @@ class FilesInFlight:
         return not self._unanswered and 0 < self._recent_batches_max <= buffered_batches
 
     def add(self, file: WalFile) -> None:
-        """Record that a buffer has become this file."""
+        """Remember that a buffer has become this file."""
         self._files[file] = self._unanswered[file] = None
         self.batch_count += len(file.object.batches)
         self._recent_batches_max = max(self._recent_batches_max, self.batch_count)
 
     def answered(self, file: WalFile) -> None:
-        """Record that the file is answered, so that its producers may send more."""
+        """Remember that the producers of the file have their responses, so they may send more."""
         if self._unanswered.pop(file, self) is None:
             self.batch_count -= len(file.object.batches)
             self._recent_batches_max *= FORGETTING

@@ -1,8 +1,8 @@
-"""Makes objects from record batches, which are stored and committed (KIP-1163's produce path).
+"""Makes objects from record batches; the objects are then stored and committed (KIP-1163's produce path).
 
-The driver's contract, in this order. A batch is copied into the buffer. The buffer is closed and becomes an
-object. The object is uploaded; several uploads run at the same time. The object's batches are committed at
-each coordinator, in the order in which buffers were closed. After that its producers are answered.
+The steps, in this order: A batch is copied into the buffer. The buffer is closed and becomes an object. The
+object is uploaded; several uploads run at the same time. The object's batches are committed at each
+coordinator, in the order in which buffers were closed. After that its producers get their responses.
 
 Memory is limited by ``max_buffered_bytes``. When this limit is reached, :attr:`DisklessWriter.is_full` is
 true, and the broker reads producers' connections slowly (``ProduceHandlers``). Requests that were already
@@ -10,12 +10,12 @@ read are still accepted, because their producers wait anyway. Above twice the li
 with KAFKA_STORAGE_ERROR. Producers retry after this error, and librdkafka correctly treats it as "not
 persisted".
 
-When the store does not work, uploads are retried until the last producer's time-out. Producers get
-REQUEST_TIMED_OUT (retriable, "possibly persisted") at their time-out, the object is dropped, and dropped
-batches never reach a coordinator.
+When the store does not work, uploads are retried until the last producer's timeout. At its timeout a producer
+gets REQUEST_TIMED_OUT (retriable, "possibly persisted"). The object is dropped, and dropped batches never
+reach a coordinator.
 
-An unexpected exception (``UnexpectedErrors``) affects a single object. Its producers are answered with an
-error, its bytes are released, and the next objects continue.
+An unexpected exception (``UnexpectedErrors``) affects a single object. Its producers get an error, its bytes
+are released, and the next objects continue.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _CLOSING = AppendOutcome(ErrorCode.kafka_storage_error, message="the broker is s
 
 
 class DisklessWriter:
-    """A broker's path into the object store for batches of diskless topics."""
+    """Takes batches of diskless topics, and brings them into the object store."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class DisklessWriter:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of batches whose producers have no answer yet."""
+        """Bytes of batches whose producers have no response yet."""
         return self._held.size_bytes
 
     @property
@@ -162,7 +162,7 @@ class DisklessWriter:
         return answer
 
     def _hold(self, file: WalFile, batch: Batch) -> bool:
-        """Add a batch that arrived before its predecessor again, for about a second.
+        """If a batch arrived before its predecessor, add it to later objects again, for about a second.
 
         The time is not longer, because five such requests fill a Java client's connection, and the missing
         batch may arrive through that connection.
@@ -183,7 +183,7 @@ class DisklessWriter:
     def _buffer_closed(self, closed: ClosedBuffer) -> None:
         """Make a file of a closed buffer, and begin its upload."""
         buffer, unexpected = closed.buffer, self._machine.unexpected
-        # The buffered batches are released here if they do not become a file.
+        # If the buffered batches do not become a file, their bytes are released here.
         batches, payload_bytes = tuple(buffer.batches), buffer.size_bytes
 
         def lose(_: Exception) -> None:
@@ -226,7 +226,7 @@ class DisklessWriter:
             self._finisher.drop(file)
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """Another broker leads the coordinator now, so repeat a commit that waits after a failure."""
+        """Another broker leads the coordinator now. Repeat a commit that waits after a failure."""
         self._queues.coordinator_moved(coordinator_id)
 
     def _look_again(self) -> None:
@@ -245,8 +245,8 @@ class DisklessWriter:
 
     def _upload_over(self, file: WalFile, is_stored: bool) -> None:
         if is_stored:
-            # This happens before the commit, because a reader may learn of the commit earlier than this
-            # broker.
+            # This happens before the commit, because a reader may learn of the commit before this broker
+            # does.
             self.recent.put(file.key, file.object.arena, file.object.size_bytes, is_committed=False)
             file.settle_shares(self._machine.entropy)
         else:
@@ -262,7 +262,7 @@ class DisklessWriter:
     # Ending -----------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Close the buffer, and return when all batches that were appended before are answered."""
+        """Close the buffer. Returns when all producers of earlier batches have their responses."""
         self._filling.close(CloseReason.FLUSH)
         answers = [waiter.answer for file in self._in_flight for waiter in file.waiters.all]
         if answers:

@@ -13,7 +13,7 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WriterSettings:
-    """``diskless.append.*`` and settings without a key; times in milliseconds."""
+    """``diskless.append.*``, and settings that have no key. Times are in milliseconds."""
 
     commit_interval_ms: float = 250
     buffer_max_bytes: int = 8 * MIB
@@ -23,10 +23,10 @@ class WriterSettings:
     max_uploads: int = 8
     max_buffered_bytes: int = 128 * MIB
     recent_bytes: int = 128 * MIB
-    """Memory for the objects of a cacher that could not append committed batches at once."""
+    """Memory for objects whose committed batches the cacher could not append at once."""
     prefix: str = WAL_PREFIX
     hold_ms: float = 1_000
-    """Time during which a batch is committed again if its predecessor is missing."""
+    """If the predecessor of a batch is missing, the commit of the batch is repeated during this time."""
     commits_in_flight: int = 8
-    """Number of commits in progress at each coordinator, if it keeps their order."""
+    """Number of commits in progress at each coordinator, if the coordinator keeps their order."""
     retries: RetryPolicy = field(default=RetryPolicy(first_backoff_ms=50, max_backoff_ms=1_000))

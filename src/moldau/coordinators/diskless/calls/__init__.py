@@ -1,13 +1,13 @@
-"""Calls to a diskless coordinator and their answers. They are plain values, used in the process and over the
+"""Calls to a diskless coordinator and their results. They are plain values, used in the process and over the
 network.
 
 The fields of KIP-1164 have the same meaning here. Moldau adds some fields. ``created_ms`` and the closing of
-keys prevent late commits. With min bytes and max wait, a cacher waits for new batches. The answer to a read
-below the WAL contains ``wal_start`` and "moved to tier"; such a read is never out of range. The KIP implies
-some calls without a definition; these calls are also declared here.
+keys prevent late commits. With min bytes and max wait, a cacher waits for new batches. A read before the
+WAL's start is never out of range: its result contains ``wal_start`` and "moved to tier". Some calls are
+needed by the KIP but not defined there; these calls are also declared here.
 
-A call that fails as a whole raises :class:`moldau.runtime.KafkaError`. A single batch, partition or file has
-its error in its own ``error`` field.
+If a call fails as a whole, it raises :class:`moldau.runtime.KafkaError`. A single batch, partition or file
+has its error in its own ``error`` field.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,8 @@ OBJECT_FORMAT_WAL: Final = 1
 """KIP-1164's WRITE_AHEAD_MULTI_SEGMENT."""
 
 MAX_FILE_BATCHES: Final = 65_536
-"""A file with more batches is refused, because its record must fit in one batch of the coordinator's log."""
+"""Maximum number of batches in a file. A file with more batches is refused, because its record must fit in
+one batch of the coordinator's log."""
 
 METADATA_MAX_MESSAGE_BYTES: Final = 8 << 20
 """``max.message.bytes`` of ``__diskless_metadata``. It is large enough for the record of the largest file."""
@@ -52,17 +53,17 @@ unknown, so the caller repeats the call.
 """
 
 FORGOTTEN: Final = ErrorCode.operation_not_attempted
-"""Error code for a ``commit_file`` call whose file is so old that the coordinator has removed the file's
-result.
+"""Error code for a ``commit_file`` call whose file is so old that the coordinator has removed the result of
+the file.
 
-This call did nothing. The outcome of an earlier call is unknown, and stays unknown.
+This call did nothing. If an earlier call was sent, its outcome stays unknown.
 """
 
 
 HELD: Final = ErrorCode.not_leader_or_follower
 """Error code of a batch that gets no offset yet, because an earlier batch of its producer is missing.
 
-Its broker commits the batch again with its next object, for about a second. After that the broker makes the
+For about a second, its broker commits the batch again with its next objects. After that the broker makes the
 producer send the batch again.
 """
 
@@ -71,7 +72,8 @@ UNGUARDED: Final = ErrorCode.not_enough_replicas
 """Error code of a transactional batch without a valid guard. The batch is not committed, and may be sent
 again.
 
-Its broker gets another guard, and asks the transaction's coordinator again, before it commits the batch.
+Before the broker commits the batch again, it gets another guard, and asks the transaction's coordinator
+again.
 """
 
 
@@ -88,8 +90,8 @@ class PartitionId(NamedTuple):
 TRANSACTIONAL: Final = 1
 FOLLOWS_DROPPED: Final = 2
 """Flags of a batch to commit. FOLLOWS_DROPPED means that the broker dropped an earlier batch of the producer.
-A batch with this flag is accepted only directly after the producer's last batch. It is refused if the
-coordinator does not know the producer."""
+A batch with this flag is accepted only directly after the producer's last batch. If the coordinator does not
+know the producer, the batch is refused."""
 
 
 class BatchToCommit(NamedTuple):
@@ -98,7 +100,7 @@ class BatchToCommit(NamedTuple):
     topic_id: UUID
     partition_index: int
     request_id: int
-    """Identifies the produce request of the batch; stored, not interpreted."""
+    """Identifies the produce request of the batch. The coordinator stores it and does not interpret it."""
     byte_offset: int
     size_bytes: int
     last_offset_delta: int
@@ -122,9 +124,9 @@ class CommitPlace(NamedTuple):
     """The place of a commit in the order of a broker's commits at one coordinator."""
 
     broker_epoch: int
-    """Epoch of a registration of the broker. A later process of the broker has a higher one."""
+    """Epoch of a registration of the broker. When the broker starts again, it gets a higher epoch."""
     number: int
-    """Running number of the commit. The coordinator decides number n + 1 after number n."""
+    """The number of the commit. The coordinator decides number n + 1 after number n."""
     open_from: int
     """The lowest number whose outcome the broker does not know yet. All lower numbers were decided or
     refused."""
@@ -141,16 +143,17 @@ class CommitFileCall:
     """Creation time of the object, by the clock of the uploader. A file that is too old is refused."""
     uploader_broker_id: int
     batches: Sequence[BatchToCommit]
-    """The commit is fastest when all batches of a partition are adjacent, as in a WAL object."""
+    """The batches to commit. The commit is fastest when all batches of a partition are adjacent, as in a WAL
+    object."""
     owner_ids: Sequence[int] = ()
     """Coordinators (metadata partitions) with batches in this file. The first coordinator owns the file."""
     object_format: int = OBJECT_FORMAT_WAL
     place: CommitPlace | None = None
-    """``None`` for a commit without an order, such as one of an older broker."""
+    """``None`` for a commit without an order, for example from an older broker."""
 
 
 class CommittedBatch(NamedTuple):
-    """The outcome of one batch. ``message`` is ``None`` unless ``error`` is set."""
+    """The result for one batch. ``message`` is ``None`` unless ``error`` is set."""
 
     error: ErrorCode
     base_offset: int = -1
@@ -163,7 +166,7 @@ class CommittedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitFileResult:
-    """Outcomes in the order of the call's batches."""
+    """Results in the order of the call's batches."""
 
     batches: Sequence[CommittedBatch]
 
@@ -189,7 +192,7 @@ class BatchCoordinate(NamedTuple):
     is_transactional: bool = False
     """Whether this is a batch of a transaction, or a marker."""
     marker: TransactionEnd | None = None
-    """Set for a marker, which has no object: readers build its batch from this value."""
+    """Set only for a marker. A marker has no object, so readers build its batch from this value."""
 
 
 class PartitionToFind(NamedTuple):
@@ -206,14 +209,14 @@ class FindBatchesCall:
     """Find batches from the given offsets on. The call waits until it has ``min_bytes`` of batches, or until
     ``max_wait_ms`` have passed.
 
-    The byte limit is used up in the order of the partitions. At least one batch is returned if there is any.
-    The call does not wait when a partition has an error or has moved to the tier.
+    The byte limit is applied in the order of the partitions. If there is any batch, at least one batch is
+    returned. The call does not wait when a partition has an error or has moved to the tier.
     """
 
     partitions: Sequence[PartitionToFind]
     max_bytes: int = 50 << 20
     max_batches_per_partition: int = 0
-    """Maximum number of batches of one partition; 0 means that only the bytes are limited."""
+    """Maximum number of batches of one partition. 0 means that only the byte limit applies."""
     min_bytes: int = 0
     max_wait_ms: int = 0
 
@@ -240,10 +243,10 @@ class FoundPartition(NamedTuple):
     wal_start_offset: int = -1
     high_watermark: int = -1
     moved_to_tier: bool = False
-    """The offset is below ``wal_start_offset``, so the caller must read it from remote storage."""
+    """The offset is before ``wal_start_offset``, so the caller must read it from remote storage."""
     batches: Sequence[BatchCoordinate] = ()
     last_stable_offset: int = -1
-    """The end of a read_committed read, as of ``high_watermark``."""
+    """The end of a read_committed read, at the time of ``high_watermark``."""
     aborted: Sequence[AbortedRange] = ()
     """Aborted transactions with an offset within ``batches``."""
 
@@ -252,7 +255,7 @@ class FoundPartition(NamedTuple):
 
 
 class TimestampToList(NamedTuple):
-    """Requests an offset by timestamp, or one of the special timestamps."""
+    """Requests the offset for a timestamp, or for one of the special timestamps."""
 
     topic_id: UUID
     partition_index: int
@@ -262,9 +265,10 @@ class TimestampToList(NamedTuple):
 class ListedOffset(NamedTuple):
     """An offset. For a timestamp, it is the first *batch* that may contain the timestamp.
 
-    When ``batch`` is set, the caller must read this batch. The caller looks for the first record that has the
-    timestamp and is not below ``log_start_offset``. If the batch has no such record, the caller repeats the
-    call from the batch's last offset on. ``offset`` is the batch's base offset, or -1 if no batch was found.
+    When ``batch`` is set, the caller must read this batch. The caller looks for the first record with this
+    timestamp or a later one at or after ``log_start_offset``. If the batch has no such record, the caller
+    repeats the call from the batch's last offset on. ``offset`` is the batch's base offset, or -1 if no batch
+    was found.
     """
 
     topic_id: UUID
@@ -277,11 +281,11 @@ class ListedOffset(NamedTuple):
     wal_start_offset: int = -1
     batch: BatchCoordinate | None = None
     last_stable_offset: int = -1
-    """Last stable offset of the partition; a read_committed lookup returns only offsets below it."""
+    """Last stable offset of the partition. A read_committed lookup returns only offsets before it."""
 
 
 class OffsetToDelete(NamedTuple):
-    """Records below ``offset`` are deleted; -1 deletes all records."""
+    """Delete the records before ``offset``; -1 deletes all records."""
 
     topic_id: UUID
     partition_index: int
@@ -297,14 +301,15 @@ class DeletedRecords(NamedTuple):
 
 
 class PruneCall(NamedTuple):
-    """Remove the positions in objects for the offsets [from_offset, to_offset), which are readable from
-    remote storage.
+    """Remove the positions in objects for the offsets [from_offset, to_offset). These offsets can be read
+    from remote storage.
 
-    This is the only compare-and-set of consolidation: ``from_offset`` must be the partition's wal_start, and
-    ``epoch`` must not be older than the epoch of any earlier prune. A repetition of the last prune succeeds.
+    This is the only compare-and-set of consolidation. ``from_offset`` must be the partition's wal_start, and
+    ``epoch`` must not be older than the epoch of any earlier prune. If the last prune is repeated, it
+    succeeds.
 
     With ``FENCE_ONLY`` for both offsets, wal_start does not move. Prunes of older epochs are refused from
-    then on, and the answer contains the partition's state.
+    then on, and the result contains the partition's state.
     """
 
     topic_id: UUID
@@ -324,11 +329,11 @@ class PrunedPartition(NamedTuple):
     log_start_offset: int = -1
     wal_start_offset: int = -1
     remote_metadata_position: int = -1
-    """The position given with the last prune. A reader of the metadata up to this position knows all
-    segments below ``wal_start_offset``.
-    """
+    """The position from the last prune. A reader that has read the metadata up to this position knows all
+    segments before ``wal_start_offset``."""
     wal_size_bytes: int = -1
-    """Approximate number of bytes in the WAL, because the store is slightly behind the commits."""
+    """Approximate number of bytes in the WAL. It is not exact, because the store is slightly behind the
+    commits."""
     wal_batches: int = -1
 
 
@@ -336,18 +341,18 @@ class Backlog(NamedTuple):
     """Approximate WAL backlog of the coordinators that a broker leads."""
 
     size_bytes: int = 0
-    """Size of live batches."""
+    """Total size of the batches that are not deleted."""
     batches: int = 0
     oldest_created_ms: int | None = None
-    """Creation time of the oldest object with live batches; ``None`` when there is none."""
+    """Creation time of the oldest object that still contains such batches; ``None`` when there is none."""
 
 
 # -- topics ------------------------------------------------------------------------------------
 
 
 class PartitionsToCreate(NamedTuple):
-    """Partitions of a topic that the metadata image assigns to this coordinator. Existing partitions are
-    not changed."""
+    """Partitions of a topic that the metadata image assigns to this coordinator. They are created; existing
+    partitions are not changed."""
 
     topic_id: UUID
     name: str
@@ -361,7 +366,7 @@ class TopicResult(NamedTuple):
 
 
 class RetentionPolicy(NamedTuple):
-    """A partition's ``retention.ms`` and ``retention.bytes``; -1 means no limit."""
+    """The settings ``retention.ms`` and ``retention.bytes`` of a partition; -1 means no limit."""
 
     topic_id: UUID
     partition_index: int
@@ -384,24 +389,24 @@ class DescribedPartition(NamedTuple):
     objects_bytes: int
     """Total size of the objects that contain live batches of the partition."""
     deleted_bytes: int
-    """Bytes of those objects outside the live batches of this coordinator."""
+    """Bytes of these objects that do not belong to remaining batches of this coordinator."""
 
 
 class DescribedObjects(NamedTuple):
-    """The objects at one coordinator with live batches of a topic, for command-line tools. Each object
-    counts once."""
+    """The objects that contain remaining batches of a topic at one coordinator, for command-line tools. Each
+    object counts once."""
 
     objects: int = 0
     size_bytes: int = 0
     deleted_bytes: int = 0
-    """Bytes of the objects outside the live batches of topics of this coordinator."""
+    """Bytes of the objects that do not belong to remaining batches of this coordinator's topics."""
     object_keys: Sequence[str] = ()
     """Keys of the objects, if the request asks for them."""
 
 
 class DescribeTopicsCall(NamedTuple):
-    """Describe some topics, or all (``None``). ``with_object_keys`` adds the keys of their objects to the
-    answer."""
+    """Describe some topics, or all topics (``None``). With ``with_object_keys``, the result contains the keys
+    of their objects."""
 
     topic_ids: Sequence[UUID] | None = None
     with_object_keys: bool = False
@@ -435,7 +440,7 @@ class DescribedCoordinator(NamedTuple):
 
 
 class DescribeFilesCall(NamedTuple):
-    """Describe some objects or, with ``None``, the next ``limit`` known objects after a key."""
+    """Describe some objects. With ``None``, describe the next ``limit`` known objects after a key."""
 
     object_keys: Sequence[str] | None
     after_key: str = ""
@@ -443,7 +448,7 @@ class DescribeFilesCall(NamedTuple):
 
 
 class DescribedFile(NamedTuple):
-    """State of an object at a coordinator."""
+    """State of an object in one coordinator."""
 
     object_key: str
     is_known: bool = False
@@ -455,15 +460,17 @@ class DescribedFile(NamedTuple):
     live_batches: int = 0
     created_ms: int = -1
     is_owned: bool = False
-    """Whether this coordinator frees the object when it is unused."""
+    """Whether this coordinator must release the object when the object is unused."""
     next_owner_ids: Sequence[int] = ()
-    """The next owners in order. Each of them must release the object before the object is freed."""
+    """The next owners in order. Each of them must release the object before the object is deleted."""
     unused_since_ms: int = -1
-    """Time at which this coordinator removed its last batch of the object; -1 while a batch is left."""
+    """Time at which this coordinator removed its last batch of the object; -1 while it still has a batch in
+    the object."""
 
 
 class ClosedFile(NamedTuple):
-    """The outcome of closing a key. ``error`` is set only when the file still has live batches here."""
+    """The result of closing a key. ``error`` is set only when this coordinator still has batches in the
+    file."""
 
     object_key: str
     error: ErrorCode = ErrorCode.none
@@ -471,8 +478,8 @@ class ClosedFile(NamedTuple):
 
 
 class FileToHandOver(NamedTuple):
-    """A file that has no batches of its owner any more, but has further owners. It must be handed over to the
-    first of them."""
+    """A file in which its owner has no batches any more. The file has further owners, so it must be handed
+    over to the first of them."""
 
     object_key: str
     remaining_owner_ids: Sequence[int]
@@ -482,7 +489,7 @@ class FileToHandOver(NamedTuple):
 
 
 class FreeFile(NamedTuple):
-    """An unused file. Its object must be deleted one grace period after ``free_since_ms``."""
+    """An unused file. Its object must be deleted when one grace period has passed since ``free_since_ms``."""
 
     object_key: str
     free_since_ms: int

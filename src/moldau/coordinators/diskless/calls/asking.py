@@ -17,9 +17,9 @@ class DisklessCoordinatorCalls(ABC):
     """Makes every declared call by :meth:`call`. Many calls have methods of their own. The first argument of
     all methods except :meth:`call` is the coordinator: the partition of ``__diskless_metadata``.
 
-    A call that fails as a whole raises :class:`moldau.runtime.KafkaError`. After an error other than
-    NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS the outcome of a call that changes the state may be
-    unknown. Every call may be repeated.
+    If a call fails as a whole, it raises :class:`moldau.runtime.KafkaError`. If a call changes the state, its
+    outcome may be unknown after an error other than NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS. Every
+    call may be repeated.
     """
 
     @abstractmethod

@@ -17,9 +17,9 @@ from moldau.protocol.rows import PARTITIONS, Cut
 from moldau.runtime import ErrorCode, KafkaError
 
 PARTITIONS_MAX: Final = 1_000
-"""Maximum number of partitions in one request. A partition count takes only four bytes, so a small request
-could ask for very many partitions. Their records are replayed in one turn of the event loop, in some 10 ms.
-"""
+"""Maximum number of partitions in one request. The limit is needed because a partition count takes only four
+bytes, so a small request could ask for very many partitions. Their records are replayed in one turn of the
+event loop, in some 10 ms."""
 
 
 def _result_rows(row: Callable[..., Any], results: Iterable[calls.TopicResult]) -> list[Any]:

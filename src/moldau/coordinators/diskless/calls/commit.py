@@ -19,7 +19,7 @@ from moldau.runtime import ErrorCode, KafkaError
 COLUMNS_VERSION: Final = 1
 """First version with batches and results as columns."""
 GUARDS_VERSION: Final = 2
-"""First version with guards; an older coordinator refuses transactional batches."""
+"""First version with guards. An older coordinator refuses transactional batches."""
 
 ORDER_VERSION: Final = 3
 """First version with the order of a broker's commits. An older coordinator gets one commit at a time."""
@@ -85,7 +85,7 @@ def _arguments(request: Any) -> calls.CommitFileCall:
 
 
 def batches_of(columns: bytes, at_most: int = calls.MAX_FILE_BATCHES) -> list[calls.BatchToCommit]:
-    """The batches in a request, at most ``at_most``. Raises INVALID_REQUEST."""
+    """Read the batches of a request, at most ``at_most``. Raises INVALID_REQUEST."""
     try:
         return decode_batches(columns, at_most)
     except ColumnError as error:
@@ -93,7 +93,7 @@ def batches_of(columns: bytes, at_most: int = calls.MAX_FILE_BATCHES) -> list[ca
 
 
 def place_of(fields: Any) -> calls.CommitPlace | None:
-    """The place of a commit in a request, or in a part of a request. Raises INVALID_REQUEST."""
+    """Read the place of a commit from a request or a part of a request. Raises INVALID_REQUEST."""
     if fields.commit_number < 0:
         return None
     place = calls.CommitPlace(fields.broker_epoch, fields.commit_number, fields.open_from)

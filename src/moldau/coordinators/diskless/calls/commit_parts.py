@@ -30,7 +30,7 @@ _NO_PLACE: Final = CommitPlace(-1, -1, -1)
 
 PATIENCE_S: Final = 0.5
 """Time in seconds for which the first known result waits for the results of the other parts. After this time
-the known results are answered, and the broker repeats the other parts."""
+the known results are sent, and the broker repeats the other parts."""
 _LATE: Final = KafkaError(ErrorCode.request_timed_out, "The outcome of this part is not known yet.")
 
 
@@ -78,7 +78,8 @@ def _arguments(request: Any) -> CommitParts:
 
 
 async def _serve(coordinators: ServedCalls, _: int, parts: CommitParts) -> PartResults:
-    # All commits begin before the first is awaited, so that they take effect in the order of the requests.
+    # All commits begin before the first one is awaited, so that they take effect in the order of the
+    # requests.
     begun = [
         asyncio.ensure_future(_settled(coordinators.commit_file(coordinator_id, call)))
         for coordinator_id, call in parts

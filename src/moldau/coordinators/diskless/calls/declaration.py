@@ -1,4 +1,5 @@
-"""One call to a diskless coordinator, declared once for the callers and for the broker that answers."""
+"""One call to a diskless coordinator. It is declared once, both for the callers and for the broker that
+handles the call."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -18,13 +19,14 @@ R = TypeVar("R")
 
 
 class Lane(Enum):
-    """The connection of a broker to a coordinator's leader. Its answers come in the order of its requests."""
+    """The connection of a broker to a coordinator's leader. The responses come in the order of the
+    requests."""
 
     SHARED = "calls"
     COMMITS = "commits"
-    """No request waits on this connection, so commits are answered soon."""
+    """No request waits for new data on this connection, so commits get their responses soon."""
     WAITING = "finds"
-    """A connection to each coordinator, for requests that wait at the coordinator."""
+    """A separate connection to each coordinator, for requests that wait at the coordinator."""
 
 
 def _shared(arguments: object) -> Lane:
@@ -44,7 +46,7 @@ class DisklessCall(CallDeclaration[A, R]):
     topic_ids: Callable[[Any], Iterable[UUID]] = _no_topics
     """The topics that the request names, if the call requires READ on them."""
     lane: Callable[[A], Lane] = _shared
-    """The connection of a broker's request."""
+    """The connection on which a broker sends this request."""
 
     def __post_init__(self) -> None:
         """Raises ``ValueError`` if the call requires READ on topics, and does not name the topics."""
@@ -58,7 +60,7 @@ class DisklessCall(CallDeclaration[A, R]):
     async def answer(
         self, coordinators: ServedCalls, request: Any, version: int, waited_ms: float
     ) -> Message:
-        """Answer a request as :meth:`answer_by` does."""
+        """Handle a request as :meth:`answer_by` does."""
 
         def serve(arguments: A) -> Awaitable[R]:
             return self.serve(coordinators, request.coordinator_id, arguments)

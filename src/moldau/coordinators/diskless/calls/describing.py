@@ -101,7 +101,7 @@ def _state_fields(found: calls.DescribedCoordinator, version: int) -> Fields:
 
 
 def _state(response: Any) -> calls.DescribedCoordinator:
-    """A described coordinator. The caller sets its number."""
+    """The description of a coordinator. The caller sets the coordinator's number."""
     return calls.DescribedCoordinator(
         -1,
         response.epoch,

@@ -1,4 +1,4 @@
-"""Groups rows of partitions by topic, as messages have them."""
+"""Groups rows of partitions by topic, because messages need this form."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -30,7 +30,8 @@ def by_topic(rows: Iterable[P]) -> list[tuple[UUID, list[P]]]:
 
 
 def topics_of(values: Iterable[P], topic: Callable[..., Any], row: Callable[[P], Any]) -> Fields:
-    """The field ``topics``: a ``topic`` message for each topic, and in it a ``row`` for each value."""
+    """The field ``topics``: a ``topic`` message for each topic. It contains a ``row`` for each value of the
+    topic."""
     return {
         "topics": [
             topic(topic_id=topic_id, partitions=[row(value) for value in some])
@@ -42,8 +43,8 @@ def topics_of(values: Iterable[P], topic: Callable[..., Any], row: Callable[[P],
 class LateRows(Sequence[V], Generic[S, V]):
     """Values that are computed from other values each time when they are read.
 
-    They are for requests with tens of thousands of rows. The event loop does not compute all rows in one
-    turn, and not all rows use memory at once.
+    They are for requests with tens of thousands of rows. The rows are not all computed in one turn of the
+    event loop, and they are not all in memory at once.
     """
 
     def __init__(self, origins: Sequence[S], value: Callable[[S], V]) -> None:
@@ -69,7 +70,7 @@ class LateRows(Sequence[V], Generic[S, V]):
 
 
 def late_topics_of(values: Iterable[P], topic: Callable[..., Any], row: Callable[[P], Any]) -> Fields:
-    """The topics as in :func:`topics_of`, with messages that are made when they are encoded."""
+    """The topics as in :func:`topics_of`. Their messages are made only when they are encoded."""
     return {
         "topics": LateRows(
             by_topic(values), lambda one: topic(topic_id=one[0], partitions=LateRows(one[1], row))
@@ -78,7 +79,7 @@ def late_topics_of(values: Iterable[P], topic: Callable[..., Any], row: Callable
 
 
 def late_rows_of(message: Any, value: Callable[[UUID, Any], V]) -> Sequence[V]:
-    """The rows as in :func:`rows_of`, with values that are made when they are read."""
+    """The rows as in :func:`rows_of`. Their values are made only when they are read."""
     rows = [(topic.topic_id, row) for topic in message.topics for row in topic.partitions]
     return LateRows(rows, lambda one: value(*one))
 
@@ -95,5 +96,5 @@ def distinct_partitions(topics: Sequence[Any]) -> Iterator[Any]:
 
 
 def rows_of(message: Any, value: Callable[[UUID, Any], V]) -> list[V]:
-    """A value for each row of a message whose ``topics`` have ``partitions``."""
+    """A value for each row of a message. The message has ``topics``, and each topic has ``partitions``."""
     return [value(topic.topic_id, row) for topic in message.topics for row in topic.partitions]

@@ -11,7 +11,7 @@ MARKER_SIZE_BYTES: Final = 78
 
 
 class TransactionEnd(NamedTuple):
-    """The outcome that a marker contains."""
+    """The decision that a marker contains: commit or abort."""
 
     producer_id: int
     producer_epoch: int
@@ -20,7 +20,7 @@ class TransactionEnd(NamedTuple):
 
 
 class GuardToIssue(NamedTuple):
-    """A producer that is about to write transactional batches to a partition."""
+    """A producer that will soon write transactional batches to a partition."""
 
     topic_id: UUID
     partition_index: int
@@ -29,8 +29,8 @@ class GuardToIssue(NamedTuple):
 
 
 class IssuedGuard(NamedTuple):
-    """The producer's guard in the partition. It stays the same until a marker or a new epoch of the
-    coordinator makes it invalid."""
+    """The producer's guard in the partition. It stays the same until a marker, or a new epoch of the
+    coordinator, makes the guard invalid."""
 
     topic_id: UUID
     partition_index: int
@@ -56,7 +56,7 @@ class MarkerToWrite(NamedTuple):
 
 
 class EndedTransactionPart(NamedTuple):
-    """The outcome of writing a marker, as in WriteTxnMarkers."""
+    """The result of writing a marker, as in WriteTxnMarkers."""
 
     topic_id: UUID
     partition_index: int
@@ -65,7 +65,7 @@ class EndedTransactionPart(NamedTuple):
 
 
 class ProducerOfPartition(NamedTuple):
-    """A producer that a partition remembers; -1 for each number that is not known."""
+    """A producer that a partition remembers. A number that is not known is -1."""
 
     producer_id: int
     producer_epoch: int

@@ -8,10 +8,10 @@ from moldau.coordinators.diskless import calls
 
 
 class ServedCalls(Protocol):
-    """The coordinators that answer calls. Each operation names its coordinator (the partition of
-    ``__diskless_metadata``) first.
+    """The coordinators that handle calls. The first argument of each operation names its coordinator (the
+    partition of ``__diskless_metadata``).
 
-    An operation that fails as a whole raises :class:`moldau.runtime.KafkaError`.
+    If an operation fails as a whole, it raises :class:`moldau.runtime.KafkaError`.
     """
 
     def commit_file(

@@ -140,8 +140,8 @@ def _found(response: Any) -> list[calls.FoundPartition]:
     )
 
 
-# This request is never split, because its answer waits for bytes of all its partitions together. The limit
-# allows 95,000 partitions.
+# This request is never split, because it waits for the bytes of all its partitions together. The limit allows
+# 95,000 partitions.
 FIND_BATCHES: Final = DisklessCall(
     request=find_wire.REQUEST,
     response=find_wire.RESPONSE,

@@ -13,7 +13,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
-"""Errors of a broker that does not lead the coordinator, or cannot lead it now."""
+"""Errors of a broker that does not lead the coordinator, or that cannot lead it now."""
 
 
 class CoordinatorChannel(Protocol):
@@ -24,11 +24,11 @@ class CoordinatorChannel(Protocol):
 
     @property
     def timeout_ms(self) -> int:
-        """Time in ms for which a caller waits for an answer. It is also sent to the coordinator."""
+        """Time in ms for which a caller waits for a response. The coordinator also gets this number."""
         ...
 
     async def version(self, coordinator_id: int, api_key: int) -> int:
-        """The version of requests to the coordinator's broker."""
+        """The version of requests that the coordinator's broker supports."""
         ...
 
     async def send(self, coordinator_id: int, version: int, request: Message) -> Any:
@@ -46,9 +46,9 @@ class RpcChannel:
         moved: Callable[[int], None],
         timeout_ms: int,
     ) -> None:
-        """``locate`` returns host and port of the broker that leads a coordinator; it should cache them.
+        """``locate`` returns host and port of the broker that leads a coordinator. It should cache them.
 
-        ``moved`` is called when a coordinator may be led by another broker now.
+        ``moved`` is called when another broker may lead a coordinator now.
         """
         self._rpc = rpc
         self._locate = locate

@@ -1,6 +1,7 @@
 """The batches of a CommitFile request, and of its response, as columns (API 11642 from version 1 on). Pure.
 
-Distinct (topic, partition) pairs and producers are listed once. A batch takes about 12 bytes.
+Each pair of topic and partition is listed once, and each producer is listed once. A batch takes about 12
+bytes.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ _INT32: Final = (-(1 << 31), (1 << 31) - 1)
 
 
 def encode_batches(batches: Sequence[BatchToCommit], *, with_guards: bool = True) -> bytes:
-    """Encode the number of batches, the dictionaries and the columns. Guards, if there are any, are the
-    last column."""
+    """Encode the number of batches, the lists of partitions and producers, and the columns. If there are
+    guards, they are the last column."""
     out = bytearray()
     put_varint(out, len(batches))
     if not batches:
@@ -56,8 +57,8 @@ def encode_batches(batches: Sequence[BatchToCommit], *, with_guards: bool = True
 
 
 def _sequence_slack(batch: BatchToCommit) -> int:
-    """Difference between the last sequence and the sequence that base sequence and count give: 0 in a valid
-    batch."""
+    """Difference between the last sequence and the sequence that follows from base sequence and count. It is
+    0 in a valid batch."""
     if batch.base_sequence < 0:
         return batch.last_sequence - batch.base_sequence
     return batch.last_sequence - (batch.base_sequence + batch.last_offset_delta) % (1 << 31)

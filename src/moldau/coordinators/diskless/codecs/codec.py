@@ -86,7 +86,7 @@ class DisklessCodec:
         return wire.RECORDS.encode_key(key), wire.RECORDS.encode_value(value)
 
     def decode(self, key: bytes | None, value: bytes | None) -> DisklessRecord:
-        """The record. Raises ``ProtocolError`` or ``ColumnError``.
+        """Decode a record. Raises ``ProtocolError`` or ``ColumnError``.
 
         A record type of a later version is also an error, because each record depends on the earlier records.
         """

@@ -2,11 +2,12 @@
 
 A column begins with its smallest value as a zigzag varint. Then come the width in bytes (0 to 8) of the
 largest difference from that value, and the differences as *planes* (all lowest bytes, all second bytes, ...).
-The number of values is not part of the column. Equal values take no bytes at all, so the bytes do not limit
-that number. Therefore a reader of such a number gives its maximum.
+The number of values is not part of the column. If all values are equal, they take no bytes at all. The bytes
+therefore do not limit the number of values, so a reader of such a number must give its maximum.
 
-One varint per value would need as little space, but Python would need half a microsecond for each value. A
-column needs a few hundredths of a microsecond per value, which makes 200,000 batches a second possible.
+One varint for each value would need as little space, but Python would need half a microsecond for each value.
+A column needs a few hundredths of a microsecond for each value. This is fast enough for 200,000 batches a
+second.
 """
 
 import struct
@@ -48,7 +49,7 @@ def put_column(out: bytearray, values: Sequence[int]) -> None:
     low, high = min(values), max(values)
     width = ((high - low).bit_length() + 7) >> 3
     if low > 0 and width and width == (high.bit_length() + 7) >> 3:
-        low = 0  # With base 0 the column has the same width, and no subtraction is necessary.
+        low = 0  # If the base is 0, the column has the same width, and no subtraction is necessary.
     put_varint(out, low)
     out.append(width)
     if width == 1:

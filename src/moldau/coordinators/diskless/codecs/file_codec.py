@@ -1,8 +1,8 @@
 """FileCommitted as two byte strings of columns: the receipt and the locations. Pure.
 
-The receipt contains only the data for the uploader's answer, because it stays in memory while the uploader
-may repeat its request. With 500 batches over 50 partitions, both strings together take 10 to 13 bytes per
-batch. KIP-1164's form takes 67 bytes.
+The receipt contains only the data for the response to the broker that uploaded the file. The receipt stays in
+memory while this broker may repeat its request. With 500 batches over 50 partitions, both strings together
+take 10 to 13 bytes per batch. KIP-1164's form takes 67 bytes per batch.
 """
 
 from itertools import chain
@@ -21,7 +21,7 @@ _NO_MARKERS: Final = 0
 
 
 class Receipt(NamedTuple):
-    """The answer to the uploader of a file."""
+    """The response to the broker that uploaded a file."""
 
     runs: list[Run]
     offset_deltas: list[int]
@@ -124,7 +124,7 @@ def encode_locations(record: FileCommitted) -> bytes:
 
 
 def encode_file(record: FileCommitted) -> DisklessFileCommittedRecord:
-    """Encode the record in Moldau's own version (1). This also stores the receipt in ``record``."""
+    """Encode the record in Moldau's own version (1). The receipt is then also stored in ``record``."""
     record.receipt = encode_receipt(record)
     return DisklessFileCommittedRecord(
         object_key=record.object_key,

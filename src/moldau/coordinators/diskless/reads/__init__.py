@@ -1,2 +1,1 @@
-"""Answers from the committed state of a diskless coordinator, and the calls that wait until the state
-changes."""
+"""Reads of the committed state of a diskless coordinator. Some calls wait until the state changes."""

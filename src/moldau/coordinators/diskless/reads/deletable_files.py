@@ -1,8 +1,9 @@
 """Finds the deletable objects of the WAL, which are the unused files of a coordinator.
 
-A file that the coordinator owns is *free* when none of its batches is live and no next owner is left. Its
-object is deleted after a grace period (``diskless/upkeep/file_deletion.py``). If there are next owners, the
-file is *handed over* to the first of them. A file of another owner is only reported to that owner.
+If the coordinator owns a file, and all batches of the file are deleted, there are two cases. If there is no
+next owner, the file is *free*. Its object is deleted after a grace period
+(``diskless/upkeep/file_deletion.py``). If there are next owners, the file is *handed over* to the first of
+them. A file of another owner is only reported to its owner.
 """
 
 from moldau.coordinators.diskless.calls import FileToHandOver, FreeFile
@@ -10,8 +11,8 @@ from moldau.coordinators.diskless.store.database import END_OF_LOG, Database, de
 
 
 class DeletableFiles:
-    """Reads the files without live batches, beginning with the file that has been unused for the longest
-    time."""
+    """Finds the files whose batches are all deleted. The file that has been unused for the longest time comes
+    first."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

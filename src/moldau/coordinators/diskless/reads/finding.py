@@ -1,4 +1,4 @@
-"""FindBatches: shares the byte limit between partitions, and waits for enough bytes."""
+"""FindBatches: divides the byte limit among partitions, and waits for enough bytes."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -10,18 +10,18 @@ from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime import ErrorCode
 
 ROWS_A_TURN: Final = 1_000
-"""Number of partitions that are searched without a break. The search takes some milliseconds."""
+"""Number of partitions that are searched without a break. This takes some milliseconds."""
 BATCHES_A_TURN: Final = 1_000
-"""A search pauses when it has found so many batches since the last pause: some 10 ms."""
+"""When a search has found this number of batches since its last pause, it pauses again. This takes some 10 ms."""
 PARTITION_BATCHES_MAX: Final = 4_000
-"""Maximum number of batches of a partition in an answer. They take some 30 ms without a pause."""
+"""Maximum number of batches of a partition in a response. To find them takes some 30 ms without a pause."""
 ANSWER_BATCHES_MAX: Final = 32_768
-"""Maximum number of batches in an answer, which limits its memory to some 30 MB. An object of small batches
-has more of them in the bytes that a caller may ask for."""
+"""Maximum number of batches in a response. It limits the memory of the response to some 30 MB. If an object
+contains small batches, the bytes that a caller may request contain more batches than this."""
 
 
 class Finder:
-    """Answers FindBatches calls; a call may wait for commits."""
+    """Handles FindBatches calls. A call may wait for commits."""
 
     def __init__(self, waiting: WaitingRoom[PartitionId]) -> None:
         """``waiting`` is notified of the partitions that a commit has changed."""
@@ -29,14 +29,14 @@ class Finder:
 
     async def find(self, reader: Callable[[], StoreReader], call: FindBatchesCall) -> list[FoundPartition]:
         """Find batches, and wait if necessary. ``reader`` is called again after each wait, because the
-        coordinator may have moved."""
+        coordinator may have moved to another broker."""
         loop, waiting = asyncio.get_running_loop(), self._waiting
         deadline = loop.time() + call.max_wait_ms / 1000
         while True:
             waiter: Waiter[PartitionId] | None = None
             try:
                 if len(call.partitions) > ROWS_A_TURN and loop.time() < deadline:
-                    # Commits may arrive between the turns of the search.
+                    # Commits may arrive between two turns of the search.
                     waiter = waiting.wait((), deadline - loop.time())
                 search = await self._search(reader, call, waiter)
                 left_s = deadline - loop.time()
@@ -53,7 +53,8 @@ class Finder:
     async def _search(
         reader: Callable[[], StoreReader], call: FindBatchesCall, waiter: Waiter[PartitionId] | None
     ) -> "_Search":
-        """Search all partitions. ``waiter`` waits for each partition from the time of its search on."""
+        """Search all partitions. ``waiter`` waits for changes of a partition from the time when this
+        partition is searched."""
         search = _Search(call)
         for start in range(0, max(1, len(call.partitions)), ROWS_A_TURN):
             if start:
@@ -75,7 +76,7 @@ def _ids(partitions: Iterable[PartitionToFind]) -> list[PartitionId]:
 class _Search:
     """The batches of a call that are found now.
 
-    The limits of bytes and batches are used up in the order of the call. "At least one batch" applies to the
+    The limits of bytes and batches are applied in the order of the call. "At least one batch" applies to the
     call as a whole.
     """
 
@@ -89,7 +90,7 @@ class _Search:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the batches are enough to answer at once."""
+        """Whether the batches are enough for a response at once."""
         return self._at_once or self._total_bytes >= self._call.min_bytes
 
     def go_on(self, reader: StoreReader, partitions: Sequence[PartitionToFind]) -> int:

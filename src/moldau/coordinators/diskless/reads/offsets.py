@@ -1,5 +1,5 @@
-"""ListOffsets: answers special timestamps with the partition's offsets, and other timestamps with the
-batch that may contain them."""
+"""ListOffsets. For special timestamps it returns the partition's offsets. For other timestamps it returns the
+batch that may contain the timestamp."""
 
 from collections.abc import Sequence
 
@@ -58,7 +58,7 @@ def _of_batch(listed: ListedOffset, batch: BatchCoordinate | None) -> ListedOffs
         return listed
     offset = max(batch.base_offset, listed.log_start_offset)
     timestamp_ms = batch.max_timestamp_ms
-    # All records of a LogAppendTime batch have the same timestamp, so the batch need not be opened.
+    # All records of a LogAppendTime batch have the same timestamp, so the batch need not be read.
     if batch.timestamp_type == LOG_APPEND_TIME:
         return listed._replace(offset=offset, timestamp_ms=timestamp_ms)
     return listed._replace(offset=batch.base_offset, timestamp_ms=timestamp_ms, batch=batch)

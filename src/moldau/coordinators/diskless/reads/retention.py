@@ -15,11 +15,11 @@ RETENTION_EXTENTS: Final = 1000
 def retained_from(reader: StoreReader, policy: RetentionPolicy, now_ms: int) -> int | None:
     """The log start that the policy requires; ``None`` when there is nothing more to delete.
 
-    One call reads at most ``RETENTION_EXTENTS`` extents; the next pass continues.
+    One call reads at most ``RETENTION_EXTENTS`` extents. The next pass reads further extents.
     """
     partition = reader.partition(policy.topic_id, policy.partition_index)
     if partition is None or partition.log_start < partition.wal_start:
-        return None  # The part in remote storage is older, and is deleted first.
+        return None  # The part in remote storage is older, so it is deleted first.
     size_bytes = reader.settled_size_bytes(partition) if policy.retention_bytes >= 0 else None
     excess = 0 if size_bytes is None else size_bytes - policy.retention_bytes
     before_ms = now_ms - policy.retention_ms if policy.retention_ms >= 0 else None
@@ -31,7 +31,7 @@ def retained_from(reader: StoreReader, policy: RetentionPolicy, now_ms: int) -> 
         for batch in unpack(extent.first_offset, extent.packed):
             if batch.last_offset < start:
                 continue
-            # Records without a timestamp have the age of their commit; Kafka uses the age of the file.
+            # Records without a timestamp are as old as their commit. Kafka uses the age of the file instead.
             age_from_ms = batch.max_timestamp_ms if batch.max_timestamp_ms >= 0 else extent.committed_ms
             expired = before_ms is not None and age_from_ms < before_ms
             if not expired and excess < batch.size_bytes:

@@ -1,4 +1,4 @@
-"""Reads the committed state: first SQLite, then the committed records that SQLite does not contain yet."""
+"""Reads the committed state: first SQLite, then the committed records that are not in SQLite yet."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -32,14 +32,14 @@ FILE_COLUMNS: Final = (
 
 
 class StoreReader:
-    """Answers from a store. No method waits, and the size of each answer is limited."""
+    """Reads from a store. No method waits, and the size of each result is limited."""
 
     def __init__(self, store: DisklessStore) -> None:
         self._store = store
 
     @property
     def deletable(self) -> DeletableFiles:
-        """The files without live batches."""
+        """The files whose batches are all deleted."""
         return DeletableFiles(self._store.database)
 
     def partition(self, topic_id: object, partition_index: int) -> StoredPartition | None:
@@ -49,7 +49,7 @@ class StoreReader:
         """Extents with their object keys, beginning with the extent that contains ``offset``. A marker has an
         empty key.
 
-        The caller must not suspend while it iterates: a write would change the tail.
+        The caller must not ``await`` while it iterates, because a write would change the newest records.
         """
         database, number = self._store.database, partition.number
         while True:
@@ -130,13 +130,13 @@ class StoreReader:
         return batches
 
     def wal_size(self, topic_id: UUID, partition_index: int) -> tuple[int, int]:
-        """Bytes and batches of a partition in SQLite; (0, 0) when the partition is not in SQLite."""
+        """Bytes and batches of a partition that are in SQLite; (0, 0) when the partition is not in SQLite."""
         partition = self.partition(topic_id, partition_index)
         written = None if partition is None else self._store.materialiser.partitions.get(partition.number)
         return (0, 0) if written is None else (written.size_bytes, written.batches)
 
     def backlog(self) -> Backlog:
-        """The WAL backlog in SQLite."""
+        """The WAL backlog, as far as it is in SQLite."""
         written = self._store.materialiser.partitions.values()
         row = self._store.database.one("select min(created_ms) from files where live_batches > 0")
         oldest_ms: int | None = None if row is None else row[0]
@@ -169,8 +169,8 @@ class StoreReader:
         return None
 
     def _search(self, partition: StoredPartition, timestamp_ms: int, start: int) -> int:
-        """First offset of the first extent whose ``timestamp_bound_ms`` is at least the timestamp, found by
-        binary search.
+        """First offset of the first extent whose ``timestamp_bound_ms`` is at least the timestamp. It is
+        found by binary search.
 
         This column never decreases as offsets grow, so no index by time is needed.
         """
@@ -224,8 +224,8 @@ class StoreReader:
     # -- tools ----------------------------------------------------------------------------------
 
     def describe_partitions(self, partitions: Sequence[StoredPartition]) -> list[DescribedPartition]:
-        """Describe the partitions. The call adds up sizes over files, so it is for command-line tools, not
-        for frequent use."""
+        """Describe the partitions. The call adds up sizes over all files. Therefore it is for command-line
+        tools, not for frequent use."""
         described = []
         for partition in partitions:
             written = self._store.materialiser.partitions.get(partition.number)
@@ -250,7 +250,7 @@ class StoreReader:
         return described
 
     def describe_objects(self, partitions: Sequence[StoredPartition], with_keys: bool) -> DescribedObjects:
-        """The objects that contain live batches of any of these partitions."""
+        """The objects that contain remaining batches of any of these partitions."""
         database, numbers = self._store.database, tuple(partition.number for partition in partitions)
         marks = ",".join("?" * len(numbers))
         files = f"from files where id in (select file_id from extents where partition in ({marks}))"
@@ -259,7 +259,7 @@ class StoreReader:
         return DescribedObjects() if row is None else DescribedObjects(row[0], row[1] or 0, row[2] or 0, keys)
 
     def counts(self) -> tuple[int, int, int]:
-        """Numbers of partitions, live batches and files."""
+        """Numbers of partitions, of batches that are not deleted, and of files."""
         written = self._store.materialiser.partitions.values()
         (files,) = self._store.database.one("select count(*) from files") or (0,)
         return sum(1 for _ in self._store.view), sum(found.batches for found in written), files

@@ -1,7 +1,7 @@
-"""The commit of a file: assigns offsets, checks sequences, and builds the answer. Pure.
+"""The commit of a file: assigns offsets, checks sequences, and builds the result. Pure.
 
-A refused batch does not fail its file. The other batches are committed, and the bytes of the refused batch
-stay unused.
+If a batch is refused, its file does not fail. The other batches are committed, and the bytes of the refused
+batch stay unused.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,7 +69,8 @@ _VERDICTS: Final = {
 
 
 class _Draft:
-    """A partition while a file is being decided, with the effects of the file's earlier batches."""
+    """The state of a partition while a file is being decided. It includes the effects of the file's earlier
+    batches."""
 
     __slots__ = ("began", "next", "partition", "windows")
 
@@ -85,7 +86,7 @@ class _Draft:
 
     @property
     def is_plain(self) -> bool:
-        """Whether no producer can have an open transaction in the partition."""
+        """Whether it is certain that no producer has an open transaction in the partition."""
         return not (self.began or self.partition.has_open_transaction)
 
     def window(self, producer_id: int) -> Window | None:
@@ -93,7 +94,8 @@ class _Draft:
 
 
 class _Columns(NamedTuple):
-    """The fields of :class:`BatchToCommit`, as columns over the batches of a file or of a stretch."""
+    """The fields of :class:`BatchToCommit`, as columns over the batches of a file or of a stretch (adjacent
+    batches of one partition)."""
 
     topic_ids: Sequence[UUID]
     partition_indexes: Sequence[int]
@@ -140,7 +142,8 @@ class CommitDecision:
         guards: TransactionGuards | None = None,
     ) -> None:
         """``gaps`` and ``guards`` belong to the coordinator's producers. ``elapsed_ms`` is the time of a
-        clock without jumps, which measures waits for missing batches; by default it is ``now_ms``."""
+        clock without jumps. It measures how long batches wait for missing batches. By default it is
+        ``now_ms``."""
         self._gaps = ProducerGaps() if gaps is None else gaps
         self._guards = TransactionGuards() if guards is None else guards
         self._elapsed_ms = now_ms if elapsed_ms is None else elapsed_ms
@@ -190,9 +193,9 @@ class CommitDecision:
     def _accept_file(self, columns: _Columns) -> bool:
         """Accept a plain file at once. Returns False, without a change, if details must be checked.
 
-        Each partition must appear in one place only. Each producer must be known there with a full window,
-        and must have exactly one batch, which is the next in sequence. A file in which no batch has a
-        producer is plain, too.
+        A file is plain if each partition appears in one place only, and each producer has exactly one batch.
+        The coordinator must know each producer there with a full window, and the batch must be the next in
+        sequence. A file in which no batch has a producer is plain, too.
         """
         topic_ids, indexes, counts = columns.topic_ids, columns.partition_indexes, columns.records_counts
         producer_ids, sequences = columns.producer_ids, columns.base_sequences
@@ -235,7 +238,7 @@ class CommitDecision:
         return True
 
     def _decide_plain(self, batches: Sequence[BatchToCommit], columns: _Columns, position: int) -> None:
-        """Decide plain batches; the first of them is at ``position`` in the file."""
+        """Decide plain batches. The first of them is at ``position`` in the file."""
         accepted_from = 0
         for start, end in _stretches(columns):
             if not self._accept_stretch(columns, start, end):
@@ -285,7 +288,8 @@ class CommitDecision:
         sequences: Sequence[int],
         deltas: Sequence[int],
     ) -> dict[int, Window] | None:
-        """The windows if every batch is the next batch of its producer; otherwise ``None``."""
+        """The windows after the batches, if every batch is the next batch of its producer; otherwise
+        ``None``."""
         windows: dict[int, Window] = {}
         lookup = draft.window if draft.windows else draft.partition.producers.get
         repeated = len(set(producer_ids)) != len(producer_ids)
@@ -334,7 +338,7 @@ class CommitDecision:
             )
 
     def _check_each(self, batches: Sequence[BatchToCommit], start: int) -> None:
-        """The rule: accept or refuse each batch of a stretch."""
+        """The complete rule: accept or refuse each batch of a stretch."""
         record, count = self.record, 0
         partition = self._partitions.find(batches[0].topic_id, batches[0].partition_index)
         if partition is None:
@@ -409,8 +413,8 @@ class CommitDecision:
         return Rejected(position, ErrorCode.none, verdict[2], verdict[3])
 
     def _transaction_error(self, draft: _Draft, batch: BatchToCommit) -> ErrorCode | None:
-        """The reason why a batch that is in sequence must not be appended. The method also records that the
-        batch begins a transaction."""
+        """The reason why a batch that is in sequence must not be appended. If the batch is accepted, the
+        method notes that it begins a transaction."""
         producer_id = batch.producer_id
         if not batch.is_transactional:
             return ErrorCode.invalid_txn_state if draft.is_in_transaction(producer_id) else None
@@ -421,9 +425,8 @@ class CommitDecision:
         return None
 
     def _check_ahead(self, draft: _Draft, window: Window | None, batch: BatchToCommit) -> Verdict | None:
-        """Hold a batch whose predecessor is missing. After the time limit, refuse the batch or accept its
-        sequence.
-        """
+        """Hold a batch whose predecessor is missing. When the time limit has passed, refuse the batch or
+        accept its sequence."""
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         key = (draft.partition.number, batch.producer_id, epoch)
         expected = expected_sequence(window, epoch)
@@ -437,7 +440,7 @@ class CommitDecision:
 
 
 def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
-    """Begin and end of each run. A run consists of adjacent batches of one partition."""
+    """The begin and the end of each run. A run consists of adjacent batches of one partition."""
     start = 0
     for _, run in groupby(zip(columns.topic_ids, columns.partition_indexes, strict=True)):
         end = start + len(list(run))
@@ -446,7 +449,7 @@ def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
 
 
 def _is_plain(columns: _Columns, file_bytes: int) -> bool:
-    """Whether no batch is a special case, apart from the rules about its producer."""
+    """Whether no batch is a special case. The rules about a batch's producer are not checked here."""
     byte_offsets, sizes, deltas = columns.byte_offsets, columns.sizes_bytes, columns.offset_deltas
     return not (
         not 0 <= min(deltas) <= max(deltas) <= MAX_OFFSET_DELTA
@@ -462,7 +465,7 @@ def _is_plain(columns: _Columns, file_bytes: int) -> bool:
 def result_of(
     receipt: Receipt | FileCommitted, committed_ms: int, partitions: PartitionTable
 ) -> CommitFileResult:
-    """The answer for the receipt, with the current log starts."""
+    """The result that the receipt describes, with the current log starts."""
     flags = receipt.flags
     spans = list(map(add, receipt.offset_deltas, repeat(1)))
     offsets: list[int] = []
@@ -471,7 +474,7 @@ def result_of(
     for topic_id, index, offset, count in receipt.runs:
         partition = partitions.find(topic_id, index)
         log_starts += repeat(-1 if partition is None else partition.log_start, count)
-        # The last span of a run is left out, because the offset after it belongs to the next run.
+        # The last span of a run is left out, because the next offset belongs to the next run.
         offsets += accumulate(spans[position : position + count - 1], initial=offset)
         position += count
     times = [committed_ms if flag & FLAG_LOG_APPEND_TIME else -1 for flag in flags] if any(flags) else None
@@ -485,8 +488,7 @@ def result_of(
         strict=False,
     )
     found: list[CommittedBatch] = list(map(tuple.__new__, repeat(CommittedBatch), rows))
-    # The insertions are in ascending order of position, so that earlier insertions do not move later
-    # insertions.
+    # The insertions are in ascending order of position, so earlier insertions do not move later insertions.
     for rejected in receipt.rejected:
         found.insert(rejected.position, _rejected(rejected))
     return CommitFileResult(found)

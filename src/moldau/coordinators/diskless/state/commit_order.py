@@ -1,14 +1,14 @@
 """The order of each broker's commits at one coordinator. Pure.
 
 A broker has several commits in progress. Each commit has a place: the epoch of the broker's registration, and
-a running number. The coordinator decides number n + 1 after number n. Therefore a lost connection or a move
-of the coordinator does not reorder the batches of a producer without sequences.
+a number that grows by one. The coordinator decides number n + 1 after number n. Therefore a lost connection
+or a move of the coordinator does not reorder the batches of a producer without sequences.
 
-The log contains the place of each committed file. A refused commit has no record. The leader counts its
-number in memory. A new leader learns from ``open_from``, the lowest number whose outcome the broker does not
-know yet, that the earlier numbers were decided. Snapshots do not contain the places. A coordinator that
-starts from a snapshot begins at ``open_from``, and the results that it remembers by object key answer
-repeated commits.
+The log contains the place of each committed file. A refused commit has no record, so the leader keeps its
+number only in memory. A new leader uses ``open_from``, the lowest number whose outcome the broker does not
+know yet. It shows that the earlier numbers were decided. Snapshots do not contain the places. A coordinator
+that starts from a snapshot begins at ``open_from``. If a commit is repeated, the coordinator returns the
+result that it remembers by object key.
 """
 
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ from moldau.coordinators.effects import Reply, Token
 from moldau.runtime import ErrorCode, KafkaError
 
 WAITING_MAX: Final = 64
-"""Number of commits of one broker that may wait. Brokers have fewer in progress."""
+"""Maximum number of waiting commits of one broker. Brokers have fewer commits in progress."""
 WAITING_MS: Final = 1_000
-"""Time after which a waiting commit is answered with an error, and its broker repeats it. The answers of a
-connection come in the order of its requests, so a waiting commit delays the answers after it. The time is
-much longer than the delays between two connections of a broker."""
+"""Time after which a waiting commit gets an error, and its broker repeats it. The responses on a connection
+come in the order of its requests. A waiting commit therefore delays the responses after it. The time is much
+longer than the delays between two connections of a broker."""
 
 
 class CommitTurn(Enum):
@@ -74,17 +74,17 @@ class CommitOrder:
         return CommitTurn.PAST if place.number < first else CommitTurn.LATER
 
     def passed(self, broker_id: int, place: CommitPlace) -> list[Reply]:
-        """Record that a number was decided or refused. Returns errors for waiting commits that can never be
+        """Note that a number was decided or refused. Returns errors for waiting commits that can never be
         decided."""
         return self._advance(broker_id, place.broker_epoch, max(place.number + 1, place.open_from))
 
     def heard(self, broker_id: int, place: CommitPlace) -> list[Reply]:
-        """Record the outcomes that the broker knows. Returns errors for waiting commits that can never be
-        decided."""
+        """Note that the broker knows the outcomes before this number. Returns errors for waiting commits that
+        can never be decided."""
         return self._advance(broker_id, place.broker_epoch, place.open_from)
 
     def restore(self, broker_id: int, epoch: int, next_number: int) -> None:
-        """Record a place that was read from the log."""
+        """Note a place that was read from the log."""
         self._advance(broker_id, epoch, next_number)
 
     def _advance(self, broker_id: int, epoch: int, next_number: int) -> list[Reply]:
@@ -98,8 +98,8 @@ class CommitOrder:
         return []
 
     def wait(self, waiting: WaitingCommit, place: CommitPlace) -> list[Reply]:
-        """Keep a commit until all earlier numbers are decided. Returns an error for an earlier call with the
-        same number.
+        """Keep a commit until all earlier numbers are decided. If an earlier call with the same number waits,
+        returns an error for that call.
 
         Raises COORDINATOR_NOT_AVAILABLE when too many commits of the broker wait.
         """
@@ -117,7 +117,8 @@ class CommitOrder:
         return any(sender.waiting for sender in self._senders.values())
 
     def due(self) -> WaitingCommit | None:
-        """A waiting commit that can be decided now. The lowest number of its broker comes first."""
+        """A waiting commit that can be decided now. The commit with the lowest number of its broker comes
+        first."""
         return next((sender.waiting[number] for sender, number in self._due()), None)
 
     def take_due(self) -> WaitingCommit | None:
@@ -147,5 +148,5 @@ class CommitOrder:
 
 
 def _refuse(waiting: WaitingCommit, reason: str) -> Reply:
-    """The error is not a definite refusal, because the commit may have been sent again."""
+    """The error is not a definite refusal, because the broker may have sent the commit again."""
     return Reply(waiting.token, KafkaError(ErrorCode.coordinator_not_available, reason))

@@ -11,14 +11,14 @@ from moldau.coordinators.diskless.state.transactions import NO_COORDINATOR_EPOCH
 from moldau.runtime import ErrorCode
 
 VERSION_WITH_BUMPS: Final = 2
-"""From this transaction version on, a marker has the producer epoch that follows the epoch of its
+"""From this transaction version on, the producer epoch of a marker is one higher than the epoch of its
 transaction (KIP-890)."""
 
 
 def decide_markers(
     partitions: PartitionTable, markers: Sequence[MarkerToWrite], now_ms: int
 ) -> tuple[TransactionsEnded | None, list[EndedTransactionPart]]:
-    """The record of the accepted markers, if any marker was accepted, and the answers in the order of the
+    """The record of the accepted markers, if any marker was accepted. Also the results in the order of the
     call."""
     answers: list[EndedTransactionPart] = []
     accepted: list[MarkerExtent] = []
@@ -63,7 +63,7 @@ def _error(partition: PartitionState | None, marker: MarkerToWrite) -> ErrorCode
             return ErrorCode.transaction_coordinator_fenced
     is_of_next = partition.is_in_transaction(producer_id) and window is not None and epoch == epoch_of(window)
     if marker.transaction_version >= VERSION_WITH_BUMPS and is_of_next:
-        # This is a late copy of a marker: the epoch of its transaction was lower, and the producer's next
+        # This is a late copy of a marker. Its transaction had a lower epoch, and now the producer's next
         # transaction is open.
         return ErrorCode.invalid_producer_epoch
     return ErrorCode.none

@@ -1,5 +1,4 @@
-"""The object keys that the coordinator remembers: the results for repeated calls, and the closed keys.
-Pure."""
+"""The object keys that the coordinator remembers: results for repeated calls, and closed keys. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,17 +9,19 @@ from moldau.coordinators.diskless.state.records import FileCommitted
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTimes:
-    """Time limits of the coordinator, and the times for which it remembers files."""
+    """Time limits of the coordinator. They include the times for which it remembers files."""
 
     max_commit_age_ms: int = 120_000
-    """An older file is refused. The value must be below the grace period of the orphan scan."""
+    """Maximum age of a file. An older file is refused. The value must be shorter than the grace period of the
+    orphan scan."""
     clock_skew_ms: int = 60_000
     """Maximum difference between the clocks of two brokers."""
     producer_id_expiration_ms: int = 86_400_000
 
     @property
     def repeat_age_ms(self) -> int:
-        """If a committed file is younger than this, the coordinator answers a repeated call from memory."""
+        """If a committed file is younger than this, the coordinator can respond to a repeated call from
+        memory."""
         return 2 * self.max_commit_age_ms
 
     @property
@@ -31,7 +32,7 @@ class CoordinatorTimes:
 
 
 class Remembered(NamedTuple):
-    """A committed file's answer."""
+    """The stored result of a committed file."""
 
     created_ms: int
     committed_ms: int
@@ -67,7 +68,7 @@ class FileMemory:
         )
 
     def forget_before(self, time_ms: int) -> None:
-        """Drop results and closed keys older than ``time_ms``.
+        """Drop results and closed keys that are older than ``time_ms``.
 
         All entries are checked, because the clock of a new leader may be behind the clock of the previous
         leader.

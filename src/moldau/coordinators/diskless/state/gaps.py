@@ -1,9 +1,9 @@
 """Batches of idempotent producers that arrive before their predecessors, through other brokers. Pure.
 
-A batch may overtake the previous batch when a producer changes brokers with requests in flight. It is then
-*held*: its broker commits it again with its next object, while the missing batch is in progress. If the
-missing batch does not arrive in time, the sequence of the held batch is checked. Kafka's brokers check it
-immediately.
+A batch may overtake the previous batch when a producer changes brokers with requests in flight. The
+coordinator then *holds* this batch: its broker commits it again with its next object, while the missing batch
+is in progress. If the missing batch does not arrive in time, the sequence of the held batch is checked.
+Kafka's brokers check the sequence immediately.
 
 This state is in no record, so the waits start again at a new leader.
 """
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 PATIENCE_MS: Final = 30_000
-"""How long to wait for a known producer's missing batch. After OUT_OF_ORDER_SEQUENCE_NUMBER clients begin a
+"""Maximum wait for a missing batch of a known producer. After OUT_OF_ORDER_SEQUENCE_NUMBER a client begins a
 new epoch. Batches of the old epoch that are still in progress are then lost or duplicated."""
 BELIEF_MS: Final = 10_000
-"""How long to wait for sequence 0 of an unknown producer. After that time the coordinator assumes that the
-producer began at another broker and was then removed here. The order of its earlier batches is not proven.
-"""
+"""Maximum wait for sequence 0 of an unknown producer. After that time the coordinator assumes that the
+producer began at another broker and was then removed here. The order of its earlier batches is then not
+checked."""
 _GAPS_MAX: Final = 10_000
 _SEQUENCES: Final = 1 << 31
 
@@ -33,17 +33,17 @@ class _Gap:
 
 
 class ProducerGaps:
-    """The gaps of one coordinator's producers. When there are too many, the oldest gaps are removed first."""
+    """The gaps of one coordinator's producers. When there are too many gaps, the oldest are removed first."""
 
     def __init__(self) -> None:
         self._gaps: dict[tuple[int, int, int], _Gap] = {}
 
     def waited_ms(self, key: tuple[int, int, int], expected: int, sequence: int, now_ms: int) -> int:
-        """How long a batch's predecessor has been missing. ``key`` is the partition number, producer id and
-        epoch.
+        """The time for which a batch's predecessor has been missing. ``key`` is the partition number,
+        producer id and epoch.
 
-        The time begins with the arrival of the first batch after the gap, from any broker. ``now_ms`` must
-        come from a clock without jumps, because a wait that ends too soon loses batches.
+        The time begins when the first batch after the gap arrives from any broker. ``now_ms`` must come from
+        a clock without jumps, because batches are lost if a wait ends too soon.
         """
         gap = self._gaps.get(key)
         if gap is None or gap.expected != expected or gap.since_ms > now_ms:

@@ -3,18 +3,18 @@ Pure.
 
 A batch waits in a buffer and during an upload, and its transaction may be aborted in that time. With
 transaction versions 0 and 1 the abort does not change the producer's epoch. Therefore each transactional
-batch is committed with a guard. This coordinator issues the guard before the broker asks the transaction's
-coordinator whether the partition belongs to the transaction. A marker of the producer makes the guard
-invalid. A change of the leader also makes guards invalid, because they are in memory only. A producer whose
-batch has an invalid guard sends the batch again.
+batch is committed with a guard. First this coordinator issues the guard. Then the broker asks the
+transaction's coordinator whether the partition belongs to the transaction. A marker of the producer makes the
+guard invalid. A change of the leader also makes guards invalid, because they are in memory only. If the guard
+of a batch is invalid, the producer sends the batch again.
 """
 
 from typing import Final, NamedTuple, TypeAlias
 
 NO_GUARD: Final = 0
 GUARDS_MAX: Final = 100_000
-"""Maximum number of guards. When there are more, the oldest are removed and their producers get new
-guards."""
+"""Maximum number of guards. When there are more, the oldest guards are removed, and their producers must get
+new guards."""
 
 GuardKey: TypeAlias = tuple[int, int]
 """Number of the partition, and producer id."""
@@ -35,7 +35,8 @@ class TransactionGuards:
         return len(self._issued)
 
     def issue(self, key: GuardKey, producer_epoch: int, fresh: int) -> int:
-        """The producer's guard in a partition. If a new guard is needed, it gets the number ``fresh``."""
+        """The producer's guard in a partition. If the producer needs a new guard, the guard gets the number
+        ``fresh``."""
         issued = self._issued.get(key)
         if issued is None or issued.producer_epoch != producer_epoch:
             self._issued.pop(key, None)
@@ -49,5 +50,5 @@ class TransactionGuards:
         return guard != NO_GUARD and self._issued.get(key) == (producer_epoch, guard)
 
     def void(self, key: GuardKey) -> None:
-        """Remove the guard, because the producer's transaction has ended in the partition."""
+        """Remove the guard, because the producer's transaction in the partition has ended."""
         self._issued.pop(key, None)

@@ -9,7 +9,8 @@ from moldau.coordinators.diskless.state.transactions import PartitionTransaction
 
 
 class PartitionState:
-    """One partition in the state of the coordinator, including uncommitted decisions."""
+    """One partition in the state of the coordinator. The state includes decisions that are not committed
+    yet."""
 
     __slots__ = (
         "id",
@@ -50,13 +51,13 @@ class PartitionState:
         return self.transactions.last_stable(self.log_start, self.next)
 
     def begin_transaction(self, producer_id: int, offset: int) -> None:
-        """Note a transactional batch that was appended at ``offset``."""
+        """Process a transactional batch that was appended at ``offset``."""
         if self.transactions is None:
             self.transactions = PartitionTransactions()
         self.transactions.begin(producer_id, offset)
 
     def end_transaction(self, producer_id: int, coordinator_epoch: int) -> int:
-        """Note an appended marker. Returns the first offset of the transaction, or -1 if no transaction
+        """Process an appended marker. Returns the first offset of the transaction, or -1 if no transaction
         was open."""
         if self.transactions is None:
             self.transactions = PartitionTransactions()
@@ -71,12 +72,13 @@ class PartitionState:
         return self.transactions is not None and producer_id in self.transactions.open_from
 
     def expired_producers(self, cutoff_ms: int) -> Iterator[int]:
-        """Ids of producers that have expired here. ``producers.py`` decides which producers expire."""
+        """Ids of producers that have expired in this partition. ``producers.py`` decides which producers
+        expire."""
         in_transaction = () if self.transactions is None else self.transactions.open_from
         return expired_ids(self.producers, cutoff_ms, in_transaction)
 
     def expire_producers(self, cutoff_ms: int) -> list[int]:
-        """Forget expired producers; returns their ids."""
+        """Remove expired producers. Returns their ids."""
         expired = list(self.expired_producers(cutoff_ms))
         for producer_id in expired:
             del self.producers[producer_id]
@@ -85,7 +87,8 @@ class PartitionState:
         return expired
 
     def copy_offsets(self, other: "PartitionState") -> None:
-        """Copy everything except the producers from ``other``, with its current transactions."""
+        """Copy everything except the producers from ``other``. The transactions are included as they are
+        now."""
         self.log_start, self.wal_start, self.next = other.log_start, other.wal_start, other.next
         self.prune_epoch, self.last_prune = other.prune_epoch, other.last_prune
         self.remote_position = other.remote_position
@@ -122,7 +125,7 @@ class PartitionTable:
         self._by_topic.setdefault(partition.id.topic_id, {})[partition.id.partition_index] = partition
 
     def topic(self, topic_id: UUID) -> dict[int, PartitionState]:
-        """The topic's partitions here, by index."""
+        """The topic's partitions in this coordinator, by index."""
         return self._by_topic.get(topic_id, {})
 
     @property
@@ -134,7 +137,7 @@ class PartitionTable:
         return any(True for found in self for _ in found.expired_producers(cutoff_ms))
 
     def expire_producers(self, cutoff_ms: int) -> list[tuple[int, int]]:
-        """Forget expired producers; returns them as (partition number, producer id)."""
+        """Remove expired producers. Returns them as (partition number, producer id)."""
         return [
             (partition.number, producer_id)
             for partition in self

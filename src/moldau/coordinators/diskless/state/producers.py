@@ -1,9 +1,9 @@
 """Idempotent producers of a partition: their last batches and Kafka's sequence rules. Pure.
 
-A window is one byte string, the same in memory and in the store. Each batch changes a window, and tuples of
-tuples would take a third of the coordinator's time. The string consists of native 64-bit integers. First come
-the epoch and the time of the last batch in ms. Then comes an :data:`Entry` for each of the last batches of
-that epoch, oldest first.
+A window is one byte string, the same in memory and in the store. This is fast: each batch changes a window,
+and with tuples of tuples these changes would take a third of the coordinator's time. The string consists of
+native 64-bit integers. First come the epoch and the time of the last batch in ms. Then comes an :data:`Entry`
+for each of the last batches of that epoch, oldest first.
 """
 
 from array import array
@@ -17,13 +17,13 @@ from typing import Final, NamedTuple, TypeAlias
 SEQUENCE_MODULUS: Final = 1 << 31
 WINDOW_BATCHES: Final = 5
 NO_EPOCH: Final = -1
-"""The epoch of a producer id without an epoch. Kafka accepts it with any sequence."""
+"""The epoch of a producer id without an epoch. As in Kafka, it may have any sequence."""
 
 Window: TypeAlias = bytes
 
 Entry: TypeAlias = tuple[int, int, int, int]
-"""Base sequence, last sequence, base offset, append time (-1 for CreateTime). An entry is the answer to a
-duplicate."""
+"""Base sequence, last sequence, base offset, append time (-1 for CreateTime). If a duplicate arrives, the
+entry is the result."""
 
 _HEAD: Final = Struct("=2q")
 _ENTRY: Final = Struct("=4q")
@@ -68,7 +68,8 @@ def time_of(window: Window) -> int:
 
 
 def expiry_cutoff_ms(now_ms: int, expiration_ms: int) -> int:
-    """The time limit of expiry. A producer has expired if its last batch was committed before this time.
+    """The time limit of expiry. If the last batch of a producer was committed before this time, the producer
+    has expired.
 
     ``expiration_ms`` is ``producer.id.expiration.ms``.
     """
@@ -82,7 +83,7 @@ def expired_ids(
     no open transaction.
 
     The key of ``windows`` is the producer id. ``in_transaction`` contains the ids of the producers with an
-    open transaction here.
+    open transaction in the partition.
     """
     for producer_id, window in windows.items():
         if time_of(window) < cutoff_ms and producer_id not in in_transaction:
@@ -95,8 +96,8 @@ def check_sequence(
     """Return ``None`` when the batch must be appended. For a duplicate, return the entry of the original
     batch.
 
-    A new producer begins at sequence 0, and each new epoch of a producer begins there, too. A producer
-    without an epoch may begin at any sequence.
+    A new producer must begin at sequence 0, and so must each new epoch of a producer. A producer without an
+    epoch may begin at any sequence.
     """
     if window is None:
         return None if base_sequence == 0 or epoch == NO_EPOCH else Verdict.AHEAD
@@ -146,8 +147,8 @@ def epoch_of(window: Window) -> int:
 
 
 def marked(window: Window | None, epoch: int, now_ms: int) -> Window:
-    """The window after a transaction marker. A newer epoch begins at sequence 0; the sequence of the same
-    epoch continues."""
+    """The window after a transaction marker. If the marker has a newer epoch, the next sequence is 0. In the
+    same epoch the sequence continues."""
     if window is None or epoch_of(window) != epoch:
         return _HEAD.pack(epoch, now_ms) + _ENTRY.pack(*_NO_BATCH)
     return _HEAD.pack(epoch, now_ms) + window[_HEAD.size :]
@@ -161,7 +162,7 @@ def all_extended(
     base_offsets: Sequence[int],
     now_ms: int,
 ) -> list[Window] | None:
-    """The windows after one more batch of CreateTime in each window, computed column by column.
+    """The windows when each of them gets one more batch of CreateTime. They are computed column by column.
 
     Returns ``None`` when a batch is not the next batch of its window, or when a window is not full yet. The
     batches must then be checked one by one.

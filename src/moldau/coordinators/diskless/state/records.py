@@ -1,6 +1,6 @@
 """Records of ``__diskless_metadata``: the coordinator's decisions, as values. Pure.
 
-``codec`` turns them into keys and values.
+``codec`` converts them to keys and values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ class FilesClosed(NamedTuple):
 
 
 class FileTakenOver(NamedTuple):
-    """This coordinator now owns the file. If it did not know the object, it closes the object."""
+    """This coordinator now owns the file. If it did not know the object, it also closes the object."""
 
     object_key: str
     size_bytes: int
@@ -55,7 +55,7 @@ class FilesReleased(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """From now on, offsets below ``to_offset`` are read from remote storage."""
+    """From now on, offsets before ``to_offset`` are read from remote storage."""
 
     topic_id: UUID
     partition_index: int
@@ -66,10 +66,11 @@ class Pruned(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """Removes old state. It is a record, so that a coordinator's state depends on its log alone."""
+    """Removes old state. The removal is a record, so that a coordinator's state depends on its log alone."""
 
     files_before_ms: int
-    """Results of files committed before this time, and keys closed before it, are removed."""
+    """Two kinds of entries are removed: results of files that were committed before this time, and keys that
+    were closed before it."""
     producers_before_ms: int
     """Producers whose last batch was committed before this time are removed."""
 
@@ -85,17 +86,18 @@ class Run(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """The change of a partition caused by a run."""
+    """The change of a partition by a run."""
 
     partition: PartitionState
     next_offset: int
     windows: Mapping[int, Window]
-    """The windows after the run, by producer id, for the producers with batches in the file."""
+    """The windows of producers after the run, by producer id. Only producers with batches in the file are
+    included."""
 
 
 class Rejected(NamedTuple):
-    """A batch without a new offset. The batch is refused, or (when ``error`` is none) it is a duplicate of an
-    accepted batch."""
+    """A batch that gets no new offset. The batch is refused, or (when ``error`` is none) it is a duplicate of
+    an accepted batch."""
 
     position: int
     """Position in the request."""
@@ -131,15 +133,16 @@ FLAG_LOG_APPEND_TIME = 1
 FLAG_TRANSACTIONAL = 2
 
 NO_PRODUCER = 0
-"""Value in ``producer_indexes``; producer ``i`` has the number ``i + 1``."""
+"""The value in ``producer_indexes`` for a batch without a producer. Producer ``i`` has the number ``i + 1``.
+"""
 
 
 @dataclass(slots=True)
 class FileCommitted:
     """A file and its accepted batches, column by column in the order of the request.
 
-    Its columns do not change after the record is decided or read. ``receipt`` is set by the codec: it is the
-    encoded answer, kept for repetitions of the request.
+    Its columns do not change after the record is decided or read. The codec sets ``receipt``, which is the
+    encoded result. It is kept for repeated requests.
     """
 
     object_key: str
@@ -161,13 +164,12 @@ class FileCommitted:
     producer_indexes: list[int]
     base_sequences: list[int]
     broker_epoch: int = -1
-    """``broker_epoch`` and ``commit_number`` are the place in the order of the uploader's commits; -1 without
+    """``broker_epoch`` and ``commit_number`` are the place in the order of that broker's commits; -1 without
     a place."""
     commit_number: int = -1
     receipt: bytes = field(default=b"", compare=False, repr=False)
     decided: Sequence[Moved] | None = field(default=None, compare=False, repr=False)
-    """The changes of each run. They are kept from the decision to its replay, so that they are computed
-    once."""
+    """The changes of each run. The decision computes them, and they are kept for the replay."""
 
 
 DisklessRecord: TypeAlias = (

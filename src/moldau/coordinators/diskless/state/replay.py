@@ -24,7 +24,7 @@ class BegunIn(NamedTuple):
 
 
 def begun_in(record: FileCommitted) -> list[BegunIn]:
-    """The transactional batches of a file, the first of each producer and run."""
+    """The transactional batches of a file. For each producer and run, only the first batch is included."""
     if not record.flags or max(record.flags) < FLAG_TRANSACTIONAL:
         return []
     begun: dict[tuple[int, int], int] = {}
@@ -63,7 +63,7 @@ def replay_file(partitions: PartitionTable, record: FileCommitted) -> Sequence[M
 
 
 def replay_markers(partitions: PartitionTable, record: TransactionsEnded) -> Sequence[Moved]:
-    """Apply the markers, and return the change of each."""
+    """Apply the markers. Returns the change for each marker."""
     replayed: list[Moved] = []
     for marker in record.markers:
         partition = partitions.find(marker.topic_id, marker.partition_index)

@@ -1,9 +1,9 @@
 """The diskless coordinator's decisions over one partition of ``__diskless_metadata`` (KIP-1164). Pure.
 
 Only ``replay`` changes persistent state. The runtime replays a decision immediately, so the state here
-contains all decisions, committed or not. A read through the runtime is answered when the decisions that it
-could read are committed. The positions of batches and the files in use are in the store, which materialises
-the same records after their commit.
+contains all decisions, committed or not. A read through the runtime may use decisions that are not committed
+yet. Its result is therefore sent only when these decisions are committed. The positions of batches and the
+files in use are in the store. The store writes the same records into its tables after their commit.
 """
 
 from collections.abc import Collection, Sequence
@@ -58,7 +58,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 class ReplayedChanges:
-    """Changes that replay made, by log offset. The store that uses the changes removes them."""
+    """Changes that replay made, by log offset. The store removes the changes that it has used."""
 
     def __init__(self) -> None:
         self.moved: dict[int, Sequence[Moved]] = {}
@@ -69,7 +69,7 @@ class ReplayedChanges:
 
 class DisklessShard:
     """State and decisions of one coordinator. Each operation returns effects that lead to exactly one
-    answer."""
+    result."""
 
     def __init__(self, settings: CoordinatorTimes | None = None) -> None:
         self.settings = settings or CoordinatorTimes()
@@ -107,13 +107,13 @@ class DisklessShard:
         except KafkaError as error:
             if not obsolete:
                 raise
-            # All calls that no longer wait get their answers, even after an error.
+            # All calls that no longer wait must get their results, even after an error.
             return Effects(replies=(*obsolete, Reply(token, error)))
         return replace(effects, replies=(*obsolete, *effects.replies))
 
     def commit_due(self, now_ms: int, token: Token, elapsed_ms: int | None = None) -> Effects[DisklessRecord]:
-        """Commit the waiting file that ``order.due()`` returns. Answers the file's own call, and answers
-        ``None`` to this operation."""
+        """Commit the waiting file that ``order.due()`` returns. The file's own call gets the result. The
+        result of this operation is ``None``."""
         own = Reply(token, None)
         waiting = self.order.take_due()
         if waiting is None:
@@ -125,7 +125,7 @@ class DisklessShard:
         return replace(effects, replies=(*effects.replies, own))
 
     def refuse_outdated(self, elapsed_ms: int, token: Token) -> Effects[DisklessRecord]:
-        """Refuse commits that have waited too long for an earlier commit. Answers ``None``."""
+        """Refuse commits that have waited too long for an earlier commit. The result is ``None``."""
         return Effects(replies=(*self.order.outdated(elapsed_ms), Reply(token, None)))
 
     def _commit(
@@ -148,7 +148,7 @@ class DisklessShard:
         return answer(token, commit.result_of(record, now_ms, self.partitions), [record])
 
     def repeated(self, call: CommitFileCall, now_ms: int) -> CommitFileResult | None:
-        """The answer to a repeated call; ``None`` for a file that may be committed now."""
+        """The result for a repeated call; ``None`` for a file that may be committed now."""
         key = call.object_key
         known = self.files.result(key)
         if known is not None:
@@ -188,7 +188,7 @@ class DisklessShard:
     def end_transactions(
         self, markers: Sequence[MarkerToWrite], now_ms: int, token: Token
     ) -> Effects[DisklessRecord]:
-        """Append markers. Answers a list of :class:`EndedTransactionPart`."""
+        """Append markers. The result is a list of :class:`EndedTransactionPart`."""
         record, answers = decide_markers(self.partitions, markers, now_ms)
         return answer(token, answers, [] if record is None else [record])
 
@@ -197,7 +197,7 @@ class DisklessShard:
     def create_partitions(
         self, topics: Sequence[PartitionsToCreate], token: Token
     ) -> Effects[DisklessRecord]:
-        """Create missing partitions. Answers a list of :class:`TopicResult`."""
+        """Create missing partitions. The result is a list of :class:`TopicResult`."""
         records: list[DisklessRecord] = []
         for topic_id, name, indexes in topics:
             known = self.partitions.topic(topic_id)
@@ -209,7 +209,8 @@ class DisklessShard:
         return answer(token, [TopicResult(topic.topic_id) for topic in topics], records)
 
     def delete_topics(self, topic_ids: Sequence[UUID], token: Token) -> Effects[DisklessRecord]:
-        """Delete topics; an unknown topic is treated as deleted. Answers a list of results."""
+        """Delete topics. An unknown topic counts as deleted. The result is a list of results for the
+        topics."""
         records: list[DisklessRecord] = [
             TopicDeleted(topic_id) for topic_id in dict.fromkeys(topic_ids) if self.partitions.topic(topic_id)
         ]
@@ -218,7 +219,7 @@ class DisklessShard:
     # -- offsets --------------------------------------------------------------------------------
 
     def delete_records(self, requests: Sequence[OffsetToDelete], token: Token) -> Effects[DisklessRecord]:
-        """Move log starts forward, never back. Answers a list of :class:`DeletedRecords`."""
+        """Move log starts forward, never back. The result is a list of :class:`DeletedRecords`."""
         records: list[DisklessRecord] = []
         results: list[DeletedRecords] = []
         for topic_id, index, asked in requests:
@@ -238,7 +239,7 @@ class DisklessShard:
         return answer(token, results, records)
 
     def prune(self, call: PruneCall, token: Token) -> Effects[DisklessRecord]:
-        """Compare and set ``wal_start``. Answers :class:`PrunedPartition`."""
+        """Compare and set ``wal_start``. The result is a :class:`PrunedPartition`."""
         topic_id, index, from_offset, to_offset, epoch, position = call
         partition = self.partitions.find(topic_id, index)
         if partition is None:
@@ -270,9 +271,11 @@ class DisklessShard:
     def close_files(
         self, object_keys: Sequence[str], live: Collection[str], now_ms: int, token: Token
     ) -> Effects[DisklessRecord]:
-        """Record in the log that these objects will not be committed any more. Answers a list of results.
+        """Record in the log that these objects will not be committed any more. The result is a list with one
+        entry for each object.
 
-        ``live`` contains the keys of files in the store. A file that was committed here is refused.
+        ``live`` contains the keys of files in the store. If a file was committed at this coordinator, it is
+        refused.
         """
         closing: dict[str, None] = {}
         results: list[ClosedFile] = []
@@ -295,17 +298,17 @@ class DisklessShard:
         now_ms: int,
         token: Token,
     ) -> Effects[DisklessRecord]:
-        """Become the owner of the file. Answers ``None``; a repetition changes nothing."""
+        """Become the owner of the file. The result is ``None``. A repeated call changes nothing."""
         record = FileTakenOver(object_key, size_bytes, created_ms, now_ms, tuple(remaining_owner_ids))
         return answer(token, None, [record])
 
     def release_files(self, object_keys: Sequence[str], token: Token) -> Effects[DisklessRecord]:
-        """Release files that were handed over or deleted. Answers ``None``."""
+        """Release files that were handed over or deleted. The result is ``None``."""
         records = [FilesReleased(tuple(object_keys))] if object_keys else []
         return answer(token, None, records)
 
     def expire(self, now_ms: int, token: Token) -> Effects[DisklessRecord]:
-        """Remove outdated entries. Answers ``None``."""
+        """Remove outdated entries. The result is ``None``."""
         cutoff_ms = expiry_cutoff_ms(now_ms, self.settings.producer_id_expiration_ms)
         record = Expired(now_ms - self.settings.remember_ms, cutoff_ms)
         due = self.files.has_any_before(record.files_before_ms)
@@ -315,7 +318,8 @@ class DisklessShard:
     # -- the runtime's side ---------------------------------------------------------------------
 
     def follow_changes(self) -> ReplayedChanges:
-        """From now on, record the changes of each replay for one store, which needs them at the commit."""
+        """From now on, collect the changes of each replay for one store. The store needs them at the
+        commit."""
         self._changes = ReplayedChanges()
         return self._changes
 
@@ -368,7 +372,7 @@ class DisklessShard:
         """There is nothing to do, because the coordinator's own log has no transactions."""
 
     def canonical(self) -> CanonicalState:
-        """Everything that replay creates here. The store's own copy is not part of it."""
+        """Everything that replay creates here. The copy in the store is not part of it."""
         return canonical.canonical(self.partitions, self.files)
 
     def on_loaded(self, now_ms: int) -> Effects[DisklessRecord]:

@@ -1,7 +1,7 @@
 """The transactions of a partition. The last stable offset depends on the open transactions, and
 read_committed readers skip the aborted transactions. Pure.
 
-No object has to be read for them, because a file's record marks transactional batches, and the ends of
+No object has to be read to find transactions. A file's record marks transactional batches, and the ends of
 transactions are records.
 """
 
@@ -38,17 +38,17 @@ class PartitionTransactions:
     def last_stable(self, log_start: int, end_offset: int) -> int:
         """The first offset that may belong to an open transaction; ``end_offset`` when there is none.
 
-        It is never below ``log_start``, because DeleteRecords may delete the beginning of an open
+        It is never before ``log_start``, because DeleteRecords may delete the beginning of an open
         transaction.
         """
         return max(log_start, next(iter(self.open_from.values()), end_offset))
 
     def begin(self, producer_id: int, offset: int) -> None:
-        """Note a transactional batch that was appended."""
+        """Process a transactional batch that was appended."""
         self.open_from.setdefault(producer_id, offset)
 
     def end(self, producer_id: int, coordinator_epoch: int) -> int:
-        """Note an appended marker. Returns the first offset of the transaction, or -1 if no transaction
+        """Process an appended marker. Returns the first offset of the transaction, or -1 if no transaction
         was open."""
         self.coordinator_epochs[producer_id] = coordinator_epoch
         return self.open_from.pop(producer_id, NO_OFFSET)
@@ -78,8 +78,8 @@ class AbortedExtent(NamedTuple):
     first_offset: int
     producer_id: int
     last_stable_offset: int
-    """The last stable offset of the partition after the marker. Transactions that end later begin at or
-    above it."""
+    """The last stable offset of the partition after the marker. Transactions that end later begin at this
+    offset or after it."""
 
 
 class AbortedExtents:
@@ -107,7 +107,7 @@ class AbortedExtents:
         return found
 
     def delete_before(self, offset: int) -> None:
-        """Remove the transactions whose marker is below ``offset``."""
+        """Remove the transactions whose marker is before ``offset``."""
         del self._extents[: self._first_from(offset)]
 
     def _first_from(self, offset: int) -> int:

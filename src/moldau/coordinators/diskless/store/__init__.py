@@ -1,1 +1,1 @@
-"""The materialised state of a diskless coordinator: SQLite, and snapshots of it."""
+"""The state of a diskless coordinator as SQLite tables, and snapshots of the tables."""

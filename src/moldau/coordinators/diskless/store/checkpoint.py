@@ -1,7 +1,8 @@
-"""Snapshots of a coordinator's state in KIP-630's form, written while commits continue.
+"""Snapshots of a coordinator's state in KIP-630's form. They are written while commits continue.
 
-A record of a snapshot has a value and no key: a byte for the table, then some of its rows, by columns. The
-snapshot has the content of SQLite at its end offset, so loading it fills the tables.
+A record of a snapshot has a value and no key: a byte for the table, then some of the table's rows, by
+columns. At its end offset, a snapshot has the same content as SQLite. Loading a snapshot therefore fills the
+tables.
 """
 
 import itertools
@@ -21,9 +22,9 @@ from moldau.storage.snapshots.replicated_log import LogPosition, SnapshotReader,
 from moldau.storage.snapshots.snapshot import snapshot_file
 
 ROWS_PER_RECORD: Final = 250
-"""Reading this number of rows takes about a millisecond of the event loop."""
+"""Number of rows that are read without a break. This takes about a millisecond of the event loop."""
 _ROWS_MAX: Final = 65_536
-"""Maximum number of rows in a record of a snapshot, also of one that another version has written."""
+"""Maximum number of rows in a record of a snapshot, even if another version has written the record."""
 FORMAT: Final = 1
 
 _INTEGER: Final = 0
@@ -32,8 +33,8 @@ _TEXT: Final = 2
 
 
 class SnapshottedLog(Protocol):
-    """The part of the coordinator's log that the store uses: its identity and epochs for checks, and its
-    snapshots."""
+    """The part of the coordinator's log that the store uses. It has the identity and epochs of the log, for
+    checks, and its snapshots."""
 
     @property
     def identity(self) -> str:
@@ -109,7 +110,7 @@ def decode_rows(value: bytes) -> tuple[int, list[tuple[Any, ...]]]:
 
 
 class CheckpointSource:
-    """A read transaction over the tables: its rows do not change while commits continue."""
+    """A read transaction over the tables. Its rows do not change while commits continue."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
@@ -140,10 +141,10 @@ class _Loaded(NamedTuple):
 
 
 async def load_checkpoint(log: SnapshottedLog, database: Database) -> _Loaded:
-    """Fill an empty database from the log's latest snapshot, if there is one.
+    """If the log has a snapshot, fill an empty database from the latest one.
 
-    Raises ``KafkaError(corrupt_message)``, which names the file, if the snapshot is damaged or belongs to
-    another log.
+    If the snapshot is damaged or belongs to another log, raises ``KafkaError(corrupt_message)``, which names
+    the file.
     """
     snapshot_id = log.latest_snapshot_id()
     reader = None if snapshot_id is None else log.open_snapshot(snapshot_id)

@@ -1,5 +1,5 @@
-"""The SQLite connection of one coordinator: opening it, checking whether its file is valid, and writing.
-Only the store uses it."""
+"""The SQLite connection of one coordinator: opens it, checks whether its file is valid, and writes. Only the
+store uses it."""
 
 import contextlib
 import json
@@ -25,11 +25,11 @@ DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError)
 
 
 class Applied(NamedTuple):
-    """The offset of the coordinator's log up to which a database is written."""
+    """The offset of the coordinator's log up to which the records are in a database."""
 
     offset: int
     epoch: int
-    """Epoch of the record before ``offset``; -1 when there is none."""
+    """Epoch of the record before ``offset``; -1 when there is no such record."""
 
 
 class WrittenPartition(PartitionState):
@@ -54,7 +54,7 @@ class WrittenPartition(PartitionState):
 
 
 class FileRow(NamedTuple):
-    """A file at the time of its commit or takeover."""
+    """A file at the time when it was committed or taken over."""
 
     id: int
     object_key: str
@@ -88,8 +88,8 @@ class Database:
     ) -> None:
         """Use an open connection. ``new_for`` is the log whose identity is written into new tables.
 
-        ``on_damage`` is called when SQLite finds damage in its file during a read or a write, on the thread
-        that reads or writes.
+        If SQLite finds damage in its file during a read or a write, ``on_damage`` is called on the thread of
+        that read or write.
         """
         self.connection = connection
         self._on_damage = on_damage
@@ -105,8 +105,8 @@ class Database:
         """Open the existing database if this version closed it cleanly for this log and its checksum is
         correct.
 
-        Opening marks it as not cleanly closed. A matching offset and epoch do not prove that it belongs to
-        the log.
+        From the opening on, the database is marked as not cleanly closed. The identity of the log is needed,
+        because a matching offset and epoch do not prove that the database belongs to the log.
         """
         seal = break_seal(disk, path)
         if seal is not Seal.WHOLE:
@@ -146,13 +146,14 @@ class Database:
                 self._mark(clean=True)
             except (apsw.Error, OSError):
                 clean = False
-        # A full or failed disk must not stop the shutdown, because the file is only a cache.
+        # A full or failed disk must not stop the shutdown. No data are lost, because the file is only a
+        # cache.
         with contextlib.suppress(apsw.Error, OSError):
             self.connection.close(True)
         return clean
 
     def _damaged(self, error: Exception) -> KafkaError:
-        """Report a damaged file, which is not read any more. Callers retry while the file is rebuilt."""
+        """Report a damaged file. The file is not read any more. Callers retry while it is rebuilt."""
         self._on_damage(error)
         return KafkaError(ErrorCode.coordinator_load_in_progress, f"The coordinator is rebuilt: {error}")
 
@@ -237,7 +238,7 @@ class Database:
         )
 
     def take_over(self, row: FileRow) -> None:
-        """Become the owner of a file, whether it was known or not."""
+        """Become the owner of a file. The coordinator may have known the file or not."""
         self.connection.execute(
             "insert into files values (?,?,?,?,?,?,?,?,?,?) on conflict (object_key)"
             " do update set owned = 1, next_owners = excluded.next_owners,"
@@ -249,10 +250,10 @@ class Database:
         self.many("delete from files where object_key = ?", [(key,) for key in object_keys])
 
     def trim(self, partition: WrittenPartition, limit: int, now_ms: int) -> bool:
-        """Free up to ``limit`` extents below the partition's WAL start; returns whether more extents are
+        """Free up to ``limit`` extents before the partition's WAL start. Returns whether more extents are
         left.
 
-        This is the only place where a file loses batches.
+        Only here does a file lose batches.
         """
         start = END_OF_LOG if partition.deleted else partition.wal_start
         found = [

@@ -1,9 +1,9 @@
 """Extents: the batches of one partition in one file, packed. Pure.
 
-A batch takes 21 bytes: byte offset, size and last offset delta (32 bits each), the largest timestamp (64) and
-flags (8), each as a column. With these columns the store can free bytes and find timestamps for single
-batches without reading objects. A marker is packed as a batch without a position, followed by the marker's
-content.
+A batch takes 21 bytes: byte offset, size and last offset delta (32 bits each), the largest timestamp (64
+bits) and flags (8 bits), each as a column. With these columns the store can free bytes and find timestamps of
+single batches without reading objects. A marker is packed as a batch without a position. The marker's content
+follows.
 """
 
 import struct
@@ -32,7 +32,7 @@ class Extent(NamedTuple):
     size_bytes: int
     max_timestamp_ms: int
     timestamp_bound_ms: int
-    """Largest timestamp of this extent and all earlier extents. It never decreases, so that a binary search
+    """Largest timestamp of this extent and all earlier extents. It never decreases. Therefore a binary search
     can find a timestamp."""
     committed_ms: int
     packed: bytes
@@ -120,7 +120,7 @@ def marker_in(extent: Extent) -> TransactionEnd | None:
 
 
 class Trimmed(NamedTuple):
-    """The part of an extent that remains after a trim, and the freed amounts."""
+    """The part of an extent that remains after a trim, and the numbers of freed bytes and batches."""
 
     left: Extent | None
     freed_batches: int
@@ -128,7 +128,8 @@ class Trimmed(NamedTuple):
 
 
 def trim(extent: Extent, start_offset: int) -> Trimmed:
-    """Drop the batches that are entirely below ``start_offset``; a batch that contains it is kept."""
+    """Drop the batches that are entirely before ``start_offset``. A batch that contains this offset is
+    kept."""
     if extent.last_offset < start_offset:
         return Trimmed(None, extent.batches, extent.size_bytes)
     freed = freed_bytes = 0

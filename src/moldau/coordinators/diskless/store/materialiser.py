@@ -1,5 +1,5 @@
-"""Writes committed records into SQLite, in order, and subtracts the sizes of freed batches. It is the only
-writer."""
+"""Writes committed records into SQLite, in order, and subtracts the sizes of freed batches. Only this module
+writes to SQLite."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -33,10 +33,10 @@ from moldau.coordinators.diskless.store.extents import Extent
 from moldau.coordinators.diskless.store.view import NOTHING, AbortedRow, Change, TransactionRow
 
 TRIM_EXTENTS: Final = 500
-"""Number of extents freed in one round, so that pruning and deletion do not delay commits."""
+"""Maximum number of extents that are freed in one round. More would delay commits."""
 
 DELETED_PARTITIONS: Final = 1_000
-"""Number of partitions that are marked as deleted in one transaction, which takes some 8 ms."""
+"""Number of partitions that are marked as deleted in one transaction. This takes some 8 ms."""
 
 _NO_PARTITIONS: Final[Mapping[int, WrittenPartition]] = {}
 
@@ -49,12 +49,12 @@ class Unwritten(NamedTuple):
     moved: Sequence[Moved]
     change: Change = NOTHING
     expired: Sequence[tuple[int, int]] = ()
-    """Producers that expired by this record, as (partition number, producer id)."""
+    """Producers that this record removed as expired, as (partition number, producer id)."""
 
 
 class Materialiser:
-    """Owns the tables. ``partitions`` contains their written state by number. A deleted partition stays in it
-    until its rows are removed."""
+    """Owns the tables. ``partitions`` contains, by number, the state of the partitions that is already
+    written. A deleted partition stays in ``partitions`` until its rows are removed."""
 
     def __init__(self, database: Database, coordinator_id: int) -> None:
         self.database = database
@@ -87,8 +87,8 @@ class Materialiser:
     def begin_deletion(self, record: TopicDeleted, now_ms: int) -> bool:
         """Mark some partitions of a topic with very many partitions as deleted, in a separate transaction.
 
-        Returns whether partitions were marked. The record of the deletion is written after the last call.
-        Until then the applied offset is before the record, and a store that is loaded again continues with
+        Returns whether any partition was marked. The record of the deletion is written after the last call.
+        Until then the applied offset is before the record. If the store is loaded again, it continues with
         the other partitions.
         """
         indexes = self.of_topic(record.topic_id)
@@ -103,7 +103,7 @@ class Materialiser:
         return True
 
     def write(self, taken: Sequence[Unwritten], applied: Applied, now_ms: int) -> None:
-        """Write all records of ``taken`` in one transaction, or write none of them."""
+        """Write all records of ``taken`` in one transaction. If this fails, none of them is written."""
         slice_ = _Slice(self, now_ms)
         with self.database.transaction():
             for unwritten in taken:
@@ -138,9 +138,9 @@ class Materialiser:
 
 
 class _Slice:
-    """The records of one transaction; similar records are combined.
+    """The records of one transaction. Similar records are combined.
 
-    Partitions are changed in copies, which replace the originals after the transaction is committed.
+    Copies of the partitions are changed. The copies replace the originals after the transaction is committed.
     """
 
     def __init__(self, owner: Materialiser, now_ms: int) -> None:
@@ -309,7 +309,7 @@ class _Slice:
         self._database.put_partitions(self._changed.values())
 
     def done(self) -> None:
-        """Use the changed copies, because the transaction is committed."""
+        """Replace the originals by the changed copies, because the transaction is committed."""
         owner = self._owner
         owner.partitions.update(self._changed)
         for partition_id in self._removed:

@@ -1,7 +1,7 @@
 """The store's tables in SQLite, and the port that opens connections.
 
-The tables contain all state of a partition. If snapshots contain a new table, it must be added at the end of
-``TABLE_NAMES``, because snapshots contain the number of each table. Each change of the tables needs the next
+The tables contain all state of a partition. A snapshot contains the number of each table. If snapshots get a
+new table, it must therefore be added at the end of ``TABLE_NAMES``. Each change of the tables needs the next
 ``VERSION``. A database of an older version is rebuilt from snapshot and log.
 """
 
@@ -69,14 +69,14 @@ TABLE_NAMES: Final = (
 )
 """All tables whose rows are in a snapshot.
 
-The places of brokers (``senders``) are not among them, because older nodes could not load them. A coordinator
-without them begins at the number that each broker names.
+The table with the places of brokers (``senders``) is not included, because older nodes could not load it.
+Without this table, a coordinator begins at the number that each broker names.
 """
 
 
 def prepare(connection: apsw.Connection) -> bool:
-    """Apply the settings for a cache with one writer that can be rebuilt. Returns whether readers can work
-    beside the writer.
+    """Apply the settings for a cache that has one writer and can be rebuilt. Returns whether readers can work
+    at the same time as the writer.
 
     With ``synchronous=off`` a crash of the machine may damage the file. Therefore the file is used only when
     it was closed cleanly (``meta.clean``, which is synced). Otherwise it is rebuilt from snapshot and log.

@@ -1,9 +1,9 @@
-"""The materialised state of one coordinator: SQLite plus committed records that it does not contain yet.
+"""The state of one coordinator: SQLite tables, and the committed records that are not in the tables yet.
 
 The runtime passes committed records to the store. Reads see them immediately (``view``). They are written to
 SQLite a little later, many in one transaction, together with the applied offset and epoch. The file is a
-cache. If it was not closed cleanly or does not match the log, it is dropped. Then it is rebuilt from the
-latest snapshot, and the runtime replays the later records.
+cache. If the file was not closed cleanly or does not match the log, it is dropped. Then it is rebuilt from
+the latest snapshot, and the runtime replays the later records.
 
 The store writes on the event loop, in slices of ``FLUSH_RECORDS``. A thread would not be faster, because it
 would compete with the loop for the interpreter's lock. A snapshot is read from a separate connection with its
@@ -38,14 +38,14 @@ logger = logging.getLogger(__name__)
 
 FLUSH_DELAY_S: Final = 0.02
 FLUSH_RECORDS: Final = 12
-"""Maximum number of records in a transaction; other tasks of the event loop run after each transaction. A
-larger number combines more writes of a producer's window. A smaller number makes commits wait less.
-"""
+"""Maximum number of records in a transaction. Other tasks of the event loop can run after each transaction. A
+larger number combines more writes of a producer's window. With a smaller number, commits wait for a shorter
+time."""
 MAX_UNWRITTEN_RECORDS: Final = 256
-"""When more records than this are unwritten, each new record is written immediately."""
+"""If more records than this are not written yet, each new record is written immediately."""
 
 ROWS_A_TURN: Final = 1_000
-"""Number of rows of the database that are loaded without a break, which takes some 3 to 15 ms."""
+"""Number of rows of the database that are loaded without a break. This takes some 3 to 15 ms."""
 
 T = TypeVar("T")
 Listener: TypeAlias = Callable[[Sequence[StoredPartition]], None]
@@ -237,15 +237,15 @@ class DisklessStore:
             closing = self.machine.workers.run(self._close_database, database, clean and self._is_sound)
             self._closing = asyncio.ensure_future(closing)
         if self._closing is not None:
-            # The file must be closed even when a load is cancelled, because the next load must not find a
-            # file that is still being closed.
+            # The file must be closed even when a load is cancelled. Otherwise the next load could find a file
+            # that is still being closed.
             await asyncio.shield(self._closing)
 
     def _close_database(self, database: Database, clean: bool) -> None:
         """Syncs the file, so it must run on a worker thread."""
         if database.close(clean=clean):
-            # A full disk must not stop the shutdown. If the checksum is missing, the database is rebuilt at
-            # the next start.
+            # A full disk must not stop the shutdown. If the checksum could not be written, the database is
+            # rebuilt at the next start.
             with contextlib.suppress(OSError):
                 seal_database(self.machine.disk, self.path)
 
@@ -267,7 +267,7 @@ class DisklessStore:
             self._write_some()
 
     async def catch_up(self) -> None:
-        """Write the committed records in slices; other tasks of the event loop run in between."""
+        """Write the committed records in slices. Other tasks of the event loop can run between two slices."""
         end = self.committed_offset
         while self._unwritten and self._unwritten[0].offset < end and self._materialiser is not None:
             if not self._paused:
@@ -314,12 +314,13 @@ class DisklessStore:
         if len(self._unwritten) >= FLUSH_RECORDS or materialiser.to_trim:
             self._handle = asyncio.get_running_loop().call_soon(self._turn)
         else:
-            # The remaining records may wait until more records follow, because the cost of a transaction
-            # depends on the number of changed pages.
+            # The remaining records may wait for further records, because the cost of a transaction depends on
+            # the number of changed pages.
             self._plan_writing()
 
     def _next_unwritten(self) -> list[Unwritten]:
-        """The records of the next transaction. They are few, and they delete few partitions."""
+        """The records of the next transaction. Their number is small, and they delete only a few
+        partitions."""
         taken: list[Unwritten] = []
         deleted = 0
         for each in islice(self._unwritten, FLUSH_RECORDS):

@@ -1,6 +1,7 @@
-"""The WAL backlog: its measurement, and its excess over the limit above which producers are throttled.
+"""Measures the WAL backlog, and limits the rate of producers when the backlog is too large.
 
-When records leave the WAL only by retention, the backlog has the size of the topics, so it has no limit.
+If records leave the WAL only by retention, the backlog is as large as the topics. In this case it has no
+limit.
 """
 
 from typing import Protocol
@@ -41,13 +42,14 @@ class WalBacklog:
         scope.gauge("BacklogAgeMs", self._age_ms, "Age of the oldest object in the WAL backlog.")
 
     def refresh(self) -> Backlog:
-        """Measure again. The sum over all partitions is computed once a second, and not for every request."""
+        """Measure again. The sum over all partitions is computed once a second and not for every request."""
         self._known = self._coordinators.backlog()
         return self._known
 
     @property
     def excess(self) -> float | None:
-        """The excess over the limit as a fraction of the limit, from 0 to 1. A larger excess gives 1.
+        """The bytes above the limit as a fraction of the limit, from 0 to 1. If the fraction is larger, the
+        result is 1.
 
         ``None`` when the limit is not exceeded.
         """

@@ -1,6 +1,6 @@
-"""The effects of a shard's operation: records to append, answers to send, timers to set. Pure.
+"""The effects of a shard's operation: records to append, responses to send, timers to set. Pure.
 
-An operation returns one :class:`Effects`; nothing is carried out before the operation ends.
+An operation returns one :class:`Effects`. Nothing is carried out before the operation ends.
 """
 
 from collections.abc import Hashable, Sequence
@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, NewType, TypeAlias, TypeVar
 
 Token = NewType("Token", int)
-"""Identifies a waiting request. The runtime makes one token per operation, and a shard keeps the token while
+"""Identifies a waiting request. The runtime makes one token for each operation. A shard keeps the token while
 the request waits."""
 
 TimerKey: TypeAlias = Hashable
-"""Identifies a timer within its shard. Setting a timer again changes its time."""
+"""Identifies a timer of a shard. If the timer is set again, its time changes."""
 
 R = TypeVar("R")
 
 
 class Reply(NamedTuple):
-    """An answer to a waiting request. It is sent when all earlier decisions of the shard are committed.
+    """A response to a waiting request. It is sent when all earlier decisions of the shard are committed.
 
-    A ``KafkaError`` as the response fails the request, immediately.
+    If the response is a ``KafkaError``, the request fails immediately.
     """
 
     token: Token
@@ -28,7 +28,7 @@ class Reply(NamedTuple):
 
 
 class SetTimer(NamedTuple):
-    """Call the shard's ``on_timer`` with ``key`` after ``after_ms`` milliseconds, and not before."""
+    """Call the shard's ``on_timer`` with ``key`` after ``after_ms`` milliseconds, not earlier."""
 
     key: TimerKey
     after_ms: int
@@ -44,7 +44,7 @@ TimerChange: TypeAlias = SetTimer | CancelTimer
 
 
 class BatchKind(NamedTuple):
-    """The attributes that all records of one batch share."""
+    """Attributes with the same value for all records of a batch."""
 
     producer_id: int = -1
     producer_epoch: int = -1
@@ -56,13 +56,13 @@ PLAIN: Final = BatchKind()
 
 @dataclass(frozen=True, slots=True)
 class Effects(Generic[R]):
-    """The outcome of one operation.
+    """The result of one operation.
 
     ``records`` are appended in order. When ``atomic`` is set, they are appended in one batch. Records that
     are independent of each other (such as the expiry of many groups) use ``atomic=False`` and may be split.
 
-    ``is_refusable`` means that the operation has changed nothing except through these effects. If its records
-    are too large for a batch, only its own requests fail, and the shard stays valid.
+    ``is_refusable`` means that all changes by the operation are in these effects. If its records are too
+    large for a batch, only its own requests fail, and the shard stays valid.
     """
 
     records: Sequence[R] = ()
@@ -75,7 +75,7 @@ class Effects(Generic[R]):
 
 @dataclass(slots=True)
 class Outbox(Generic[R]):
-    """Collects effects while an operation runs, so that the steps of the operation need not pass them to each
+    """Collects effects while an operation runs. The steps of the operation then need not pass effects to each
     other."""
 
     records: list[R] = field(default_factory=list)
@@ -97,5 +97,6 @@ class Outbox(Generic[R]):
 
 
 def answer(token: Token, response: Any, records: Sequence[R] = ()) -> Effects[R]:
-    """The effects of a simple operation: append ``records``, then answer the operation's own request."""
+    """The effects of a simple operation: append ``records``, then send the response to the operation's own
+    request."""
     return Effects(records, (Reply(token, response),))

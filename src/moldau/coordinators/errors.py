@@ -17,7 +17,8 @@ _TOO_LARGE = frozenset(
 
 
 def coordinator_error(error: BaseException) -> KafkaError:
-    """The error for a client of a coordinator. The client then retries, or looks for the coordinator again.
+    """The error for a client of a coordinator. With this error, the client retries or looks for the
+    coordinator again.
 
     For example, clients do not handle NOT_LEADER_OR_FOLLOWER in a JoinGroup response.
     """

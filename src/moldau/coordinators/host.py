@@ -63,9 +63,8 @@ class ShardHost(Generic[S, R]):
         *,
         after: "asyncio.Task[None] | None" = None,
     ) -> None:
-        """``after`` completes when an earlier term on this node has ended. Until then that term may use
-        the store's files.
-        """
+        """``after`` completes when an earlier term on this node has ended. Until then the earlier term may
+        use the store's files."""
         loop = asyncio.get_running_loop()
         self.term = term
         self.name = f"{kind.topic.name}-{term.partition}"
@@ -104,7 +103,7 @@ class ShardHost(Generic[S, R]):
 
     @property
     def committed_end(self) -> int:
-        """The offset below which the records of the log are committed."""
+        """The offset before which the records of the log are committed."""
         return self._log.high_watermark
 
     @property
@@ -113,11 +112,11 @@ class ShardHost(Generic[S, R]):
         return self._end_offset
 
     async def until_loaded(self) -> None:
-        """Wait for the load in progress; also returns when the host is closed."""
+        """Wait for the load in progress. The wait also ends when the host is closed."""
         await asyncio.wait([self._loading])
 
     def write(self, operation: Callable[[S, int, Token], Effects[R]]) -> "asyncio.Future[Any]":
-        """Run an operation now; the future is its answer. Fails with :class:`KafkaError`."""
+        """Run an operation now. The result of the future is the response. Fails with :class:`KafkaError`."""
         future: asyncio.Future[Any] = self._loop.create_future()
         try:
             self._check_active()
@@ -146,12 +145,12 @@ class ShardHost(Generic[S, R]):
     ) -> "asyncio.Future[Any]":
         """Like :meth:`write`, for records that belong to the producer's transaction.
 
-        Fails with INVALID_PRODUCER_EPOCH if the producer is fenced, and with INVALID_TXN_STATE if the records
-        would open a transaction and the guard is not valid.
+        Fails with INVALID_PRODUCER_EPOCH if the producer is fenced. Fails with INVALID_TXN_STATE if the
+        records would open a transaction and the guard is not valid.
         """
 
         # Collected records must be appended first, because the guard depends on the producers in the log. If
-        # the log refused such a batch after the guard was issued, the shard would be invalid.
+        # the log refused these records after the guard was issued, the shard would be invalid.
         if self.state is HostState.ACTIVE:
             self._flush()
 
@@ -167,7 +166,7 @@ class ShardHost(Generic[S, R]):
         """Write the marker that ends the producer's transaction. The future is done when the marker is
         committed.
 
-        ``version`` is the transaction version (KIP-890); it decides which epochs a marker may have. Fails
+        ``version`` is the transaction version (KIP-890), which decides which epochs a marker may have. Fails
         with INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if the marker is too old.
         """
         future: asyncio.Future[None] = self._loop.create_future()
@@ -205,7 +204,7 @@ class ShardHost(Generic[S, R]):
         self._shard.replay_marker(producer.producer_id, producer.producer_epoch, marker.committed)
 
     def read(self, operation: Callable[[S, int], Any]) -> "asyncio.Future[Any]":
-        """Read the shard now. The answer is sent when all decisions that were read are committed."""
+        """Read the shard now. The response is sent when all decisions that were read are committed."""
         future: asyncio.Future[Any] = self._loop.create_future()
         try:
             self._check_active()
@@ -247,7 +246,7 @@ class ShardHost(Generic[S, R]):
     # decide -> replay -> append -> answer
 
     def _accept(self, effects: Effects[R]) -> None:
-        # Every waiting request must get an answer after a failure.
+        # Every waiting request must get a response after a failure.
         with self._unexpected.contained(f"carrying out a decision of {self.name}", self._lose):
             if effects.records and not self._replay(effects):
                 return
@@ -257,8 +256,8 @@ class ShardHost(Generic[S, R]):
                 self._give(reply)
 
     def _replay(self, effects: Effects[R]) -> bool:
-        """Apply and queue the records. Returns False when they were refused, or when the shard was
-        discarded."""
+        """Apply the records and queue them for the log. Returns False when they were refused, or when the
+        shard was discarded."""
         encode = self._codec.encode
         try:
             pairs = [KeyValue(*encode(record)) for record in effects.records]
@@ -297,7 +296,7 @@ class ShardHost(Generic[S, R]):
         return True
 
     def _refuse(self, effects: Effects[R], error: KafkaError) -> None:
-        """Answer an operation with an error, without its records."""
+        """Send the error of an operation, without appending its records."""
         for change in effects.timers:
             self._timers.apply(change)
         for reply in effects.replies:
@@ -319,8 +318,8 @@ class ShardHost(Generic[S, R]):
         if not self._pending:
             return
         expected = self._end_offset - len(self._pending)
-        # The log may move its high watermark during the append. No request is answered before it is certain
-        # that the records are at the offsets that the shard assumed.
+        # The log may move its high watermark during the append. But no response may be sent before it is
+        # certain that the records are at the offsets that the shard assumed.
         self._appending = True
         try:
             base_offset = self._log.append(self._pending.build())
@@ -345,7 +344,8 @@ class ShardHost(Generic[S, R]):
         if future is None:
             return
         if isinstance(reply.response, KafkaError):
-            # This is the rule for an operation that raises: an error depends on no record.
+            # An error depends on no record, so it is sent at once. The same rule applies to an operation that
+            # raises.
             if not future.done():
                 future.set_exception(reply.response)
         else:
@@ -366,8 +366,8 @@ class ShardHost(Generic[S, R]):
                 awaited.set_result(None)
         if self.state is HostState.ACTIVE and not self._appending:
             covered = min(high_watermark, self._end_offset - len(self._pending))
-            # If the store cannot accept records, they are replayed from the log when the shard is loaded
-            # again.
+            # If the store cannot accept the records, this is no loss: they are replayed from the log when the
+            # shard is loaded again.
             with self._unexpected.contained(f"storing what {self.name} has committed", self._lose):
                 self._hand_over(covered)
                 self._commits.advance(covered)
@@ -386,7 +386,7 @@ class ShardHost(Generic[S, R]):
     def _on_timer(self, key: TimerKey) -> None:
         if self.state is not HostState.ACTIVE:
             return
-        # Requests may wait until this timer's operation has decided.
+        # Requests may wait for the decision of this timer's operation.
         with self._unexpected.contained(f"deciding on a timer in {self.name}", self._lose):
             self._accept(self._shard.on_timer(key, self._clock.now_ms()))
 
@@ -394,7 +394,7 @@ class ShardHost(Generic[S, R]):
 
     async def _load(self) -> None:
         if self._after is not None:
-            # An earlier term's store of the same partition may still be closing its files.
+            # An earlier term of the same partition may still be closing the files of its store.
             await asyncio.wait([self._after])
             self._after = None
         delay_s = RELOAD_DELAY_S
@@ -440,7 +440,7 @@ class ShardHost(Generic[S, R]):
         self._end_offset = await loader.run(start, hand_over)
         if store is not None:
             # Readers of the store do not wait for commits. Therefore the store must contain everything that
-            # was answered before.
+            # earlier responses contained.
             await self._until_committed(self._end_offset)
             hand_over()
         self.load_problem, self.broken = None, loader.broken
@@ -459,7 +459,7 @@ class ShardHost(Generic[S, R]):
         self._accept(effects)
 
     async def _until_committed(self, offset: int) -> None:
-        """Wait until all records below ``offset`` are committed in this term."""
+        """Wait until all records before ``offset`` are committed in this term."""
         if self._log.high_watermark < offset:
             awaited: asyncio.Future[None] = self._loop.create_future()
             self._committed_to = (offset, awaited)
@@ -469,7 +469,7 @@ class ShardHost(Generic[S, R]):
                 self._committed_to = None
 
     def _lose(self, error: BaseException) -> None:
-        """Discard the shard, which differs from its log, and load it again."""
+        """Discard the shard, because it differs from its log, and load it again."""
         if self.state is not HostState.ACTIVE:
             return
         self.state = HostState.LOADING

@@ -1,7 +1,8 @@
-"""A kind of coordinator on a broker: its runtime, topic, handlers and upkeep, in the folder of the kind.
+"""A kind of coordinator on a broker: its runtime, topic, handlers and regular work, in the folder of the
+kind.
 
-``server/coordinators/subsystem.py`` hosts any kind by this contract: it leads and unloads the coordinators,
-serves their APIs, finds them for clients, and reports their health.
+``server/coordinators/subsystem.py`` hosts every kind through this interface. It leads and unloads the
+coordinators, serves their APIs, finds them for clients, and reports their health.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,15 +36,14 @@ class KindContext:
 
 
 class HostedKind:
-    """The coordinators of a kind on a broker. A kind with APIs or upkeep is a subclass, which replaces the
-    methods that it needs.
-    """
+    """The coordinators of one kind on a broker. If a kind has APIs or regular work, it has a subclass that
+    replaces the methods which it needs."""
 
     start_waits = False
     """Whether the node is ready only after the coordinators are loaded."""
 
     def __init__(self, name: str, runtime: CoordinatorRuntime[Any, Any], topic: InternalTopic) -> None:
-        """``name`` names the kind in health checks. ``topic`` is created with these properties.
+        """``name`` is the name of the kind in health checks. ``topic`` is created with these properties.
 
         Raises ``ValueError`` if the topic differs from the runtime's topic, or if controllers do not know the
         topic.
@@ -60,28 +60,29 @@ class HostedKind:
         self.topic = topic
 
     def handlers(self) -> HandlerTable:
-        """Kafka's APIs that the coordinators answer."""
+        """Kafka's APIs that the coordinators serve."""
         return {}
 
     def calls(self) -> Sequence[CallHandlers]:
-        """Our own calls that the coordinators answer."""
+        """Moldau's own calls that the coordinators serve."""
         return ()
 
     def check_lookup(self, context: RequestContext) -> None:
-        """Raise an authorization error for a principal that may not find the coordinators."""
+        """Raise an authorization error for a principal that is not allowed to find the coordinators."""
 
     def on_change(self, partition: int) -> None:
-        """The term of a coordinator has begun or ended."""
+        """Called when the term of a coordinator has begun or ended."""
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Apply a change of the metadata. It returns immediately."""
 
     def in_hand(self) -> Mapping[str, int]:
-        """Work in progress, by name; all values are zero on an idle node."""
+        """Work in progress, by name. All values are zero on an idle node."""
         return {}
 
     async def drain(self) -> None:
-        """Answer waiting requests and unload the coordinators, while the listeners are still open."""
+        """Send responses to waiting requests and unload the coordinators. The listeners are still open at
+        this time."""
         await self.runtime.close()
 
     async def stop(self) -> None:

@@ -1,4 +1,5 @@
-"""The declaration of a kind of coordinator: everything the runtime needs to lead its partitions."""
+"""The description of a kind of coordinator: everything that the runtime needs in order to lead its
+partitions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,16 +22,18 @@ class LogPolicy:
 
     compression: Compression = Compression.NONE
     skips_broken: bool = False
-    """Whether records are independent, so that loading skips an unreadable record and continues."""
+    """Whether records are independent of each other. If so, the load skips an unreadable record and
+    continues."""
     skips_damaged: bool = True
-    """Whether ``skips_broken`` also applies to batches with a wrong checksum. Such a batch may have contained
-    decisions."""
+    """Whether ``skips_broken`` also applies to batches with a wrong checksum. It must not apply if such a
+    batch may have contained decisions."""
     commit_timeout_ms: int = 5000
     """Time for which a write waits for the high watermark."""
 
 
 class Term(NamedTuple):
-    """One term over a partition of the coordinators' topic: this node's leadership in one leader epoch."""
+    """One term over a partition of the coordinators' topic: the time in which this node leads the partition
+    in one leader epoch."""
 
     partition: int
     epoch: int
@@ -38,13 +41,14 @@ class Term(NamedTuple):
 
 
 def no_keys(key: str, partition_count: int) -> int:
-    """The partitioning of a kind whose coordinators are not found by keys."""
+    """The partitioning of a kind whose coordinators are not found by a key."""
     raise KafkaError(ErrorCode.invalid_request, "coordinators of this kind have no keys")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorKind(Generic[S, R]):
-    """A kind of coordinator. Each partition of ``topic`` is one coordinator: a shard over that log."""
+    """A kind of coordinator. Each partition of ``topic`` is one coordinator: a shard whose log is this
+    partition."""
 
     topic: StateTopic
     new_shard: Callable[[int], S]
@@ -53,7 +57,7 @@ class CoordinatorKind(Generic[S, R]):
     open_log: Callable[[ClassicPartition], CoordinatorLog] = PartitionCoordinatorLog
     """Opens the log of a coordinator over its partition."""
     new_store: Callable[[Term], ShardStore] | None = None
-    """Creates the store with the materialised state of a shard, for kinds that have one."""
+    """Creates the store that keeps the state of a shard, for kinds that have a store."""
     policy: LogPolicy = LogPolicy()
     key_type: int | None = None
     """The key type of FindCoordinator; ``None`` for a kind that clients cannot look up."""

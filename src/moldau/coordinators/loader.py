@@ -1,10 +1,11 @@
 """Loads a shard from its log: restores the store, then replays records in chunks of limited size.
 
-Where records are independent (committed offsets, groups, transactional ids), an unreadable record must not
-make a partition unavailable forever. It is skipped, logged and counted. Where later records depend on earlier
-ones (diskless metadata), loading stops at the unreadable record and reports its offset. Records of unknown
-types are skipped where records are independent, as in Kafka, because a later version may have written them.
-Loading also stops at a damaged batch that may have contained the outcome of a transaction.
+In some logs, records are independent of each other (committed offsets, groups, transactional ids). There, an
+unreadable record must not make a partition unavailable forever, so the record is skipped, logged and counted.
+In other logs, later records depend on earlier ones (diskless metadata). There, loading stops at the
+unreadable record and reports its offset. If records are independent, records of unknown types are also
+skipped, as in Kafka, because a later version may have written them. Loading also stops at a damaged batch
+that may have contained the decision about a transaction.
 """
 
 import asyncio
@@ -28,9 +29,8 @@ R = TypeVar("R")
 
 CHUNK_BYTES: Final = 1 << 20
 RECORDS_PER_TURN: Final = 1000
-"""Number of records that are replayed in one turn of the event loop, so that loading does not delay other
-requests.
-"""
+"""Number of records that are replayed in one turn of the event loop. It is limited, so that loading does not
+delay other requests."""
 
 
 LOGGED_MAX: Final = 10
@@ -64,8 +64,8 @@ class ShardLoader(Generic[R]):
     """Replays the log from ``offset`` up to its end, including uncommitted records.
 
     The whole log of a leader will be committed, unless this node stops leading, and decisions must build on
-    the whole log. Therefore replay does not stop at the high watermark. Requests that read wait until the
-    records that they read are committed. The load of a shard with a store waits until the whole log is
+    the whole log. Therefore replay does not stop at the high watermark. A read request waits until the
+    records that it read are committed. If a shard has a store, its load waits until the whole log is
     committed.
     """
 
@@ -92,7 +92,7 @@ class ShardLoader(Generic[R]):
         self.broken = BrokenRecords()
 
     async def run(self, offset: int, after_chunk: Callable[[], None] | None = None) -> int:
-        """Replay from ``offset``; return the offset after the last record replayed."""
+        """Replay from ``offset``. Returns the offset after the last replayed record."""
         while offset < self._log.log_end_offset:
             chunk = memoryview(await self._log.read(offset, CHUNK_BYTES))
             reached = offset

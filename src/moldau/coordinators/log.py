@@ -1,5 +1,4 @@
-"""The interface of the partition log that the coordinator runtime needs. A replicated partition implements
-it."""
+"""The interface between the coordinator runtime and a partition log. A replicated partition implements it."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -15,7 +14,7 @@ from moldau.storage.snapshots.replicated_log import LogPosition, SnapshotReader,
 class CoordinatorLog(Protocol):
     """A partition that this node leads. All calls are made on the event loop.
 
-    While the runtime uses the partition, it is the only writer. Therefore each append begins at
+    While the runtime uses the partition, no other code writes to it. Therefore each append begins at
     ``log_end_offset``, and the runtime relies on this fact.
     """
 
@@ -29,7 +28,7 @@ class CoordinatorLog(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """The offset below which all records are committed."""
+        """The offset before which all records are committed."""
         ...
 
     @property
@@ -46,19 +45,19 @@ class CoordinatorLog(Protocol):
         ...
 
     async def read(self, offset: int, max_bytes: int) -> bytes | memoryview:
-        """Whole batches up to the log's end, beginning with the batch that contains ``offset``; at least one
-        batch if there is any.
+        """Whole batches up to the log's end, beginning with the batch that contains ``offset``. If there is
+        any batch, at least one batch is returned.
 
         Raises :class:`moldau.runtime.KafkaError`.
         """
         ...
 
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
-        """A guard for the producer's next batch; see ``TransactionChecks``."""
+        """A guard for the producer's next batch. See ``TransactionChecks``."""
         ...
 
     def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:
-        """A batch with a guard was appended or refused; see ``TransactionChecks``."""
+        """Tell the log that a batch with a guard was appended or refused. See ``TransactionChecks``."""
         ...
 
     def check_transaction(
@@ -72,8 +71,8 @@ class CoordinatorLog(Protocol):
         ...
 
     def follow_watermark(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call ``listener`` with the high watermark each time it has moved. The returned function stops
-        the calls."""
+        """Call ``listener`` with the high watermark each time after it has moved. The returned function stops
+        these calls."""
         ...
 
 
@@ -131,8 +130,8 @@ class PartitionCoordinatorLog:
         return self._partition.is_leader
 
     def read_committed(self, offset: int, max_bytes: int) -> memoryview:
-        """Whole batches up to the high watermark, beginning with the batch that contains ``offset``; no
-        batches if ``offset`` is the high watermark.
+        """Whole batches up to the high watermark, beginning with the batch that contains ``offset``. There
+        are no batches if ``offset`` is the high watermark.
 
         Raises :class:`moldau.runtime.KafkaError`.
         """
@@ -141,7 +140,7 @@ class PartitionCoordinatorLog:
         return memoryview(b"".join(found.views))
 
     async def committed(self, offset: int, timeout_ms: int) -> None:
-        """Return when an append at ``offset`` is committed.
+        """Wait until an append at ``offset`` is committed.
 
         Raises :class:`moldau.runtime.KafkaError` when the outcome is still unknown after ``timeout_ms``, or
         can never become known.
@@ -160,13 +159,13 @@ class PartitionCoordinatorLog:
         return end_offset if found == epoch >= 0 else -1
 
     async def settled(self) -> None:
-        """Return when all appended records are durable, or when it is certain that they will never be
+        """Wait until all appended records are durable, or until it is certain that they will never be
         durable."""
         await self._partition.settled()
 
 
 class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
-    """A coordinator's log that is shortened by snapshots of the coordinator's state."""
+    """A coordinator's log whose start is removed after a snapshot of the coordinator's state."""
 
     def __init__(self, partition: ClassicPartition, *, max_batch_bytes: int | None = None) -> None:
         super().__init__(partition, max_batch_bytes=max_batch_bytes)
@@ -175,7 +174,7 @@ class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
 
     @property
     def identity(self) -> str:
-        """Identity of the log. No other log, of this or another cluster, has the same identity."""
+        """Identity of the log. No other log has the same identity, in this cluster or another cluster."""
         log = self._snapshots.log
         return f"{log.topic_partition} {log.topic_id}"
 
@@ -215,7 +214,7 @@ class LogUpTo:
 
     async def read(self, offset: int, max_bytes: int) -> memoryview:
         """Read up to the offset of the view. The log itself returns batches up to its end. The later batches
-        may still be lost, so they are removed here."""
+        are removed here, because they may still be lost."""
         chunk = memoryview(await self._log.read(offset, max_bytes))
         for position, header in iter_headers(chunk):
             if header.last_offset >= self.log_end_offset:

@@ -1,4 +1,4 @@
-"""Records that were decided and replayed but not appended yet. They fill the next batch. Pure."""
+"""Records that were decided and replayed but not appended yet. They will be in the next batch. Pure."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -10,8 +10,8 @@ from moldau.records.record import Record
 
 BATCH_OVERHEAD_BYTES: Final = 61
 RECORD_OVERHEAD_BYTES: Final = 26
-"""An upper limit for these varints: length, attributes, two deltas, key length, value length and header
-count."""
+"""An upper limit for the size of these varints: length, attributes, two deltas, key length, value length and
+header count."""
 
 
 class KeyValue(NamedTuple):
@@ -32,7 +32,7 @@ def batch_size_bytes(pairs: Sequence[KeyValue]) -> int:
 
 
 class PendingBatch:
-    """Gathers records of one kind until they are appended together."""
+    """Collects records of one kind until they are appended together."""
 
     def __init__(self, compression: Compression = Compression.NONE) -> None:
         self._compression = compression

@@ -1,7 +1,6 @@
 """The coordinator runtime: the coordinators of one kind that this node leads, one for each partition.
 
-``kind.py`` declares the kind; ``host.py`` defines the order of deciding, replaying, appending and
-answering.
+``kind.py`` describes the kind. ``host.py`` defines the order of four steps: decide, replay, append, respond.
 """
 
 import asyncio
@@ -29,15 +28,16 @@ S = TypeVar("S", bound=Shard[Any])
 T = TypeVar("T")
 
 ROWS_A_TURN: Final = 250
-"""Number of rows of a large read in one turn of the event loop, per partition. It takes much less than a
-millisecond."""
+"""Number of rows of a large read that are read in one turn of the event loop, for each partition. This takes
+much less than a millisecond."""
 
 NO_TERM: Final = -1
-"""Epoch of a standby, which has no leadership."""
+"""Epoch of a standby. A standby leads nothing."""
 
 
 class _LocalPartition(Generic[S, R]):
-    """A partition of the kind on this node: a coordinator, or the standby of another node's coordinator."""
+    """A partition of the kind on this node. It is a coordinator, or a standby of a coordinator that another
+    node leads."""
 
     __slots__ = ("closing", "host", "standby")
 
@@ -63,7 +63,8 @@ class CoordinatorRuntime(Generic[S, R]):
         unexpected: UnexpectedErrors | None = None,
         on_change: Callable[[int], None] = lambda partition: None,
     ) -> None:
-        """``on_change`` is called with a partition after the partition was loaded, reloaded or unloaded."""
+        """``on_change`` is called with a partition each time after the partition was loaded, reloaded or
+        unloaded."""
         self.kind = kind
         self._clock = clock
         self._unexpected = unexpected or UnexpectedErrors()
@@ -74,12 +75,12 @@ class CoordinatorRuntime(Generic[S, R]):
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions that this node leads, loaded or not."""
+        """The partitions that this node leads. They may be loaded or not."""
         return sorted(index for index, place in self._places.items() if place.host is not None)
 
     @property
     def standbys(self) -> list[int]:
-        """The partitions that another node leads and whose state is materialised on this node."""
+        """The partitions that another node leads, but whose state this node also keeps in a store."""
         return sorted(index for index, place in self._places.items() if place.standby is not None)
 
     def standby(self, partition: int) -> StandbyShard[S, R] | None:
@@ -92,7 +93,7 @@ class CoordinatorRuntime(Generic[S, R]):
         if self._closed or self._place(index).standby is not None:
             return
         self.unload(index)
-        # A standby has no term, so requests of its store to the runtime have no effect.
+        # A standby has no term. If its store sends requests to the runtime, these have no effect.
         term = Term(index, NO_TERM, self.kind.open_log(partition))
         place = self._places.setdefault(index, _LocalPartition())
         place.standby = StandbyShard(self.kind, term, self._unexpected, after=place.closing)
@@ -116,10 +117,10 @@ class CoordinatorRuntime(Generic[S, R]):
             self.unload(partition)
 
     def load(self, partition: int, epoch: int, log: CoordinatorLog) -> None:
-        """Load ``partition`` in the term of ``epoch``; an older term ends.
+        """Load ``partition`` in the term of ``epoch``. An older term ends.
 
-        Returns immediately. The shard answers COORDINATOR_LOAD_IN_PROGRESS until its log is replayed.
-        ``terms.py`` ignores late and repeated calls.
+        Returns immediately. Until the log is replayed, operations on the shard get
+        COORDINATOR_LOAD_IN_PROGRESS. ``terms.py`` ignores late and repeated calls.
         """
         if self._closed:
             return
@@ -149,16 +150,16 @@ class CoordinatorRuntime(Generic[S, R]):
             self._on_change(partition)
 
     def led(self, partition: int) -> ShardHost[S, R] | None:
-        """The coordinator of a partition that this node leads, loaded or not."""
+        """The coordinator of a partition that this node leads. It may be loaded or not."""
         return self._place(partition).host
 
     def write(
         self, partition: int, operation: Callable[[S, int, Token], Effects[R]]
     ) -> "asyncio.Future[Any]":
-        """Run ``operation(shard, now_ms, token)`` now. Operations run in the order of the calls. The future
-        is the answer.
+        """Run ``operation(shard, now_ms, token)`` now. Operations run in the order of the calls. The result
+        of the future is the response.
 
-        The answer is the reply to ``token``, which this operation or a later operation sends.
+        It is the response to ``token``. This operation sends it, or a later operation does.
         """
         host = self._place(partition).host
         return self._absent(partition) if host is None else host.write(operation)
@@ -184,9 +185,9 @@ class CoordinatorRuntime(Generic[S, R]):
         return self._absent(partition) if host is None else host.end_transaction(producer, marker, version)
 
     def guard(self, partition: int, producer: BatchKind) -> TransactionGuard | None:
-        """A guard for records of a transaction; ``None`` if the transaction is already open here.
+        """A guard for records of a transaction; ``None`` if the transaction is already open in this log.
 
-        Raises NOT_COORDINATOR, and INVALID_PRODUCER_EPOCH if the producer is fenced here.
+        Raises NOT_COORDINATOR. Raises INVALID_PRODUCER_EPOCH if the producer is fenced in this log.
         """
         host = self._place(partition).host
         if host is None:
@@ -194,15 +195,15 @@ class CoordinatorRuntime(Generic[S, R]):
         return host.term.log.guard(producer.producer_id, producer.producer_epoch)
 
     def withdraw(self, partition: int, producer: BatchKind, guard: TransactionGuard) -> None:
-        """Remove a guard after its records were written or refused. If a later term has begun, the guard is
-        already removed."""
+        """Remove a guard after its records were written or refused. If a later term has begun, the guard no
+        longer exists."""
         host = self._place(partition).host
         if host is not None:
             host.term.log.withdraw(producer.producer_id, guard)
 
     def read(self, partition: int, operation: Callable[[S, int], T]) -> "asyncio.Future[T]":
-        """Run ``operation(shard, now_ms)`` now. The answer is sent when everything that it could read is
-        committed."""
+        """Run ``operation(shard, now_ms)`` now. The response is sent when everything that the operation could
+        read is committed."""
         host = self._place(partition).host
         return self._absent(partition) if host is None else host.read(operation)
 
@@ -213,9 +214,9 @@ class CoordinatorRuntime(Generic[S, R]):
         rows: Callable[[S, int, Sequence[K]], Sequence[T]],
     ) -> Coroutine[Any, Any, list[T]]:
         """Read very many rows. The names of the rows are read now. Then ``rows(shard, now_ms, names)`` is
-        called for some names per turn of the event loop.
+        called in several turns of the event loop, with some of the names in each turn.
 
-        Each row has the state of the turn in which it is read. Raises ``KafkaError``.
+        A row shows the state of the turn in which it is read. Raises ``KafkaError``.
         """
         return self._read_rows(partition, self.read(partition, lambda shard, now_ms: names(shard)), rows)
 
@@ -237,13 +238,13 @@ class CoordinatorRuntime(Generic[S, R]):
         return [host.shard for host in self._led() if host.state is HostState.ACTIVE]
 
     def problem(self) -> str | None:
-        """A description of the partitions that cannot be loaded, with the reason; ``None`` when all can be
+        """A sentence about the partitions that cannot be loaded, with the reason; ``None`` when all can be
         loaded."""
         found = [f"{host.name}: {host.load_problem}" for host in self._led() if host.load_problem]
         return "; ".join(found) or None
 
     def notice(self) -> str | None:
-        """A description of the partitions that were loaded without some of their records; ``None`` when there
+        """A sentence about the partitions that were loaded without some of their records; ``None`` when there
         is no such partition."""
         found = [f"{host.name}: {host.broken}" for host in self._led() if host.broken.count]
         return "; ".join(found) or None
@@ -282,7 +283,7 @@ class CoordinatorRuntime(Generic[S, R]):
         return future
 
     def _place(self, partition: int) -> "_LocalPartition[S, R]":
-        """The place of a partition on this node. If there is none, a new, empty place is made."""
+        """The entry of a partition on this node. If there is none, a new, empty entry is made."""
         return self._places.get(partition) or _LocalPartition()
 
     def _led(self) -> Iterator[ShardHost[S, R]]:

@@ -11,31 +11,32 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanonicalState:
-    """The state of a shard as plain, sorted values, for ``==``.
+    """The state of a shard as plain, sorted values, for comparison with ``==``.
 
     Waiting requests and timers are left out, because a restart does not restore them.
     """
 
     parts: Mapping[str, Sequence[Any]]
-    """Everything that replay creates, by the names of its parts. After a replay to the same offset the values
-    are equal on every node."""
+    """Everything that replay creates, by the names of its parts. After a replay to the same offset, these
+    values are equal on every node."""
     named: Mapping[str, Any] = field(default_factory=dict)
-    """Values that replay creates, by name. A shard with leadership may change these values before it writes
-    them."""
+    """Values that replay creates, by name. If a shard's node is the leader, the shard may change these values
+    before it writes them."""
     unwritten: frozenset[str] = frozenset()
     """The names of values that have changed since their last record."""
 
 
 class Shard(Protocol[R]):
-    """The pure state of one partition. A concrete class has its operations as further methods.
+    """The pure state of one partition. The methods that a concrete class adds are its operations.
 
-    Contract: only :meth:`replay` and :meth:`replay_marker` change persistent state. Transient state
-    (waiting requests, live members) may change in an operation; it is lost with the shard.
+    Rule for all shards: only :meth:`replay` and :meth:`replay_marker` change persistent state. An operation
+    may change transient state (waiting requests, members that are alive), which is lost when the shard is
+    closed.
     """
 
     def replay(self, offset: int, record: R, kind: BatchKind) -> None:
-        """Apply a record of the log at ``offset``. It is a recent decision of this shard, or a record that
-        is being loaded."""
+        """Apply a record of the log at ``offset``. The shard has just decided the record, or the record is
+        being loaded."""
         ...
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
@@ -47,16 +48,16 @@ class Shard(Protocol[R]):
         ...
 
     def on_timer(self, key: TimerKey, now_ms: int) -> Effects[R]:
-        """Handle a timer that the shard set and that is now due."""
+        """Handle a timer that the shard has set and whose time has come."""
         ...
 
     def canonical(self) -> CanonicalState:
-        """The state in a form that can be compared, for the checks of failovers and restarts."""
+        """The state in a form that can be compared. Tests of failovers and restarts compare it."""
         ...
 
 
 class UnreadableRecordError(Exception):
-    """A record with a readable key and an unreadable value. ``stand_in`` is replayed in its place."""
+    """A record with a readable key and an unreadable value. ``stand_in`` is replayed instead of it."""
 
     def __init__(self, stand_in: object, reason: str) -> None:
         super().__init__(reason)
@@ -71,7 +72,7 @@ class RecordCodec(Protocol[R]):
         ...
 
     def decode(self, key: bytes | None, value: bytes | None) -> R | None:
-        """Decode the record; ``None`` for a kind that this version does not know and can skip.
+        """Decode the record. Returns ``None`` for a record type that this version does not know but may skip.
 
         May raise :class:`UnreadableRecordError`.
         """
@@ -86,15 +87,15 @@ class CommittedRecord(NamedTuple):
 
 
 class ShardStore(Protocol):
-    """A materialised copy of the state outside the log (snapshots, SQLite), for shards that have one.
+    """A copy of the state outside the log (snapshots, SQLite), for shards that have one.
 
-    The calls are made on the event loop in the order restore, committed (any number of times), close. A store
-    that works in threads has its own queue. The content of a store never contains records above the log's
-    high watermark.
+    The calls are made on the event loop in this order: restore, committed (any number of times), close. A
+    store that works in threads has its own queue. A store never contains records above the log's high
+    watermark.
     """
 
     async def restore(self, shard: object) -> int | None:
-        """Load the store's state into ``shard``; return the first offset to replay after it.
+        """Load the store's state into ``shard``. Returns the offset from which the log must be replayed.
 
         Returns ``None`` when the store's content does not match the log. Replay then starts at the log's
         start.
@@ -102,10 +103,10 @@ class ShardStore(Protocol):
         ...
 
     def committed(self, records: Sequence[CommittedRecord], up_to_offset: int) -> None:
-        """Accept committed records. All offsets below ``up_to_offset`` are committed. ``records`` are the
+        """Accept committed records. All offsets before ``up_to_offset`` are committed. ``records`` are the
         records since the last call."""
         ...
 
     async def close(self) -> None:
-        """Close the store. The partition has left this node, or will soon be loaded again."""
+        """Close the store. Either the partition has left this node, or it will soon be loaded again."""
         ...

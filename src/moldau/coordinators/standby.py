@@ -1,9 +1,9 @@
-"""The state of a partition that another node leads, kept up to date for a fast failover.
+"""A standby: it keeps the state of a partition that another node leads up to date, for a fast failover.
 
-A standby applies committed records and decides nothing. It follows the high watermark of its replica. If the
-log begins above the applied offset, for example after a downloaded snapshot, the standby starts over. When
-this node is elected, the standby is closed. The new coordinator then loads the standby's store and the later
-records of the log.
+A standby applies committed records and decides nothing. It follows the high watermark of its replica. The log
+may begin after the applied offset, for example after a snapshot was downloaded. Then the standby starts over.
+When this node is elected, the standby is closed. The new coordinator then loads the standby's store and the
+later records of the log.
 """
 
 import asyncio
@@ -36,9 +36,8 @@ class StandbyShard(Generic[S, R]):
         *,
         after: "asyncio.Task[None] | None" = None,
     ) -> None:
-        """``after`` completes when an earlier term on this node has ended. Until then that term may use
-        the store's files.
-        """
+        """``after`` completes when an earlier term on this node has ended. Until then the earlier term may
+        use the store's files."""
         assert kind.new_store is not None
         self.term = term
         self.name = f"the standby of {kind.topic.name}-{term.partition}"
@@ -66,7 +65,7 @@ class StandbyShard(Generic[S, R]):
         self._task.cancel()
 
     async def close(self) -> None:
-        """Wait, after :meth:`stop`, until no task of the standby runs and the store is closed."""
+        """After :meth:`stop`, wait until no task of the standby runs and the store is closed."""
         await asyncio.wait([self._task])
         await self.store.close()
 
@@ -80,7 +79,7 @@ class StandbyShard(Generic[S, R]):
                 await self._follow()
                 delay_s = FIRST_RETRY_S
             except Exception as error:
-                # Records that are not in the store stay in the log, and the next term here loads them itself.
+                # Records that are not in the store stay in the log. The next term on this node loads them.
                 logger.warning("%s begins anew: %s", self.name, error)
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_MAX_S)

@@ -1,8 +1,8 @@
 """Decides which leadership changes take effect. All coordinators are loaded and unloaded by this rule. Pure.
 
-Leadership changes of a partition may be repeated and may arrive late. A term (the leadership of one epoch)
-begins only once. Changes with an older epoch than the newest known one are ignored. When a topic was deleted
-and created again, the epochs of the old topic are ignored.
+The same leadership change may be reported several times, and reports may arrive late. A term (the leadership
+of one epoch) begins only once. Changes with an older epoch than the newest known epoch are ignored. If a
+topic was deleted and created again, the epochs of the old topic are ignored.
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class TermChange:
-    """Unload the term with the epoch ``ends`` first, then load the term with the epoch ``begins``.
-    ``None`` means no term."""
+    """First unload the term with the epoch ``ends``, then load the term with the epoch ``begins``. ``None``
+    means no term."""
 
     ends: int | None = None
     begins: int | None = None
@@ -50,7 +50,7 @@ class LeadershipTerms:
             if epoch < known.epoch or (epoch == known.epoch and known.is_led):
                 return IGNORED
         elif known is not None and known.is_led:
-            # The epochs of an old topic cannot be compared with those of the new topic.
+            # The epochs of an old topic cannot be compared with the epochs of the new topic.
             ends = known.epoch
         self._known[key] = _Known(topic_id, epoch, is_led=True)
         return TermChange(ends, epoch)

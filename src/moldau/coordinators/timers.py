@@ -11,8 +11,8 @@ class _Timer:
 
     def __init__(self, due: float, handle: asyncio.Handle) -> None:
         self.due = due
-        # The time is stored here, because uvloop returns a plain handle without a time for timers that are
-        # due immediately.
+        # The time is stored here, because for timers that are due immediately uvloop returns a plain handle
+        # without a time.
         self.scheduled = due
         self.handle = handle
 
@@ -20,8 +20,9 @@ class _Timer:
 class ShardTimers:
     """Sets, moves and cancels timers.
 
-    Heartbeats postpone the same timer very often. Therefore a move to a later time keeps the loop's handle,
-    and the clock is checked when the handle fires. A heartbeat then adds no entry to the loop's heap.
+    Heartbeats postpone the same timer very often. Therefore, if a timer moves to a later time, the loop's
+    handle stays, and the clock is checked when the handle fires. A heartbeat then adds no entry to the loop's
+    heap.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fire: Callable[[TimerKey], None]) -> None:
@@ -61,8 +62,8 @@ class ShardTimers:
 
     def _due(self, key: TimerKey) -> None:
         timer = self._timers[key]
-        # The loop may run a handle too early, by up to the resolution of its clock. The comparison allows for
-        # that.
+        # The loop may run a handle slightly too early, by up to the resolution of the loop's clock. The
+        # comparison allows for this.
         if timer.due > timer.scheduled:
             timer.scheduled = timer.due
             timer.handle = self._loop.call_at(timer.due, self._due, key)

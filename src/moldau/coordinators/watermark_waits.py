@@ -1,4 +1,4 @@
-"""Answers that wait for the high watermark, ordered by the offset that they depend on."""
+"""Responses that wait for the high watermark, ordered by the offset on which they depend."""
 
 import asyncio
 from collections import deque
@@ -15,7 +15,7 @@ class _WatermarkWait(NamedTuple):
 
 
 class CommitQueue:
-    """Keeps answers until the log has committed all records below an offset, or until their time-out."""
+    """Keeps responses until the log has committed all records before an offset, or until their timeout."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
         self._loop = loop
@@ -27,9 +27,9 @@ class CommitQueue:
         return len(self._waiting)
 
     def add(self, covers_offset: int, future: "asyncio.Future[Any]", response: Any) -> None:
-        """Answer ``response`` once the high watermark is at least ``covers_offset``.
+        """Send ``response`` once the high watermark is at least ``covers_offset``.
 
-        Offsets never go down from one call to the next.
+        From one call to the next, the offset must not become lower.
         """
         deadline = self._loop.time() + self._timeout_s
         self._waiting.append(_WatermarkWait(covers_offset, deadline, future, response))
@@ -37,7 +37,7 @@ class CommitQueue:
             self._timer = self._loop.call_at(deadline, self._expire)
 
     def advance(self, high_watermark: int) -> None:
-        """Send the answers that depend only on committed offsets now."""
+        """Send the responses that now depend only on committed offsets."""
         waiting = self._waiting
         while waiting and waiting[0].covers_offset <= high_watermark:
             first = waiting.popleft()
@@ -48,7 +48,7 @@ class CommitQueue:
             self._timer = None
 
     def fail(self, error: KafkaError) -> None:
-        """Answer all waiting requests with ``error``."""
+        """Send ``error`` to all waiting requests."""
         waiting, self._waiting = self._waiting, deque()
         if self._timer is not None:
             self._timer.cancel()

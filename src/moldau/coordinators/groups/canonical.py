@@ -1,4 +1,4 @@
-"""The canonical form of the groups of one partition: committed offsets, and complete generations. Pure."""
+"""The groups of one partition in canonical form: committed offsets, and complete generations. Pure."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +12,7 @@ from moldau.coordinators.shard import CanonicalState
 def canonical(groups: Iterable[tuple[str, Group]], offsets: GroupOffsets) -> CanonicalState:
     """The offsets, and the last complete generation of each group, as far as the group's record describes it.
 
-    Between two generations the log contains the earlier generation.
+    Between two generations the log still contains the earlier generation.
     """
     store, by_id = offsets.store, dict(groups)
     return CanonicalState(
@@ -37,8 +37,8 @@ def canonical(groups: Iterable[tuple[str, Group]], offsets: GroupOffsets) -> Can
 
 
 def _generation(group: Group) -> tuple[Any, ...]:
-    """Without times, time-outs and the addresses of clients, because a member may change these without a
-    record."""
+    """The result leaves out times, timeouts and the addresses of clients, because a member may change these
+    without a record."""
     members = [
         (one.member_id, one.instance_id, one.subscription, one.assignment) for one in group.stored().members
     ]

@@ -25,7 +25,7 @@ _MEMBER_LIST_VERSION: Final = 3
 
 
 class ClassicGroupService:
-    """The classic protocol for request handlers. Errors with an error code are in the response and are not
+    """The classic protocol for request handlers. An error with an error code is returned in the response, not
     raised."""
 
     def __init__(self, calls: GroupCalls, entropy: Entropy) -> None:
@@ -38,17 +38,17 @@ class ClassicGroupService:
         )
 
     async def join(self, caller: GroupCaller, request: JoinGroupRequest) -> JoinGroupResponse:
-        """Handle JoinGroup, and answer when the generation begins.
+        """Handle JoinGroup. The response is sent when the generation begins.
 
-        Answers GROUP_MAX_SIZE_REACHED if the metadata of the members of all groups would become too large.
-        Clients do not retry after this error. Apache Kafka has no such limit.
+        The response is GROUP_MAX_SIZE_REACHED if the metadata of the members of all groups would become too
+        large. Clients do not retry after this error. Apache Kafka has no such limit.
         """
         prefix = request.group_instance_id or caller.client_id
         if request.reason:  # KIP-800
             logger.info(
                 "%s joins group %s: %s", request.member_id or prefix, request.group_id, request.reason
             )
-        # Tools expect addresses in Java's form, so an address is stored and described in it.
+        # Tools expect addresses in Java's form. Therefore an address is stored and shown in this form.
         client = ClientFacts(caller.client_id, f"/{caller.host}")
         member_id = f"{prefix}-{self._entropy.uuid4()}"
         held = sum(shard.classic.metadata_bytes for shard in self._calls.runtime.shards())
@@ -70,7 +70,7 @@ class ClassicGroupService:
         return response
 
     async def sync(self, caller: GroupCaller, request: SyncGroupRequest) -> SyncGroupResponse:
-        """Handle SyncGroup, and answer when the leader's assignment is committed."""
+        """Handle SyncGroup. The response is sent when the leader's assignment is committed."""
         if caller.api_version >= _PROTOCOL_REQUIRED_SYNC_VERSION and (
             request.protocol_type is None or request.protocol_name is None
         ):
@@ -80,8 +80,8 @@ class ClassicGroupService:
                 request.group_id, lambda shard, now_ms, token: shard.classic.sync(token, request, now_ms)
             )
         except KafkaError as error:
-            # Joining members are lost when a partition is loaded. Therefore the member must join again; it
-            # must not repeat the sync.
+            # When a partition is loaded again, its joining members are lost. Therefore the member must join
+            # again; repeating the sync does not help.
             loading = error.code is ErrorCode.coordinator_load_in_progress
             return SyncGroupResponse(error_code=ErrorCode.rebalance_in_progress if loading else error.code)
         return response

@@ -1,4 +1,5 @@
-"""Handlers of consumer groups: they authorise a request, then the group service decides."""
+"""Handlers of consumer groups. They check the authorization of a request, and the group service then makes
+the decisions."""
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
@@ -14,13 +15,14 @@ from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 MEMBERSHIP_PARSED_BYTES: Final = 2 * 1024 * 1024
-"""The memory limit of a change of members. Requests usually have few rows, and each row needs much work."""
+"""The memory limit of a request that changes members. Usually such a request has few rows, and each row needs
+much work."""
 
 Call = Callable[[GroupCaller, Any], Coroutine[Any, Any, Message]]
 
 
 def _distinct_groups(rows: Sequence[Any]) -> Iterator[Any]:
-    """The groups; a group whose row requests all offsets appears once."""
+    """The groups of the rows. If a row requests all offsets of a group, the group appears only once."""
     whole: set[str] = set()
     for row in rows:
         if row.topics is None:
@@ -38,7 +40,7 @@ FETCHED_OFFSETS: Final = (
     ),
     Cut(("topics", "partition_indexes"), ("topics", "partitions")),
 )
-"""The rows of OffsetFetch, in its newer and in its older versions."""
+"""The rows of OffsetFetch, for its newer and its older versions."""
 
 
 class GroupHandlers:
@@ -107,5 +109,5 @@ class GroupHandlers:
 
 
 def caller(context: RequestContext) -> GroupCaller:
-    """The facts about a request that the group service needs."""
+    """The data about a request that the group service needs."""
     return GroupCaller(context.api_version, context.client_id or "", context.connection.peer_host)

@@ -1,4 +1,4 @@
-"""Consumer groups on a broker: their coordinators on ``__consumer_offsets``, their APIs and meters."""
+"""Consumer groups on a broker: their coordinators on ``__consumer_offsets``, their APIs and their meters."""
 
 from collections.abc import Callable
 from functools import partial
@@ -53,7 +53,7 @@ def _is_in(topics: set[str], topic: str, partition: int) -> bool:
 
 
 def _watch(meters: Meters, groups: GroupService) -> None:
-    """Kafka's meters of its older and of its newer group coordinator."""
+    """The meters of both group coordinators of Kafka, the older and the newer one."""
 
     def count_of(*states: GroupState) -> Callable[[], float]:
         return lambda: sum(

@@ -37,12 +37,12 @@ from moldau.replication.appending.transactions import TransactionGuard
 from moldau.runtime import ErrorCode, KafkaError
 
 FORGOTTEN_A_TURN: Final = 1_000
-"""Number of groups and offsets that are examined, or of offsets of deleted topics that are removed, in one
-turn of the event loop. It takes some milliseconds."""
+"""Number of groups and offsets that are examined in one turn of the event loop. It is also the number of
+offsets of deleted topics that are removed in one turn. This takes some milliseconds."""
 
 
 class OffsetService:
-    """Committed offsets for request handlers. Errors with an error code are in the response and are not
+    """Committed offsets for request handlers. An error with an error code is returned in the response, not
     raised."""
 
     def __init__(self, calls: GroupCalls, directory: TopicDirectory) -> None:
@@ -109,7 +109,7 @@ class OffsetService:
         return wanted.response(topics)
 
     async def _fetch_all(self, group_id: str, *, require_stable: bool) -> list[OffsetFetchResponseTopics]:
-        """All offsets of a group. There may be very many."""
+        """All offsets of a group. There may be very many of them."""
         pieces = await self._calls.runtime.read_in_turns(
             self._calls.partition_of(group_id),
             lambda shard: shard.offsets.store.committed_places(group_id),
@@ -155,16 +155,16 @@ class OffsetService:
         return OffsetDeleteResponse(topics=topics)
 
     async def forget_topics(self, is_gone: Callable[[str, int], bool]) -> None:
-        """Write tombstones for the offsets of deleted topics, in all partitions led here.
+        """Write tombstones for the offsets of deleted topics, in all partitions that this node leads.
 
-        Offsets in a partition that cannot be written now are removed later, when they expire.
+        If a partition cannot be written now, its offsets are removed later, when they expire.
         """
         for partition in self._calls.runtime.partitions:
             with contextlib.suppress(KafkaError):
                 await self._forget_in(partition, is_gone)
 
     async def _forget_in(self, partition: int, is_gone: Callable[[str, int], bool]) -> None:
-        """Remove some offsets per turn of the event loop, because there may be very many."""
+        """Remove only some offsets in each turn of the event loop, because there may be very many."""
         runtime = self._calls.runtime
         waiting = deque(
             await runtime.read(partition, lambda shard, now_ms: tuple(shard.offsets.store.group_ids()))
@@ -181,7 +181,7 @@ class OffsetService:
 def _gone(
     shard: GroupShard, waiting: deque[str], is_gone: Callable[[str, int], bool]
 ) -> list[tuple[str, Place]]:
-    """Offsets of deleted topics in the next groups, which are removed from ``waiting``."""
+    """Offsets of deleted topics in the next groups. These groups are removed from ``waiting``."""
     found: list[tuple[str, Place]] = []
     examined = 0
     while waiting and examined < FORGOTTEN_A_TURN:

@@ -1,4 +1,4 @@
-"""One operation on a group: its inputs and its collected effects. Pure."""
+"""One operation on a group: its inputs, and the effects that it collects. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,8 @@ from moldau.coordinators.groups.tally import GroupTally
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatTimer:
-    """Deadline for the next request of a member, or for the join of a member with a new id."""
+    """Deadline for the next request of a member. For a member with a new id, it is the deadline for the
+    join."""
 
     group_id: str
     member_id: str
@@ -26,7 +27,7 @@ class JoinTimer:
 
 @dataclass(frozen=True, slots=True)
 class SyncTimer:
-    """Deadline for joined members to request their assignment."""
+    """Deadline by which joined members must request their assignment."""
 
     group_id: str
 
@@ -43,7 +44,8 @@ class Turn:
     settings: GroupSettings
     now_ms: int
     expiry_now_ms: int
-    """The time by which offsets expire. It is never later than ``now_ms``, and it has no jumps."""
+    """The time that decides whether offsets expire. It is never later than ``now_ms``, and it has no jumps.
+    """
     tally: GroupTally = field(default_factory=GroupTally)
     out: Outbox[ConsumerOffsetsRecord] = field(default_factory=Outbox)
 
@@ -55,11 +57,12 @@ class Turns:
     settings: GroupSettings
     tally: GroupTally
     expiry_now_ms: Callable[[], int] | None = None
-    """Returns the time by which offsets expire. If it is ``None``, the time of the operation is used."""
+    """Returns the time that decides whether offsets expire. If it is ``None``, the time of the operation is
+    used."""
 
     def begin(self, now_ms: int) -> Turn:
         """The context of an operation that happens now."""
         # The time is read in each operation. Otherwise an entry with a timestamp of a slow clock would expire
-        # as soon as the clock is corrected.
+        # as soon as that clock is corrected.
         expiry_now_ms = now_ms if self.expiry_now_ms is None else self.expiry_now_ms()
         return Turn(self.settings, now_ms, expiry_now_ms, self.tally)

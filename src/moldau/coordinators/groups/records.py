@@ -1,4 +1,4 @@
-"""Records of ``__consumer_offsets`` as values, apart from their encoding. Pure."""
+"""Records of ``__consumer_offsets`` as values. Their encoding is in another module. Pure."""
 
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -15,7 +15,7 @@ class CommittedOffset:
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
-    """Set when an OffsetCommit of version 2-4 has its own retention time; otherwise -1."""
+    """The retention time if an OffsetCommit of version 2-4 has its own; otherwise -1."""
     topic_id: UUID | None = None
 
 
@@ -31,7 +31,7 @@ class OffsetRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredMember:
-    """A member as it is stored: only with the metadata of the chosen protocol."""
+    """A member as the record contains it. It has only the metadata for the chosen protocol."""
 
     member_id: str
     instance_id: str | None
@@ -55,7 +55,7 @@ class StoredGroup:
     members: tuple[StoredMember, ...]
 
     def batch_size_bytes(self, group_id: str) -> int:
-        """Upper limit of the size of the group's batch. A larger write must be refused."""
+        """Upper limit for the size of the group's batch. A larger write must be refused."""
         names = _sizes(group_id, self.protocol_type, self.protocol_name, self.leader)
         return (
             _FIXED_BYTES
@@ -71,7 +71,7 @@ class StoredGroup:
 
 
 _FIXED_BYTES: Final = 61 + 26 + 4 + 26
-"""Size of the batch header, record header and key, and of a group's numbers and lengths."""
+"""Size of the batch header, the record header and the key, and of the numbers and lengths of a group."""
 _FIXED_BYTES_A_MEMBER: Final = 24
 
 

@@ -1,5 +1,5 @@
-"""The group coordinator for request handlers. It contains the parts of the coordinator, and handles
-requests about any kind of group."""
+"""The group coordinator for request handlers. It creates the parts of the coordinator, and handles requests
+about any kind of group."""
 
 import asyncio
 from collections.abc import Mapping
@@ -32,7 +32,8 @@ from moldau.protocol.messages.list_groups import ListedGroup, ListGroupsRequest,
 from moldau.runtime import Clock, Entropy, ErrorCode, KafkaError, UnexpectedErrors
 
 DELETING_PARTITIONS: Final = 2
-"""Number of coordinators that decide on parts of DeleteGroups requests at once. Each part takes some 5 ms."""
+"""Number of coordinators that process parts of a DeleteGroups request at the same time. Each part takes some
+5 ms."""
 
 GROUP_KEY_TYPE: Final = 0
 """The key type of FindCoordinator for groups."""
@@ -43,8 +44,8 @@ _GROUP_NOT_FOUND_DESCRIBE_VERSION: Final = 6
 class GroupService:
     """The coordinators of groups that this node leads.
 
-    ``classic`` answers the members of classic groups, and ``offsets`` answers requests about committed
-    offsets. Errors with an error code are in the response and are not raised.
+    ``classic`` handles requests of members of classic groups, and ``offsets`` handles requests about
+    committed offsets. An error with an error code is returned in the response, not raised.
     """
 
     def __init__(
@@ -66,7 +67,8 @@ class GroupService:
             codec=ConsumerOffsetsCodec(),
             policy=LogPolicy(
                 compression=settings.offsets_compression,
-                # Each record is one offset or one whole group, so records are independent of each other.
+                # Each record is one offset or one whole group. Therefore records are independent of each
+                # other.
                 skips_broken=True,
                 commit_timeout_ms=settings.offset_commit_timeout_ms,
             ),
@@ -81,7 +83,7 @@ class GroupService:
 
     @property
     def kind(self) -> CoordinatorKind[GroupShard, ConsumerOffsetsRecord]:
-        """The declaration of group coordinators."""
+        """The description of this kind of coordinators."""
         return self.runtime.kind
 
     def partition_of(self, group_id: str) -> int:
@@ -142,7 +144,7 @@ class GroupService:
         return ListGroupsResponse(groups=groups)
 
     async def delete_groups(self, caller: GroupCaller, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-        """Handle DeleteGroups; each group is decided separately."""
+        """Handle DeleteGroups. Each group is decided separately."""
         by_partition: dict[int, list[str]] = {}
         for group_id in dict.fromkeys(request.groups_names):
             by_partition.setdefault(self._calls.partition_of(group_id), []).append(group_id)

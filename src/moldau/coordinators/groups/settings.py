@@ -20,7 +20,8 @@ class GroupSettings:
     max_size: int = 2**31 - 1
     """``group.max.size``"""
     new_member_join_timeout_ms: int = 300_000
-    """How long the first join of a new member may wait. Its session timeout begins after that (KIP-394)."""
+    """Maximum time for which the first join of a new member may wait. Its session timeout begins after that
+    (KIP-394)."""
     offset_metadata_max_bytes: int = 4_096
     """``offset.metadata.max.bytes``"""
     offsets_retention_ms: int = 10_080 * 60_000
@@ -34,11 +35,11 @@ class GroupSettings:
     offset_commit_timeout_ms: int = 5_000
     """``offset.commit.timeout.ms``"""
     metadata_max_bytes: int = 64 * 1024 * 1024
-    """Maximum metadata of the members of all groups of a node. A member with little metadata is accepted
-    even above this limit."""
+    """Maximum size of the metadata of the members of all groups of a node. A member with few metadata is
+    accepted even above this limit."""
     small_metadata_bytes: int = 4_096
     max_write_bytes: int = 1_048_588
-    """Largest write of one request: the size that fits in one batch of the offsets topic."""
+    """Maximum write of one request. It must fit in one batch of the offsets topic."""
 
 
 def group_settings(config: BrokerConfig) -> GroupSettings:

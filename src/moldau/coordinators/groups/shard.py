@@ -2,8 +2,8 @@
 
 The state machines are the classic groups and the committed offsets. A request for one of them is passed to it
 directly. This class passes on records and timers, and handles requests about a group as a whole. Every
-operation returns :class:`Effects`: records to write, answers to requests (its own request or waiting
-requests) and timers. Only records change the state that is restored after a restart.
+operation returns :class:`Effects`: records to write, responses to requests (its own request or waiting
+requests), and timers. Only records change the state that is restored after a restart.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,12 +31,12 @@ from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.runtime import ErrorCode, KafkaError
 
 GROUP_ID_NOT_FOUND_VERSION = 9
-"""From this version on, an OffsetCommit for an unknown group is answered with GROUP_ID_NOT_FOUND."""
+"""The first version of OffsetCommit whose response for an unknown group is GROUP_ID_NOT_FOUND."""
 
 
 EXPIRY_A_TURN = 100
 OFFSETS_A_TURN: Final = 1_000
-"""Number of offsets that are deleted in one turn of the event loop, which takes some 5 ms."""
+"""Number of offsets that are deleted in one turn of the event loop. This takes some 5 ms."""
 """Number of groups and offsets that an expiry check examines in one turn. All partitions may do so in the
 same turn of the event loop."""
 
@@ -50,8 +50,8 @@ class GroupShard:
         tally: GroupTally | None = None,
         expiry_now_ms: Callable[[], int] | None = None,
     ) -> None:
-        """``expiry_now_ms`` returns the time by which offsets expire; by default that is the time of each
-        operation."""
+        """``expiry_now_ms`` returns the time that decides whether offsets expire. By default it is the time
+        of each operation."""
         self.settings = settings
         self._turns = Turns(settings, tally or GroupTally(), expiry_now_ms)
         self.classic = ClassicGroups(self._turns)
@@ -85,7 +85,7 @@ class GroupShard:
         return turn.out.effects(atomic=False)
 
     def on_timer(self, key: TimerKey, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """Handle the end of a session, of a join or sync phase, or of the interval before the next expiry
+        """Handle the end of a session, the end of a join or sync phase, or the time of the next expiry
         check."""
         if isinstance(key, ExpiryTimer):
             return self.expire(now_ms)
@@ -142,7 +142,7 @@ class GroupShard:
         return replace(turn.out.effects(), is_refusable=True)
 
     def expire(self, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """Remove offsets past their retention, then groups without members and offsets.
+        """Remove offsets that are older than their retention, then groups without members and offsets.
 
         Each call examines some of the groups, and sets the timer for the next groups.
         """
@@ -184,8 +184,8 @@ class GroupShard:
     ) -> Effects[ConsumerOffsetsRecord]:
         """Handle DeleteGroups: delete empty groups with their offsets.
 
-        A call deletes a limited number of offsets. The groups that are not in its answer remain, and the
-        first of them may have lost some offsets. The caller repeats the call for these groups.
+        A call deletes a limited number of offsets. If a group is not in the result, it still exists. The
+        first of these groups may have lost some offsets. The caller must repeat the call for these groups.
         """
         turn = self._turns.begin(now_ms)
         results: list[DeletableGroupResult] = []

@@ -22,7 +22,7 @@ Operation = Callable[[GroupShard, int, Token], Effects[ConsumerOffsetsRecord]]
 
 @dataclass(frozen=True, slots=True)
 class GroupCaller:
-    """The client data of a request, apart from its body."""
+    """The data about a request's client, which are not in the body of the request."""
 
     api_version: int
     client_id: str = ""
@@ -31,9 +31,9 @@ class GroupCaller:
 
 
 class GroupCalls:
-    """Finds the partition of a group and lets its shard decide.
+    """Finds the partition of a group, and runs operations on the shard of this partition.
 
-    An operation runs before its call suspends for the first time, so calls take effect in the order of the
+    An operation runs before the first ``await`` of its call. Therefore calls take effect in the order of the
     requests.
     """
 
@@ -54,16 +54,16 @@ class GroupCalls:
         return self.runtime.kind.partition_of(group_id, count)
 
     def write_named(self, group_id: str, operation: Operation) -> "asyncio.Future[Any]":
-        """Like :meth:`write`, for a request that needs a group id. Raises INVALID_GROUP_ID when it is
+        """Like :meth:`write`, for a request that needs a group id. Raises INVALID_GROUP_ID when the id is
         empty."""
         if not group_id:
             raise KafkaError(ErrorCode.invalid_group_id, "The group id is empty.")
         return self.write(group_id, operation)
 
     def write(self, group_id: str, operation: Operation) -> "asyncio.Future[Any]":
-        """Run an operation on one group; the future is the answer."""
+        """Run an operation on one group. The result of the future is the response."""
         return self.runtime.write(self.partition_of(group_id), operation)
 
     def read(self, group_id: str, operation: Callable[[GroupShard, int], T]) -> "asyncio.Future[T]":
-        """Run an operation that only reads one group; the future is the answer."""
+        """Run an operation that only reads one group. The result of the future is the response."""
         return self.runtime.read(self.partition_of(group_id), operation)

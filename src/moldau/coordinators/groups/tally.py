@@ -1,14 +1,15 @@
-"""Counts group events since the node started, for its metrics."""
+"""Counts events of groups since the node started, for the node's metrics."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class GroupTally:
-    """Counts over all shards of a node. As in Kafka, a record is counted even when its append fails later."""
+    """Counts over all shards of a node. As in Kafka, a record counts even if its append fails later."""
 
     offset_commits: int = 0
     offset_expirations: int = 0
     offset_deletions: int = 0
-    """Offsets deleted by OffsetDelete; offsets deleted with their group or topic are not counted."""
+    """Number of offsets deleted by OffsetDelete. Offsets that are deleted with their group or topic are not
+    counted."""
     completed_rebalances: int = 0

@@ -1,5 +1,5 @@
 """Transaction coordinators, over ``__transaction_state``.
 
-``shard.py`` decides, ``transaction.py`` has the transitions of one transactional id, ``service.py`` answers
-requests, and ``completion.py`` writes the markers of ended transactions.
+``shard.py`` makes the decisions, and ``transaction.py`` has the transitions of one transactional id.
+``service.py`` handles requests, and ``completion.py`` writes the markers of ended transactions.
 """

@@ -24,8 +24,8 @@ client's version."""
 class TransactionRecord:
     """The state of a transactional id; ``value=None`` is its tombstone.
 
-    ``is_unreadable`` means that the id has a state which could not be read. A record with this mark is never
-    written.
+    ``is_unreadable`` means that the id has a state, but the state could not be read. A record with this mark
+    is never written.
     """
 
     transactional_id: str
@@ -45,9 +45,9 @@ class TransactionCodec:
         return key, RECORDS.encode_value(_message(record.value, record.value_version), record.value_version)
 
     def decode(self, key: bytes | None, value: bytes | None) -> TransactionRecord | None:
-        """Decode the record; ``None`` for a kind that is not known.
+        """Decode the record; ``None`` for a record type that is not known.
 
-        Raises ``ProtocolError``, and :class:`UnreadableRecordError` if only the value cannot be read.
+        Raises ``ProtocolError``. Raises :class:`UnreadableRecordError` if only the value cannot be read.
         """
         if key is None:
             raise ProtocolError("the record has no key")

@@ -1,11 +1,11 @@
 """Writes the markers of ended transactions until every partition has a marker, and then completes the
 transactions.
 
-For one transaction the order is as follows. First, its outcome is committed in ``__transaction_state``. Then
-each partition gets a marker, which is sent again until the partition's leader confirms its commit. Last, the
-completion is written. A new coordinator finds the prepared transactions in its log and continues with them,
-so a partition may get a marker twice. From transaction version 2 on, the partition refuses a copy that
-arrives while the next transaction is open.
+For one transaction there are three steps. First, the decision about its end is committed in
+``__transaction_state``. Then each partition gets a marker, which is sent again until the partition's leader
+confirms that the marker is committed. Last, the completion is written. A new coordinator finds the prepared
+transactions in its log and continues with them, so a partition may get a marker twice. From transaction
+version 2 on, the partition refuses the second copy if the next transaction is already open.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ class MarkerWriter(Protocol):
     """Writes markers to partitions on any broker."""
 
     async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
-        """Write a marker; return the partitions to retry.
+        """Write a marker. Returns the partitions for which it must be sent again.
 
-        A partition whose topic is deleted needs no marker. The only error that is raised is
+        If the topic of a partition was deleted, no marker is needed. The only error that is raised is
         TRANSACTION_COORDINATOR_FENCED, when a newer coordinator has written to a partition.
         """
         ...
@@ -59,14 +59,15 @@ class TransactionCompletion:
         return len(self._completing)
 
     def look(self, partition: int) -> None:
-        """Look for prepared transactions in a partition, after one was prepared or loaded. Their markers
-        are written when the state is committed."""
+        """Look for prepared transactions in a partition, after a transaction was prepared or loaded. Their
+        markers are written when the state is committed."""
         if partition not in self._looking:
             self._looking.add(partition)
             self._run(self._look(partition))
 
     async def close(self) -> None:
-        """Stop the work in progress. Another node continues it, or this node after its next start."""
+        """Stop the work in progress. Another node continues this work, or this node does after its next
+        start."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,8 +1,8 @@
-"""EndTxn: decides whether an end is legal, is a repetition, or comes from a fenced producer. Pure.
+"""EndTxn: finds out whether an end is allowed, is a repetition, or comes from a fenced producer. Pure.
 
-Before version 2 a producer keeps its epoch, so a repetition looks like the first request. From version 2 on
-the epoch grows by one when the end is decided. A repetition therefore differs from the end of the next
-transaction (KIP-890).
+Before version 2 a producer keeps its epoch, so a repeated request looks like the first request. From version
+2 on the epoch grows by one when the end is decided. A repeated request therefore differs from the end of the
+next transaction (KIP-890).
 """
 
 from typing import Final, NamedTuple
@@ -30,7 +30,8 @@ class Ending(NamedTuple):
 
 
 def check_end(found: Transaction, request: Ending) -> bool:
-    """Return True if the request repeats a completed end, and False if the end must be carried out.
+    """Return True if the request repeats an end that is already complete. Return False if the end must be
+    carried out.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS (the markers of this end are
     being written) and INVALID_TXN_STATE.
@@ -75,8 +76,8 @@ def _check_bumping(found: Transaction, request: Ending) -> bool:
                 return _repeats(found, request.committed)
     if request.committed:
         raise KafkaError(ErrorCode.invalid_txn_state)
-    # An abort without a transaction increases the epoch, so that batches of a failed produce request are
-    # fenced.
+    # An abort without a transaction increases the epoch. This fences batches of a produce request that has
+    # failed.
     return False
 
 

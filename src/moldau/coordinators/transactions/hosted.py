@@ -10,15 +10,15 @@ from moldau.coordinators.transactions.settings import transaction_settings, tran
 class TransactionCoordinators(HostedKind):
     """The transaction coordinators that this broker leads.
 
-    The subsystem of transactions contributes their handlers, because the handlers also answer producers
+    The subsystem of transactions contributes their handlers, because the same handlers also serve producers
     without transactions.
     """
 
     def __init__(self, context: KindContext, ports: TransactionPorts) -> None:
         machine = context.machine
         self.service = TransactionService(
-            # This clock is for time-outs and expiry, because a clock that jumps must not abort transactions
-            # or expire ids.
+            # This clock is used for timeouts and expiry. If a clock that jumps were used, it could abort
+            # transactions or expire ids.
             machine.deletion_clock,
             transaction_settings(context.config),
             ports,
@@ -30,5 +30,5 @@ class TransactionCoordinators(HostedKind):
         return {"transactions to complete": self.service.completion.count}
 
     async def drain(self) -> None:
-        """Unload the coordinators; their new leaders continue with the markers."""
+        """Unload the coordinators. Their new leaders continue to write the markers."""
         await self.service.close()

@@ -12,9 +12,8 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 class Initialization(NamedTuple):
-    """An InitProducerId request for a transactional id. ``expected`` is the identity that the producer has
-    (KIP-360).
-    """
+    """An InitProducerId request for a transactional id. ``expected`` is the producer id and epoch that the
+    producer has (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int
@@ -50,18 +49,18 @@ def next_identity(found: Transaction, request: Initialization) -> tuple[Producer
 
 
 def _check_expected(found: Transaction, expected: ProducerIdentity) -> None:
-    """Check a producer that sends its identity. The identity must be the current one, or the call must be a
+    """Check a producer that sends its id and epoch. They must be the current ones, or the request must be a
     repetition.
 
     Raises PRODUCER_FENCED.
     """
     if expected == found.identity and not expected.is_for_fencing:
         return
-    # The epoch was bumped, or the next producer id replaced this one, and the answer was lost.
+    # The epoch was increased, or the next producer id replaced this one, and the response was lost.
     repeats = (
         expected.producer_id in (found.producer_id, found.previous_producer_id)
         and expected.producer_epoch == found.last_producer_epoch != NO_EPOCH
     )
-    # If a transaction has begun since then, the call is not a repetition.
+    # If a transaction has begun since then, the request is not a repetition.
     if not repeats or found.state is TransactionPhase.ONGOING:
         raise KafkaError(ErrorCode.producer_fenced)

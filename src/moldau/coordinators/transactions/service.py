@@ -1,5 +1,5 @@
-"""The transaction coordinator for request handlers. Calls take values, and errors are reported by error
-codes."""
+"""The transaction coordinator for request handlers. The arguments of calls are plain values, and errors are
+reported by error codes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -40,7 +40,8 @@ class TransactionPorts:
     """The functions of its node that the coordinator uses."""
 
     new_producer_id: Callable[[], Awaitable[int]]
-    """Returns a producer id that no producer of the cluster has had. Raises ``KafkaError`` (retriable)."""
+    """Returns a producer id that no producer of the cluster has ever had. Raises ``KafkaError`` (retriable).
+    """
     markers: MarkerWriter
     level: Callable[[], int]
     """Returns the cluster's ``transaction.version``."""
@@ -69,8 +70,8 @@ class TransactionService:
             topic=TRANSACTION_STATE,
             new_shard=self._new_shard,
             codec=TransactionCodec(),
-            # Each record is the whole state of one id. A damaged batch may have contained the outcome of a
-            # transaction.
+            # Each record is the whole state of one id. A damaged batch may have contained the decision about
+            # a transaction.
             policy=LogPolicy(skips_broken=True, skips_damaged=False),
             key_type=TRANSACTION_KEY_TYPE,
             partition_of=coordinator_partition,
@@ -117,7 +118,7 @@ class TransactionService:
         partitions: Sequence[TxnPartition],
         client_version: int,
     ) -> None:
-        """Add partitions to a transaction. The first of them begins the transaction."""
+        """Add partitions to a transaction. The first partitions begin the transaction."""
         await self.runtime.write(
             self.partition_of(transactional_id),
             lambda shard, now_ms, token: shard.add_partitions(
@@ -134,7 +135,7 @@ class TransactionService:
         )
 
     async def end(self, request: Ending) -> ProducerAnswer:
-        """Handle EndTxn. The answer comes when the outcome is decided; the markers are written later."""
+        """Handle EndTxn. The response is sent when the end is decided. The markers are written later."""
         return await self._with_new_id(
             self.partition_of(request.transactional_id),
             lambda new_id: lambda shard, now_ms, token: shard.end(token, request, new_id, now_ms),
@@ -169,7 +170,8 @@ class TransactionService:
     async def _with_new_id(
         self, partition: int, operation: Callable[[int | None], Operation]
     ) -> ProducerAnswer:
-        """Run an operation. If the operation needs a new producer id, run it again with a new id."""
+        """Run an operation. If the operation needs a new producer id, run the operation again with such an
+        id."""
         new_id: int | None = None
         while True:
             try:

@@ -21,7 +21,7 @@ class TransactionSettings:
     expiry_check_interval_ms: int = 3_600_000
     """``transaction.remove.expired.transaction.cleanup.interval.ms``"""
     max_record_bytes: int = 1_000_000
-    """The largest state of one transactional id, which must fit in a batch of the topic."""
+    """Maximum size of the state of one transactional id. The state must fit in a batch of the topic."""
 
 
 def transaction_settings(config: BrokerConfig) -> TransactionSettings:

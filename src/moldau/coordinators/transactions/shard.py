@@ -1,11 +1,12 @@
 """The transactional ids of one partition of ``__transaction_state``: a shard. Pure.
 
 Every operation reads the state. It raises :class:`KafkaError`, or returns :class:`Effects` with one record:
-the new state of one id. Some decisions are reported to a client only later: for example, a producer is fenced
-while its answer is CONCURRENT_TRANSACTIONS. These decisions are records, too, so that they survive a restart.
+the new state of one id. Clients learn of some decisions only later. For example, the response is
+CONCURRENT_TRANSACTIONS while a producer is fenced. These decisions are also written as records, so that they
+survive a restart.
 
-Clauses: KIP-98 (states, fencing), KIP-360 (bumps that producers ask for), KIP-890 (version 2: each end bumps
-the epoch, partitions join by the brokers that append to them).
+Clauses: KIP-98 (states, fencing), KIP-360 (a producer requests a higher epoch), KIP-890 (version 2: each end
+increases the epoch, and brokers add the partitions to which they append).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -34,29 +35,29 @@ from moldau.coordinators.transactions.transaction import (
 from moldau.runtime import ErrorCode, KafkaError
 
 BATCH_OVERHEAD_BYTES: Final = 256
-"""An upper limit of the size of a batch header and of the fixed fields of a record."""
+"""An upper limit for the size of a batch header and the fixed fields of a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeoutCheck:
-    """Timer of the next check for transactions past their time-out."""
+    """Timer of the next check for transactions that have exceeded their timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryCheck:
-    """Timer of the next check for transactional ids past their expiration."""
+    """Timer of the next check for transactional ids that have expired."""
 
 
 class NewProducerIdNeededError(KafkaError):
-    """The operation needs a new producer id. The caller must repeat it with a new id. The first call has
-    changed nothing."""
+    """The operation needs a new producer id. The caller must repeat the operation with a new id. The first
+    call has changed nothing."""
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.coordinator_not_available, "a new producer id is needed")
 
 
 class ProducerAnswer(NamedTuple):
-    """The answer of an operation about a producer: an error, or the producer's next identity."""
+    """The result of an operation about a producer: an error, or the producer's next id and epoch."""
 
     error: ErrorCode = ErrorCode.none
     producer_id: int = NO_PRODUCER_ID
@@ -91,9 +92,9 @@ class TransactionShard:
         max_batch_bytes: Callable[[], int] | None = None,
     ) -> None:
         """``level`` returns the cluster's ``transaction.version``. ``on_prepared`` is called for each
-        transaction whose outcome is decided or loaded. Its markers must be written when the outcome is
-        committed (:meth:`unfinished`). ``max_batch_bytes`` returns the current limit of the topic.
-        """
+        transaction whose end is decided or loaded. The markers of such a transaction must be written when the
+        decision is committed (:meth:`unfinished`). ``max_batch_bytes`` returns the current limit of the
+        topic."""
         self.settings = settings
         self.by_id: dict[str, Transaction] = {}
         self._level = level
@@ -127,7 +128,7 @@ class TransactionShard:
             self._on_prepared()
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        """There is nothing to do, because the topic's own records are never part of a transaction."""
+        """There is nothing to do, because the records of this topic are never part of a transaction."""
 
     def _find(self, transactional_id: str) -> Transaction | None:
         """The state of an id. Raises COORDINATOR_NOT_AVAILABLE if the state cannot be read."""
@@ -141,7 +142,7 @@ class TransactionShard:
     # timers
 
     def on_loaded(self, now_ms: int) -> Effects[TransactionRecord]:
-        """Schedule the checks of time-outs and expiry."""
+        """Schedule the checks for timeouts and expiry."""
         timers = [SetTimer(ExpiryCheck(), self.settings.expiry_check_interval_ms)]
         self._checks_timeouts = bool(self._ongoing)
         if self._ongoing:
@@ -149,7 +150,7 @@ class TransactionShard:
         return Effects(timers=timers)
 
     def on_timer(self, key: TimerKey, now_ms: int) -> Effects[TransactionRecord]:
-        """Abort transactions past their time-out, or forget ids that have expired."""
+        """Abort transactions that have exceeded their timeout, or delete ids that have expired."""
         if isinstance(key, ExpiryCheck):
             return self._expire(now_ms)
         late = [name for name in self._ongoing if self.by_id[name].is_timed_out(now_ms)]
@@ -163,7 +164,8 @@ class TransactionShard:
         return Effects(records, timers=timers, atomic=False)
 
     def canonical(self) -> CanonicalState:
-        """The transactions as their records describe them. The epoch before a bump is in no record."""
+        """The transactions as their records describe them. No record contains the epoch before an
+        increase."""
         encode = TransactionCodec().encode
         records = (encode(TransactionRecord(name, found)) for name, found in self.by_id.items())
         return CanonicalState(parts={"transactions": sorted(records)})
@@ -183,9 +185,9 @@ class TransactionShard:
     def init_producer(
         self, token: Token, request: Initialization, new_id: int | None, now_ms: int
     ) -> Effects[TransactionRecord]:
-        """Handle InitProducerId; answers a :class:`ProducerAnswer`.
+        """Handle InitProducerId. The result is a :class:`ProducerAnswer`.
 
-        An ongoing transaction is aborted with the next epoch, and the producer repeats its request after the
+        An ongoing transaction is aborted with the next epoch. The producer must repeat its request after the
         abort. Raises PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and :class:`NewProducerIdNeededError`.
         """
         name = request.transactional_id
@@ -220,11 +222,11 @@ class TransactionShard:
         return answer(token, ProducerAnswer(ErrorCode.none, *identity), records)
 
     def _fenced(self, found: Transaction, now_ms: int) -> Transaction:
-        """The ongoing transaction in its fenced form. It must be aborted with the next epoch, which fences
-        the producer."""
+        """The ongoing transaction after its producer was fenced. It must be aborted with the next epoch,
+        which fences the producer."""
         fenced = found.prepared(now_ms, commits=False, bumps=True, client_version=found.client_version)
-        # The producer did not request the bump. The producer's own next initialization must be fenced,
-        # because it is not a repetition.
+        # The producer did not request this higher epoch. If the producer itself initializes again, it must be
+        # fenced, because its request is not a repetition.
         return replace(fenced, last_producer_epoch=NO_EPOCH)
 
     # partitions
@@ -238,10 +240,10 @@ class TransactionShard:
         client_version: int,
         now_ms: int,
     ) -> Effects[TransactionRecord]:
-        """Handle AddPartitionsToTxn and AddOffsetsToTxn; answers ``None``.
+        """Handle AddPartitionsToTxn and AddOffsetsToTxn. The result is ``None``.
 
-        Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and MESSAGE_TOO_LARGE
-        when the transaction has more partitions than fit into a record.
+        Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED and CONCURRENT_TRANSACTIONS. Raises
+        MESSAGE_TOO_LARGE when the transaction has more partitions than fit into a record.
         """
         found = self._checked(transactional_id, producer)
         if found.state is TransactionPhase.ONGOING and found.partitions.issuperset(partitions):
@@ -337,8 +339,8 @@ class TransactionShard:
         return [Unfinished(name, self.by_id[name], offset) for name, offset in self._prepared.items()]
 
     def complete(self, token: Token, ended: Unfinished, now_ms: int) -> Effects[TransactionRecord]:
-        """Complete a transaction, because every partition has its marker. Answers ``None``. The call is
-        ignored if the id has another transaction now."""
+        """Complete a transaction, because every partition has its marker. The result is ``None``. If the id
+        has another transaction now, the call is ignored."""
         found = self.by_id.get(ended.transactional_id)
         if found is None or not found.state.is_prepared or found.ended != ended.transaction.ended:
             return answer(token, None)

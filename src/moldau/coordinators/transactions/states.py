@@ -1,4 +1,4 @@
-"""The states of a transactional id and its legal moves (KIP-98, KIP-890). Pure."""
+"""The states of a transactional id, and the allowed transitions between them (KIP-98, KIP-890). Pure."""
 
 from enum import Enum
 from typing import Final
@@ -8,10 +8,10 @@ class TransactionPhase(Enum):
     """The states, with the names that clients receive (DescribeTransactions, ListTransactions)."""
 
     EMPTY = "Empty"
-    """The producer has an id, but no transaction yet."""
+    """The producer has an id, but has not begun a transaction yet."""
     ONGOING = "Ongoing"
     PREPARE_COMMIT = "PrepareCommit"
-    """The outcome is decided. Markers are sent again until every partition has one."""
+    """The end of the transaction is decided. Markers are sent again until every partition has its marker."""
     PREPARE_ABORT = "PrepareAbort"
     COMPLETE_COMMIT = "CompleteCommit"
     """Every partition has its marker."""
@@ -40,8 +40,8 @@ PREPARED: Final = frozenset({TransactionPhase.PREPARE_COMMIT, TransactionPhase.P
 QUIET: Final = frozenset(
     {TransactionPhase.EMPTY, TransactionPhase.COMPLETE_COMMIT, TransactionPhase.COMPLETE_ABORT}
 )
-"""States without a transaction. The producer may begin a transaction or be initialized again, and the id may
-expire."""
+"""States without a transaction. In these states the producer may begin a transaction or be initialized again,
+and the id may expire."""
 
 MOVES: Final = {
     TransactionPhase.EMPTY: frozenset(
@@ -59,5 +59,5 @@ MOVES: Final = {
     TransactionPhase.DEAD: frozenset[TransactionPhase](),
     TransactionPhase.PREPARE_EPOCH_FENCE: frozenset[TransactionPhase](),
 }
-"""The states that may follow each state. An abort without a transaction is legal from version 2 on
+"""The states that may follow each state. An abort without a transaction is allowed from version 2 on
 (KIP-890)."""

@@ -1,4 +1,4 @@
-"""A transactional id with its producer and its transaction. It is a value; a transition returns a new
+"""A transactional id with its producer and its transaction. It is a value, so each transition returns a new
 value. Pure."""
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ NO_EPOCH: Final = -1
 EPOCH_MAX: Final = 2**15 - 1
 NO_TIME: Final = -1
 VERSION_WITH_BUMPS: Final = 2
-"""From this transaction version on, every end of a transaction bumps the producer's epoch (KIP-890)."""
+"""From this transaction version on, every end of a transaction increases the producer's epoch (KIP-890)."""
 
 
 class TxnPartition(NamedTuple):
@@ -30,13 +30,13 @@ class ProducerIdentity(NamedTuple):
 
     @property
     def is_for_fencing(self) -> bool:
-        """Whether this is the last epoch. Only markers may have it; clients never get it."""
+        """Whether this is the last possible epoch. Only markers may have this epoch; clients never get it."""
         return self.producer_epoch >= EPOCH_MAX
 
 
 class EndedTransaction(NamedTuple):
-    """Identifies one prepared transaction of an id. The producer is not enough, because before version 2
-    the next transaction has the same producer."""
+    """Identifies one prepared transaction of an id. The producer id and epoch are not enough, because before
+    version 2 the next transaction has the same ones."""
 
     identity: ProducerIdentity
     start_ms: int
@@ -47,8 +47,9 @@ class EndedTransaction(NamedTuple):
 class Transaction:
     """The state of one transactional id.
 
-    ``last_producer_epoch`` is the epoch before the last bump that the producer asked for. It is not written
-    to the log. Therefore a retry after a move of the coordinator is fenced, as in Kafka.
+    ``last_producer_epoch`` is the epoch before the last increase that the producer requested. It is not
+    written to the log. If a producer retries after the coordinator has moved, it is therefore fenced, as in
+    Kafka.
     """
 
     producer_id: int
@@ -56,7 +57,8 @@ class Transaction:
     last_producer_epoch: int = NO_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    """The id with which the producer continues after the end, if the epochs of the current id are used up."""
+    """The id with which the producer continues after the end of the transaction, if all epochs of the current
+    id are used."""
     timeout_ms: int
     state: TransactionPhase = TransactionPhase.EMPTY
     partitions: frozenset[TxnPartition] = frozenset()
@@ -71,27 +73,27 @@ class Transaction:
 
     @property
     def ended(self) -> EndedTransaction:
-        """Identifies the prepared transaction. The key uses logged values only, so that every coordinator
+        """Identifies the prepared transaction. The key uses only values from the log, so every coordinator
         computes the same key."""
         return EndedTransaction(self.identity, self.start_ms, self.updated_ms)
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the id has no further epoch for clients. The last epoch is reserved for fencing."""
+        """Whether clients can get no further epoch of this id. The last epoch is reserved for fencing."""
         return self.producer_epoch >= EPOCH_MAX - 1
 
     @property
     def commits(self) -> bool:
-        """Whether the outcome of a prepared transaction is a commit."""
+        """Whether a prepared transaction ends with a commit."""
         return self.state is TransactionPhase.PREPARE_COMMIT
 
     def is_timed_out(self, now_ms: int) -> bool:
-        """Whether an ongoing transaction is past its time-out and must be aborted (KIP-98)."""
+        """Whether an ongoing transaction has exceeded its timeout and must be aborted (KIP-98)."""
         return self.start_ms + self.timeout_ms < now_ms
 
     def gives_way_to(self, producer: ProducerIdentity) -> bool:
-        """Whether this producer has the next id. The producer must wait until the end of the transaction is
-        complete."""
+        """Whether this producer has the next id. Such a producer must wait until the end of the transaction
+        is complete."""
         return self.state.is_prepared and producer == (self.next_producer_id, 0)
 
     def initialized(
@@ -115,7 +117,8 @@ class Transaction:
     def with_partitions(
         self, partitions: Iterable[TxnPartition], now_ms: int, client_version: int
     ) -> "Transaction":
-        """The state after partitions join the transaction. The first partitions begin it."""
+        """The state after partitions join the transaction. If they are the first partitions, they begin the
+        transaction."""
         begins = self.state is not TransactionPhase.ONGOING
         return self._moved(
             TransactionPhase.ONGOING,
@@ -134,8 +137,8 @@ class Transaction:
         client_version: int,
         next_producer_id: int = NO_PRODUCER_ID,
     ) -> "Transaction":
-        """The state after the outcome is decided. With ``bumps`` the markers have the next epoch, which
-        fences older batches."""
+        """The state after the end is decided. With ``bumps`` the markers have the next epoch, which fences
+        older batches."""
         return self._moved(
             TransactionPhase.PREPARE_COMMIT if commits else TransactionPhase.PREPARE_ABORT,
             producer_epoch=min(self.producer_epoch + 1, EPOCH_MAX) if bumps else self.producer_epoch,
@@ -158,7 +161,7 @@ class Transaction:
         )
 
     def completed(self, now_ms: int) -> "Transaction":
-        """The state after every partition has its marker. If the epochs of the id are used up, the next id
+        """The state after every partition has its marker. If all epochs of the id are used, the next id
         replaces it."""
         rotates = self.next_producer_id != NO_PRODUCER_ID
         return self._moved(

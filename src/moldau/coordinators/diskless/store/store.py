@@ -344,8 +344,8 @@ class DisklessStore:
         for offset, _, _, change, _ in taken:
             unwritten.popleft()
             view.file_keys.pop(offset, None)
-            # An extent leaves the tail only when it is in SQLite. The tail of a deleted partition is dropped
-            # as a whole.
+            # An extent stays in memory until it is in SQLite. The extents of a deleted partition are dropped
+            # all at once.
             for extent in change.extents:
                 partition = view.by_number.get(extent.partition)
                 if partition is not None:

@@ -1,5 +1,4 @@
-"""The committed state for reads: the partitions, including the records that SQLite does not contain yet.
-Pure."""
+"""The committed state for reads: the partitions, including records that are not in SQLite yet. Pure."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -39,8 +38,8 @@ class StoredPartition(PartitionState):
 
 
 class TransactionRow(NamedTuple):
-    """The transaction fields of a producer in a partition after a record; -1 for a value that does not
-    exist."""
+    """The transaction fields of a producer in a partition after a record. A value that does not exist is
+    -1."""
 
     partition: int
     producer_id: int
@@ -59,7 +58,7 @@ class AbortedRow(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The effects of a record: the partitions whose readers must be woken, and the rows to write."""
+    """The effects of a record: the partitions whose waiting readers must continue, and the rows to write."""
 
     partitions: Sequence[StoredPartition] = ()
     extents: Sequence[Extent] = ()
@@ -96,14 +95,16 @@ class CommittedView:
         self._by_topic.setdefault(partition.id.topic_id, {})[partition.id.partition_index] = partition
 
     def forget_producers(self, expired: Iterable[tuple[int, int]]) -> None:
-        """Remove these producers, given as (partition number, producer id). They have no open transaction."""
+        """Remove producers, given as (partition number, producer id). They must not have open
+        transactions."""
         for number, producer_id in expired:
             partition = self.by_number.get(number)
             if partition is not None and partition.transactions is not None:
                 partition.transactions.coordinator_epochs.pop(producer_id, None)
 
     def apply(self, offset: int, record: DisklessRecord, moved: Sequence[Moved]) -> Change:
-        """Apply the record. ``moved`` contains the changes of a file's runs, which its replay computed."""
+        """Apply the record. ``moved`` contains the changes by the runs of a file, which the replay of the
+        record computed."""
         match record:
             case FileCommitted():
                 return self._file(offset, record, moved)

@@ -13,8 +13,8 @@ CLASSIC: Final = "classic"
 
 
 def describe(group_id: str, group: Group | None) -> DescribedGroup:
-    """The DescribeGroups answer for one group. An unknown group is dead (with an error for clients of
-    KIP-1043)."""
+    """The DescribeGroups response for one group. An unknown group has the state Dead (with an error for
+    clients of KIP-1043)."""
     if group is None:
         return DescribedGroup(
             group_id=group_id,
@@ -22,8 +22,8 @@ def describe(group_id: str, group: Group | None) -> DescribedGroup:
             error_code=ErrorCode.group_id_not_found,
             error_message=f"Group {group_id} not found.",
         )
-    # Only in a stable group do all members have a common protocol, so other groups have no protocol data to
-    # show.
+    # Only in a stable group do all members have a common protocol. Groups in other states have no protocol
+    # data to show.
     name = group.protocol_name if group.state is GroupState.STABLE else None
     return DescribedGroup(
         group_id=group_id,
@@ -45,8 +45,8 @@ def describe(group_id: str, group: Group | None) -> DescribedGroup:
 
 
 def list_groups(groups: Iterable[Group], states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
-    """The groups with the requested states and types. Upper and lower case are equal, and an empty filter
-    matches all groups."""
+    """The groups with the requested states and types. The case of letters does not matter, and an empty
+    filter matches all groups."""
     wanted_states = {state.lower() for state in states}
     wanted_types = {each.lower() for each in types}
     if wanted_types and CLASSIC not in wanted_types:

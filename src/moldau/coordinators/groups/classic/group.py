@@ -82,7 +82,7 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest time-out of all members."""
+        """The longest timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
@@ -100,12 +100,12 @@ class Group:
         return self.leader == member_id
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether members read ``topic``. If the subscriptions of a consumer group are unknown, the answer
-        is True."""
+        """Whether members read ``topic``. If the subscriptions of a consumer group are unknown, the result is
+        True."""
         return self.uses_consumer_protocol if self.topics is None else topic in self.topics
 
     def supports(self, protocol_type: str, names: Collection[str]) -> bool:
-        """Whether a member with these protocols can be in the group together with all others."""
+        """Whether a member with these protocols and the other members can be in the group together."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(names)
         if self.protocol_type != protocol_type:
@@ -115,7 +115,7 @@ class Group:
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
         """The member that a request names.
 
-        Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when a newer process has the instance id.
+        Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when a newer process uses the same instance id.
         """
         if instance_id is not None:
             owner = self.static_ids.get(instance_id)
@@ -131,7 +131,7 @@ class Group:
     # changes
 
     def move_to(self, state: GroupState, now_ms: int) -> None:
-        """Change the state. An illegal transition raises an error, because it is a bug."""
+        """Change the state. A transition that is not allowed raises an error, because it is a bug."""
         if state not in TRANSITIONS[self.state]:
             raise AssertionError(f"group {self.group_id}: {self.state.value} -> {state.value} is not legal")
         self.previous_state = self.state
@@ -153,7 +153,7 @@ class Group:
         self.pending_joins.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove a member, or an unused member id."""
+        """Remove a member, or a member id that no member has used."""
         self.pending_joins.pop(member_id, None)
         self.pending_syncs.pop(member_id, None)
         member = self.members.pop(member_id, None)
@@ -184,7 +184,7 @@ class Group:
         member.session_timeout_ms = session_timeout_ms
 
     def rename_static(self, old_id: str, new_id: str, client: ClientFacts) -> Member:
-        """A restarted process replaces a static member, under a new member id."""
+        """Replace a static member by its restarted process, which has a new member id."""
         member = self.members[old_id]
         self.members = {
             (new_id if member_id == old_id else member_id): each for member_id, each in self.members.items()
@@ -201,7 +201,8 @@ class Group:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """Ensure that the leader is one of the joining members; False when there are none."""
+        """If the leader is not one of the joining members, choose another leader. Returns False when no
+        member is joining."""
         if self.leader is not None and self.members[self.leader].awaiting_join is not None:
             return True
         for member in self.members.values():
@@ -212,14 +213,14 @@ class Group:
 
     def select_protocol(self) -> str:
         """The protocol with the most votes among the protocols that all members support. If several protocols
-        have the most votes, the protocol that got the first vote wins."""
+        have the most votes, the one that got the first vote is chosen."""
         everyone = len(self.members)
         candidates = {name for name, count in self._supported.items() if count == everyone}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
     def next_generation(self, now_ms: int) -> None:
-        """Fix the members of the next generation and its protocol."""
+        """Determine the members of the next generation and its protocol."""
         self.generation += 1
         self.pending_syncs.clear()
         self.protocol_name = self.select_protocol() if self.members else None

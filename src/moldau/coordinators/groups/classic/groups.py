@@ -1,8 +1,8 @@
-"""The classic groups in a partition of ``__consumer_offsets``. It is one of the state machines of the shard.
-Pure.
+"""The classic groups in a partition of ``__consumer_offsets``. This is one of the state machines of the
+shard. Pure.
 
-Each completed generation is stored. Intermediate state (such as joining members) is lost with the shard,
-which the clients of the protocol can handle.
+Each completed generation is stored. Intermediate state (such as joining members) is lost when the shard is
+closed. The clients of the protocol can handle this loss.
 """
 
 from moldau.coordinators.effects import Effects, TimerKey, Token
@@ -31,7 +31,7 @@ class ClassicGroups:
     # replay
 
     def replay(self, record: GroupRecord) -> None:
-        """Apply one record. The groups of an active shard already have the state of the record."""
+        """Apply one record. In an active shard, the groups already have the state of the record."""
         if record.value is None:
             gone = self.by_id.pop(record.group_id, None)
             if gone is not None:
@@ -43,7 +43,7 @@ class ClassicGroups:
             self.by_id[record.group_id] = Group.restore(record.group_id, record.value, self._held)
 
     def ensure(self, group_id: str) -> None:
-        """Create the group if it does not exist. A group that commits offsets exists with or without
+        """Create the group if it does not exist. A group that commits offsets exists even if it has no
         members."""
         if group_id not in self.by_id:
             self.by_id[group_id] = Group(group_id, -1, self._held)
@@ -58,7 +58,7 @@ class ClassicGroups:
                 rebalance.prepare(turn, group)
 
     def on_timer(self, turn: Turn, key: TimerKey) -> None:
-        """Handle the end of a session, or of a join or sync phase."""
+        """Handle the end of a session, or the end of a join or sync phase."""
         assert isinstance(key, HeartbeatTimer | JoinTimer | SyncTimer)
         group = self.by_id.get(key.group_id)
         if group is not None:
@@ -99,7 +99,7 @@ class ClassicGroups:
         return turn.out.effects()
 
     def sync(self, token: Token, request: SyncGroupRequest, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """Handle SyncGroup. The answer to a follower waits for the leader's assignment."""
+        """Handle SyncGroup. The response to a follower waits for the leader's assignment."""
         turn = self._turns.begin(now_ms)
         group = self.by_id.get(request.group_id)
         if group is None:
@@ -141,13 +141,14 @@ class ClassicGroups:
     # calls of the other machines
 
     def note_commit(self, turn: Turn, group: Group, request: OffsetCommitRequest) -> None:
-        """Restart the session of the member that commits, because a commit is a sign that it is alive."""
+        """Restart the session of the member that commits, because the commit shows that the member is
+        alive."""
         member = group.members.get(request.member_id)
         if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             sessions.restart_heartbeat(turn, group, member)
 
     def delete(self, turn: Turn, group: Group) -> None:
-        """Delete an empty group and its unused member ids."""
+        """Delete an empty group, and its member ids that no member has used."""
         turn.out.records.append(GroupRecord(group.group_id, None))
         for member_id in group.pending_joins:
             turn.out.cancel_timer(HeartbeatTimer(group.group_id, member_id))

@@ -40,9 +40,9 @@ class Join:
     api_version: int
     client: ClientFacts
     new_member_id: str
-    """The id that the member gets if the request contains none."""
+    """The id for the member if the request contains no id."""
     metadata_room: int
-    """Number of bytes by which the metadata of members may still grow."""
+    """Number of bytes by which the total metadata of members may still grow."""
 
     @property
     def protocols(self) -> tuple[tuple[str, bytes], ...]:
@@ -54,12 +54,13 @@ class Join:
 
     @property
     def metadata_bytes(self) -> int:
-        """Size of the metadata for all protocols of the request, including their names."""
+        """Size of the member's metadata for all protocols of the request, including the names of the
+        protocols."""
         return sum(len(each.name) + len(each.metadata) for each in self.request.protocols)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The time-out of the rebalance. Version 0 has only a session timeout, which is used instead."""
+        """The timeout of the rebalance. Version 0 has only a session timeout, which is used instead."""
         request = self.request
         return (
             request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
@@ -67,7 +68,7 @@ class Join:
 
 
 def join(turn: Turn, group: Group, event: Join) -> None:
-    """Handle a join; a later event may send the answer."""
+    """Handle a join. The response may be sent later, after another event."""
     request = event.request
     member_id = request.member_id
     if not _metadata_fit(turn, group, event):
@@ -90,8 +91,8 @@ def join(turn: Turn, group: Group, event: Join) -> None:
 
 
 def _metadata_fit(turn: Turn, group: Group, event: Join) -> bool:
-    """Whether the limit on metadata allows the join. A small amount is always allowed. The amount that the
-    member already has is not counted."""
+    """Whether the limit on metadata allows the join. A small amount is always allowed. The metadata that the
+    member already has are not counted."""
     size = event.metadata_bytes
     member = group.members.get(event.request.member_id)
     kept = 0 if member is None else member.metadata_bytes
@@ -99,8 +100,8 @@ def _metadata_fit(turn: Turn, group: Group, event: Join) -> bool:
 
 
 def _has_room(turn: Turn, group: Group, member_id: str) -> bool:
-    """Whether ``group.max.size`` allows the join. During a join phase only waiting members count, so the
-    last members to arrive are refused."""
+    """Whether ``group.max.size`` allows the join. During a join phase only members that wait count. Therefore
+    the members that arrive last are refused."""
     match group.state:
         case GroupState.EMPTY | GroupState.DEAD:
             return True
@@ -148,7 +149,7 @@ def _add(turn: Turn, group: Group, event: Join, member_id: str) -> None:
         group.member_added = True
     group.add(member)
     # A new member does not know its id and cannot send heartbeats. If its client gives up and joins again,
-    # the coordinator does not notice it. Therefore the wait of a new member is limited.
+    # the coordinator does not notice this. Therefore a new member waits only for a limited time.
     restart_heartbeat(turn, group, member, turn.settings.new_member_join_timeout_ms)
     rebalance_or_complete(turn, group)
 
@@ -165,7 +166,7 @@ def _join_known(turn: Turn, group: Group, event: Join) -> None:
         case GroupState.PREPARING_REBALANCE:
             _rejoin(turn, group, event, member)
         case GroupState.COMPLETING_REBALANCE if same:
-            # The member may have missed the first answer.
+            # Perhaps the member did not receive the first response.
             turn.out.reply(event.token, joined(group, member.member_id))
         case GroupState.STABLE if same and not group.is_leader(member.member_id):
             turn.out.reply(event.token, joined(group, member.member_id))
@@ -183,7 +184,8 @@ def _rejoin(turn: Turn, group: Group, event: Join, member: Member) -> None:
 
 
 def _take_over(turn: Turn, group: Group, event: Join, member: Member) -> None:
-    """From now on, use this request as the member's connection and waiting request."""
+    """From now on, use the connection of this request for the member. This request is now the one that
+    waits."""
     answer_join(turn, member, join_error(ErrorCode.rebalance_in_progress, member.member_id))
     group.update(member, event.protocols, event.rebalance_timeout_ms, event.request.session_timeout_ms)
     member.awaiting_join = event.token
@@ -214,9 +216,9 @@ def _replace_static(turn: Turn, group: Group, event: Join, old_id: str) -> None:
 def _resumed(group: Group, event: Join, old_leader: str | None) -> JoinGroupResponse:
     """The generation continues with its assignment.
 
-    A leader must not compute a new assignment. Before version 9 the only way to prevent this is to name
-    another member, the leader's former id, as the leader. Since version 9 the response has a field for this
-    purpose (KIP-814).
+    A leader must not compute a new assignment. Before version 9, there is only one way to prevent this: the
+    response names another member as the leader, the leader's former id. Since version 9 the response has a
+    field for this purpose (KIP-814).
     """
     member_id = event.new_member_id
     is_leader = group.is_leader(member_id)

@@ -8,7 +8,7 @@ from moldau.coordinators.effects import Token
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """The client of a member, as stored in its group."""
+    """The client of a member. The record of a group contains it."""
 
     client_id: str = ""
     host: str = ""
@@ -37,7 +37,7 @@ class Member:
     """``(name, metadata)`` of the supported protocols, in the member's order of preference."""
     assignment: bytes = b""
     is_new: bool = False
-    """Whether the member has not had an answer yet. The member then does not know its id, and cannot send
+    """Whether the member has not got a response yet. Such a member does not know its id, and cannot send
     heartbeats."""
     awaiting_join: Token | None = field(default=None)
     awaiting_sync: Token | None = field(default=None)
@@ -48,12 +48,14 @@ class Member:
 
     @property
     def excused_from_heartbeat(self) -> bool:
-        """Whether the session continues without heartbeats, because a request of the member is waiting here.
-        This is never the case for a new member, because its client may have joined again under another id."""
+        """Whether the session continues without heartbeats, because a request of the member waits at this
+        coordinator. A new member is an exception, because its client may have joined again under another id.
+        """
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     def metadata(self, protocol_name: str) -> bytes:
-        """The member's metadata for a protocol; raises ``KeyError`` when it does not support the protocol."""
+        """The member's metadata for a protocol. Raises ``KeyError`` if the member does not support the
+        protocol."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata
@@ -65,5 +67,5 @@ class Member:
         return sum(len(name) + len(metadata) for name, metadata in self.protocols)
 
     def vote(self, candidates: Collection[str]) -> str:
-        """The first candidate in the member's order of protocols."""
+        """The candidate that comes first in the member's order of protocols."""
         return next(name for name, _ in self.protocols if name in candidates)

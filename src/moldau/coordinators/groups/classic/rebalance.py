@@ -1,9 +1,9 @@
 """The transition of a group from one generation to the next. Pure.
 
 In the prepare phase all members must join. The phase ends when all members have joined or when the rebalance
-timeout is over. In the complete phase the generation is fixed, the joins are answered, and the group waits
-for the leader's assignment. A group that was empty waits a little longer for further members
-(``group.initial.rebalance.delay.ms``).
+timeout is over. In the complete phase the members of the generation are known. The members get responses to
+their joins, and the group waits for the leader's assignment. A group that was empty waits a little longer for
+further members (``group.initial.rebalance.delay.ms``).
 """
 
 from moldau.coordinators.groups.classic.group import Group
@@ -82,7 +82,7 @@ def complete_if_all_joined(turn: Turn, group: Group) -> None:
 
 
 def on_join_timer(turn: Turn, group: Group) -> None:
-    """Handle the end of the join phase's time."""
+    """Handle the end of the time for the join phase."""
     if group.state is not GroupState.PREPARING_REBALANCE:
         return
     if group.previous_state is GroupState.EMPTY and group.member_added and group.initial_remaining_ms:
@@ -107,8 +107,7 @@ def complete_join(turn: Turn, group: Group) -> None:
     for member in absent:
         dismiss(turn, group, member.member_id)
     if not group.elect_joined_leader() and group.members:
-        # Only static members that have not joined are left. Wait until one of them joins, or until their
-        # sessions end.
+        # Only static members have not joined. Wait until one of them joins, or until their sessions end.
         turn.out.set_timer(JoinTimer(group.group_id), group.rebalance_timeout_ms)
         return
     group.next_generation(turn.now_ms)
@@ -124,7 +123,7 @@ def complete_join(turn: Turn, group: Group) -> None:
 
 
 def reset_assignments(turn: Turn, group: Group, error: ErrorCode) -> None:
-    """Cancel the assignment in progress. Members that wait for it must join again."""
+    """Cancel the assignment in progress. Members that wait for this assignment must join again."""
     for member in group.members.values():
         member.assignment = b""
         if answer_sync(turn, member, SyncGroupResponse(error_code=error)):
@@ -132,7 +131,8 @@ def reset_assignments(turn: Turn, group: Group, error: ErrorCode) -> None:
 
 
 def on_sync_timer(turn: Turn, group: Group) -> None:
-    """Remove members that joined but did not request their assignment in time, and rebalance the others."""
+    """Remove members that joined but did not request their assignment in time. The other members
+    rebalance."""
     if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_syncs:
         return
     for member_id in tuple(group.pending_syncs):

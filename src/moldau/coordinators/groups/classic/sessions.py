@@ -22,14 +22,14 @@ def restart_heartbeat(turn: Turn, group: Group, member: Member, timeout_ms: int 
 
 
 def answer_join(turn: Turn, member: Member, response: JoinGroupResponse) -> None:
-    """Answer the member's join request if it waits."""
+    """If the member's join request waits, send its response."""
     if member.awaiting_join is not None:
         turn.out.reply(member.awaiting_join, response)
         member.awaiting_join = None
 
 
 def answer_sync(turn: Turn, member: Member, response: SyncGroupResponse) -> bool:
-    """Answer the member's sync request if it waits; return whether it waited."""
+    """If the member's sync request waits, send its response. Returns whether a request waited."""
     if member.awaiting_sync is None:
         return False
     turn.out.reply(member.awaiting_sync, response)
@@ -38,7 +38,8 @@ def answer_sync(turn: Turn, member: Member, response: SyncGroupResponse) -> bool
 
 
 def dismiss(turn: Turn, group: Group, member_id: str) -> None:
-    """Remove a member or an unused member id, and answer its waiting request."""
+    """Remove a member, or a member id that no member has used. If a request of the member waits, send a
+    response."""
     member = group.remove(member_id)
     turn.out.cancel_timer(HeartbeatTimer(group.group_id, member_id))
     if member is not None:

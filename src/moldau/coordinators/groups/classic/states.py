@@ -1,4 +1,4 @@
-"""The states of a classic group and the legal moves between them. Pure."""
+"""The states of a classic group, and the allowed transitions between them. Pure."""
 
 import enum
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ class GroupState(enum.Enum):
     PREPARING_REBALANCE = "PreparingRebalance"
     """The coordinator waits for the members to join the next generation."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """The generation is fixed; its leader computes the assignment."""
+    """The members of the generation are known, and the leader of the group computes the assignment."""
     STABLE = "Stable"
     """Every member can get its assignment."""
     DEAD = "Dead"
@@ -31,7 +31,7 @@ TRANSITIONS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
     GroupState.DEAD: frozenset(),
 }
-"""The possible successors of each state."""
+"""For each state, the states that may follow it."""
 
 
 def can_rebalance(state: GroupState) -> bool:

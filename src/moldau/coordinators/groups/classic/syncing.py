@@ -19,7 +19,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def sync(turn: Turn, group: Group, token: Token, request: SyncGroupRequest) -> None:
-    """A member requests its assignment; the leader sends all assignments."""
+    """A member requests its assignment. If the member is the leader, it sends all assignments."""
     error = _refusal(group, request)
     if error is not ErrorCode.none:
         turn.out.reply(token, SyncGroupResponse(error_code=error))
@@ -49,7 +49,7 @@ def assigned(group: Group, assignment: bytes) -> SyncGroupResponse:
 
 
 def heartbeat(turn: Turn, group: Group, token: Token, request: HeartbeatRequest) -> None:
-    """Restart the member's session. The answer says whether the member must join again."""
+    """Restart the member's session. The response says whether the member must join again."""
     error = ErrorCode.none
     try:
         member = group.check_member(request.member_id, request.group_instance_id)
@@ -65,7 +65,7 @@ def heartbeat(turn: Turn, group: Group, token: Token, request: HeartbeatRequest)
 
 
 def leave(turn: Turn, group: Group, token: Token, identities: list[MemberIdentity]) -> None:
-    """Remove members that leave, or static members that an operator removes by instance id."""
+    """Remove members that leave. An operator may also remove static members by instance id."""
     results = [
         MemberResponse(
             member_id=identity.member_id,
@@ -123,10 +123,10 @@ def _has_synced(turn: Turn, group: Group, member_id: str) -> None:
 
 
 def _assign(turn: Turn, group: Group, assignments: dict[str, bytes]) -> None:
-    """Complete the generation: store it and answer all waiting members."""
+    """Complete the generation: store it, and send the responses to all waiting members."""
     stored = group.stored(assignments)
     if stored.batch_size_bytes(group.group_id) > turn.settings.max_write_bytes:
-        # The assignment is too large for one batch, so it must not take effect.
+        # The assignment is too large for one batch. It must not take effect.
         reset_assignments(turn, group, ErrorCode.unknown_server_error)
         prepare(turn, group)
         return

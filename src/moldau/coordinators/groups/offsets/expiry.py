@@ -8,10 +8,10 @@ from moldau.coordinators.groups.records import CommittedOffset, OffsetRecord
 
 
 def expire(turn: Turn, store: OffsetStore, group: Group, most: int) -> bool:
-    """Delete at most ``most`` offsets past their retention (KIP-211); returns whether the group has no
-    offsets left.
+    """Delete at most ``most`` offsets that are older than their retention (KIP-211). Returns whether the
+    group has no offsets left.
 
-    The retention time of an empty group begins when the group becomes empty. A consumer group with members
+    For an empty group, the retention time begins when the group becomes empty. A consumer group with members
     keeps the offsets of the topics that it reads. For its other offsets, and for simple groups, the time
     begins at the last commit.
     """

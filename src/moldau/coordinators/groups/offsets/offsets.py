@@ -1,4 +1,4 @@
-"""The committed offsets of one partition of ``__consumer_offsets``. It is one of the state machines of the
+"""The committed offsets of one partition of ``__consumer_offsets``. This is one of the state machines of the
 shard. Pure.
 
 The offsets change only by replay.
@@ -19,7 +19,7 @@ from moldau.protocol.messages.offset_fetch import OffsetFetchResponseTopics
 
 
 class GroupOffsets:
-    """The offsets of all groups, with any protocol."""
+    """The offsets of all groups. The groups may use any protocol."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -38,7 +38,7 @@ class GroupOffsets:
         self.store.end_transaction(producer_id, committed)
 
     def commit(self, turn: Turn, token: Token, request: OffsetCommitRequest) -> None:
-        """Handle OffsetCommit with topics by name, from a client that is allowed to commit."""
+        """Handle OffsetCommit with topics by name. The caller has checked that the client may commit."""
         topics = operations.commit(turn, request)
         turn.out.reply(token, OffsetCommitResponse(topics=topics))
 
@@ -50,7 +50,7 @@ class GroupOffsets:
         *,
         require_stable: bool,
     ) -> list[OffsetFetchResponseTopics]:
-        """Handle OffsetFetch of one group. An unknown group has no offsets."""
+        """Handle OffsetFetch of one group. If the group is unknown, it has no offsets."""
         return operations.fetch(self.store, group_id, topics, topic_id_of, require_stable=require_stable)
 
     def fetch_present(
@@ -71,7 +71,8 @@ class GroupOffsets:
         turn.out.reply(token, OffsetDeleteResponse(topics=topics))
 
     def delete_some(self, turn: Turn, group_id: str, most: int) -> int:
-        """Delete at most ``most`` offsets of a deleted group; returns the number of its remaining offsets."""
+        """Delete at most ``most`` offsets of a deleted group. Returns the number of offsets that the group
+        still has."""
         places = self.store.places(group_id)
         turn.out.records.extend(
             OffsetRecord(group_id, topic, partition, None) for topic, partition in places[:most]
@@ -79,16 +80,15 @@ class GroupOffsets:
         return max(0, len(places) - most)
 
     def expire(self, turn: Turn, group: Group, most: int) -> bool:
-        """Delete at most ``most`` offsets past their retention; returns whether the group has no offsets
-        left."""
+        """Delete at most ``most`` offsets that are older than their retention. Returns whether the group has
+        no offsets left."""
         return expiry.expire(turn, self.store, group, most)
 
     def forget_partitions(
         self, token: Token, offsets: Iterable[tuple[str, Place]], now_ms: int
     ) -> Effects[ConsumerOffsetsRecord]:
-        """Delete offsets of deleted topics, given as groups and partitions. Answers the number of
-        tombstones.
-        """
+        """Delete offsets of deleted topics, given as groups and partitions. The result is the number of
+        tombstones."""
         turn = self._turns.begin(now_ms)
         turn.out.records.extend(
             OffsetRecord(group_id, *place, None)

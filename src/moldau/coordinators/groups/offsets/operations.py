@@ -28,10 +28,10 @@ INT64_MAX: Final = 2**63 - 1
 
 
 def check_commit(group: Group, request: OffsetCommitRequest) -> None:
-    """Check that this client may commit for the group now; raises :class:`KafkaError`.
+    """Check that this client may commit for the group now. Raises :class:`KafkaError`.
 
-    A client that assigns partitions itself, or an admin client, sends a negative generation. It may commit
-    while the group has no members.
+    A client sends a negative generation if it assigns partitions itself, or if it is an admin client. Such a
+    client may commit while the group has no members.
     """
     generation = request.generation_id_or_member_epoch
     if generation < 0 and group.state is GroupState.EMPTY:
@@ -46,9 +46,9 @@ def check_commit(group: Group, request: OffsetCommitRequest) -> None:
 
 
 def check_transactional_commit(group: Group, request: OffsetCommitRequest) -> None:
-    """Check that a transaction may commit offsets for the group now; raises :class:`KafkaError`.
+    """Check that a transaction may commit offsets for the group now. Raises :class:`KafkaError`.
 
-    A producer that names its consumer is checked like the consumer (KIP-447). Older producers do not name a
+    If a producer names its consumer, it is checked like the consumer (KIP-447). Older producers do not name a
     consumer. They are fenced by their transactional id.
     """
     generation = request.generation_id_or_member_epoch
@@ -63,7 +63,7 @@ def check_transactional_commit(group: Group, request: OffsetCommitRequest) -> No
 
 
 def commit(turn: Turn, request: OffsetCommitRequest) -> list[OffsetCommitResponseTopic]:
-    """Record the offsets whose metadata is not too large."""
+    """Make records of the offsets whose metadata are not too large."""
     retention_ms = request.retention_time_ms
     expire_ms = -1 if retention_ms < 0 else min(turn.now_ms + retention_ms, INT64_MAX)
     topics = []
@@ -105,7 +105,8 @@ def fetch(
 ) -> list[OffsetFetchResponseTopics]:
     """The group's offsets for these partitions; -1 for a partition without an offset.
 
-    An offset of an earlier topic with the same name is ignored, because it refers to other data.
+    If an offset belongs to an earlier topic with the same name, it is ignored, because it refers to other
+    data.
     """
     return [
         OffsetFetchResponseTopics(
@@ -137,7 +138,7 @@ def present(
 def delete(
     turn: Turn, store: OffsetStore, group: Group, topics: Iterable[OffsetDeleteRequestTopic]
 ) -> list[OffsetDeleteResponseTopic]:
-    """Forget offsets of partitions that the group does not read."""
+    """Delete offsets of partitions that the group does not read."""
     if group.state not in (GroupState.EMPTY, GroupState.DEAD) and not group.uses_consumer_protocol:
         raise KafkaError(ErrorCode.non_empty_group)
     results = []

@@ -1,4 +1,4 @@
-"""Converts OffsetCommit and OffsetFetch between their wire versions and the single form that the shard
+"""Converts OffsetCommit and OffsetFetch between their versions on the wire and the single form that the shard
 uses."""
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,8 @@ TOPIC_IDS_VERSION: Final = 10
 GROUPS_VERSION: Final = 8
 """First version of OffsetFetch with several groups."""
 TOP_LEVEL_ERROR_VERSION: Final = 2
-"""Before this version, OffsetFetch has errors only per partition."""
+"""The first version in which OffsetFetch has an error for a whole group. Older versions have errors only for
+partitions."""
 NO_OFFSET: Final = -1
 
 
@@ -52,7 +53,8 @@ def refused_topic(topic: OffsetCommitRequestTopic, error: ErrorCode) -> OffsetCo
 
 
 class CommitPlan:
-    """The existing topics of an OffsetCommit, and the order of the request. The answer has the same order."""
+    """The existing topics of an OffsetCommit, and the order of the request. The response has the same
+    order."""
 
     def __init__(self, request: OffsetCommitRequest, api_version: int, directory: TopicDirectory) -> None:
         self._results: list[OffsetCommitResponseTopic | None] = []
@@ -84,7 +86,7 @@ class CommitPlan:
         )
 
     def response(self, answer: OffsetCommitResponse) -> OffsetCommitResponse:
-        """The shard's answer, with the refused topics and partitions inserted at their places."""
+        """The shard's result. The refused topics and partitions are inserted at their places."""
         answered = iter(zip(self._accepted, answer.topics, strict=True))
         topics = []
         for refused in self._results:
@@ -140,10 +142,10 @@ def fetch_groups(request: OffsetFetchRequest, api_version: int) -> Sequence[Offs
 
 
 def without_repetitions(groups: Sequence[OffsetFetchRequestGroup]) -> Iterator[OffsetFetchRequestGroup]:
-    """The groups without repetitions. A group whose offsets are all requested appears once, even if the
-    request names it several times.
+    """The groups without repetitions. If all offsets of a group are requested, the group appears once, even
+    if the request names it several times.
 
-    Otherwise a few bytes could request all of its offsets many times.
+    Otherwise a few bytes could request all of these offsets many times.
     """
     whole: set[str] = set()
     for group in groups:
@@ -205,7 +207,7 @@ def fetch_response(groups: list[OffsetFetchResponseGroup], api_version: int) -> 
 
 
 class FetchPlan:
-    """The topics of one group's OffsetFetch by name, and the order of the request. The answer has the same
+    """The topics of one group's OffsetFetch by name, and the order of the request. The response has the same
     order."""
 
     def __init__(self, group: OffsetFetchRequestGroup, api_version: int, directory: TopicDirectory) -> None:
@@ -225,7 +227,7 @@ class FetchPlan:
             ]
 
     def response(self, found: list[OffsetFetchResponseTopics]) -> OffsetFetchResponseGroup:
-        """The shard's answer, with ids instead of names, and errors for ids that no topic has."""
+        """The shard's result, with ids instead of names, and with errors for ids that no topic has."""
         group = self._group
         if not self._by_id:
             return OffsetFetchResponseGroup(group_id=group.group_id, topics=found)

@@ -13,7 +13,7 @@ Place: TypeAlias = tuple[str, int]
 
 
 class StoredOffset(NamedTuple):
-    """A committed offset and the log offset of its record."""
+    """A committed offset, and the log offset of the record that committed it."""
 
     value: CommittedOffset
     record_offset: int
@@ -48,7 +48,7 @@ class OffsetStore:
 
     @property
     def count(self) -> int:
-        """Number of committed offsets, without those of open transactions."""
+        """Number of committed offsets. Pending offsets of open transactions are not counted."""
         return sum(map(len, self._groups.values()))
 
     def count_of(self, group_id: str) -> int:
@@ -56,7 +56,7 @@ class OffsetStore:
         return len(self._groups.get(group_id, ()))
 
     def has_place(self, group_id: str, place: Place) -> bool:
-        """Whether a partition has an offset, also of an open transaction."""
+        """Whether a partition has an offset. A pending offset of an open transaction counts, too."""
         return place in self._groups.get(group_id, ()) or any(
             place in self._open[producer_id].get(group_id, ())
             for producer_id in self._open_by_group.get(group_id, ())
@@ -109,7 +109,7 @@ class OffsetStore:
             self._open[producer_id].get(group_id, {}).pop(place, None)
 
     def end_transaction(self, producer_id: int, committed: bool) -> list[str]:
-        """Apply or drop a transaction's offsets; return the affected groups."""
+        """Apply or drop the offsets of a transaction. Returns the affected groups."""
         ended = self._open.pop(producer_id, {})
         for group_id, offsets in ended.items():
             producers = self._open_by_group[group_id]
@@ -121,8 +121,8 @@ class OffsetStore:
         return list(ended)
 
     def _merge(self, group_id: str, offsets: dict[Place, StoredOffset]) -> None:
-        # The record with the higher log offset wins, even if its transaction ended earlier. The compacted log
-        # keeps only that record, and a restart must result in the same state.
+        # The record with the higher log offset is used, even if its transaction ended earlier. The compacted
+        # log keeps only that record, and a restart must result in the same state.
         for place, stored in offsets.items():
             present = self._groups.get(group_id, {}).get(place)
             if present is None or stored.record_offset > present.record_offset:

@@ -1,4 +1,4 @@
-"""Converts TxnOffsetCommit into OffsetCommit, and the answers back. Pure."""
+"""Converts TxnOffsetCommit requests into OffsetCommit requests, and the responses back. Pure."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ from moldau.protocol.messages.txn_offset_commit import (
 from moldau.runtime import ErrorCode
 
 COMMIT_VERSION: Final = 9
-"""The last version of OffsetCommit with topic names, which TxnOffsetCommit also has."""
+"""The last version of OffsetCommit that uses topic names. TxnOffsetCommit uses topic names, too."""
 
 
 def as_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
@@ -46,7 +46,7 @@ def as_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
 
 
 def as_transactional(answer: OffsetCommitResponse) -> TxnOffsetCommitResponse:
-    """Convert the answer to an OffsetCommit into the answer to a TxnOffsetCommit."""
+    """Convert the response to an OffsetCommit into the response to a TxnOffsetCommit."""
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
@@ -64,7 +64,7 @@ def as_transactional(answer: OffsetCommitResponse) -> TxnOffsetCommitResponse:
 
 
 def refused(request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
-    """An answer with one error for all partitions."""
+    """A response with one error for all partitions."""
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(

@@ -15,13 +15,13 @@ class PartitionName(NamedTuple):
 
 
 class Outcome(Enum):
-    """The outcome of a batch, from the view of its producer."""
+    """The outcome of a batch, as its producer knows it."""
 
     OK = "ok"
     FAILED = "failed"
-    """The broker refused the batch permanently, so the batch must never be read."""
+    """The broker refused the batch permanently. The batch must never be read."""
     UNKNOWN = "unknown"
-    """The batch may have been stored, may not have been stored, or may be stored later."""
+    """The batch may have been stored or not, or it may be stored later."""
 
 
 @dataclass(slots=True)
@@ -54,19 +54,19 @@ class History:
     productions: list[Production] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
     deletions: dict[PartitionName, int] = field(default_factory=dict)
-    """The highest first offset in a response to a deletion of records."""
+    """The highest first offset that a response to a deletion of records contained."""
     notes: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     producer_ids: dict[int, str] = field(default_factory=dict)
-    """The first client that got a producer id, by the id."""
+    """For each producer id, the first client that got this id."""
 
     def _line(self, text: str) -> None:
         self.lines.append(f"{self.now_s():.6f} {text}")
 
     def identified(self, producer: str, producer_id: int) -> None:
-        """Record that a client without a transactional id got a producer id. The id must belong to this
-        client alone, because the broker would treat the batches of a second owner as repetitions."""
+        """Record that a client without a transactional id got a producer id. No other client may get this id,
+        because the broker would treat the batches of a second client as repetitions."""
         owner = self.producer_ids.setdefault(producer_id, producer)
         if owner != producer:
             self.violate(f"producer id {producer_id} of {owner} is given to {producer}, too")
@@ -99,7 +99,7 @@ class History:
         self.deletions[partition] = max(first_offset, self.deletions.get(partition, 0))
 
     def note(self, text: str) -> None:
-        """Record an event of the world, for readers of the history."""
+        """Record an event of the world, for people who read the history."""
         self.notes.append(text)
         self._line("* " + text)
 
@@ -109,5 +109,5 @@ class History:
         self._line("! " + text)
 
     def digest(self) -> str:
-        """A digest of this history; equal digests mean equal histories."""
+        """A digest of this history. Equal digests mean equal histories."""
         return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()[:16]

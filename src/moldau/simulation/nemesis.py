@@ -1,4 +1,5 @@
-"""Faults of a world: kills, losses of power, pauses, cut links and failing disks, drawn from the seed."""
+"""Injects faults into a world: kills, losses of power, pauses, cut links and failing disks. The seed chooses
+the faults."""
 
 import asyncio
 import errno
@@ -43,26 +44,26 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """The mix of faults. A kind with several entries is more likely."""
+    """The kinds of faults that may occur. If a kind has several entries, it is more likely."""
 
     faults: tuple[Fault, ...] = (Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.RESET)
     pause_s_max: float = 3.0
     between_s_max: float = 4.0
     store_s_max: float = 15.0
-    """The duration of a store failure may be longer than a producer waits."""
+    """A failure of the store may last longer than a producer waits."""
     clock_skew_ms: int = 0
-    """When it is set, a clock jumps ahead by this time, back by this time, or to the right time."""
+    """If this is set, a clock jumps forward by this time, back by this time, or to the correct time."""
     cached_topics: tuple[str, ...] = ()
     """Topics whose local folders are only a cache."""
     reboot_after_disk_error: bool = True
-    """Whether the machine is rebooted after a failed sync. Without a reboot, a restarted program reads
-    bytes from the page cache that a failed sync never wrote to the disk. A later loss of power removes
-    these bytes, so bytes that were read back are not necessarily durable.
+    """Whether the machine is rebooted after a failed sync. Without a reboot, a restarted program may read
+    bytes from the page cache that never reached the disk because the sync failed. A later loss of power
+    removes these bytes. Therefore bytes that a program has read after a restart are not necessarily durable.
     """
 
 
 class Nemesis:
-    """Breaks hosts and links, and restarts programs, like an operator's supervisor."""
+    """Breaks hosts and links. It also restarts programs, like an operator's supervisor."""
 
     def __init__(
         self,
@@ -83,9 +84,8 @@ class Nemesis:
         self._to_reboot: set[str] = set()
 
     async def storm(self, fault_count: int) -> None:
-        """Inject this number of faults, one after another. Then repair everything and let everything run
-        again.
-        """
+        """Inject this number of faults, one after another. Then repair everything, and wait until everything
+        runs again."""
         for _ in range(fault_count):
             await asyncio.sleep(self._chance.uniform(0.01, self._weather.between_s_max))
             host = self._chance.choice(list(self._programs))
@@ -104,7 +104,8 @@ class Nemesis:
         self._history.note("calm")
 
     async def supervise(self, restart_allowed: Callable[[Host], bool] = lambda _host: True) -> None:
-        """Restart programs that have ended without a fault. An end without a reason is a violation."""
+        """Restart programs that have ended without a fault. If a program ends without a reason, this is a
+        violation."""
         while True:
             await asyncio.sleep(RESTART_AFTER_EXIT_S)
             for host, program in self._programs.items():
@@ -132,7 +133,7 @@ class Nemesis:
         self._down.discard(host.name)
 
     async def stop(self, host: Host) -> None:
-        """Stop a host's program cleanly. It stays down until :meth:`start`."""
+        """Stop a host's program cleanly. The program does not run until :meth:`start`."""
         self._down.add(host.name)
         await stop_and_check(host, self._history)
 
@@ -209,9 +210,10 @@ class Nemesis:
                         network.break_connection(end)
 
     async def _overtake(self, host: Host, seconds: float) -> None:
-        """Delay a host's messages, then break its connections, so that later connections deliver first.
+        """Delay a host's messages, then break its connections. Messages on later connections are then
+        delivered first.
 
-        A request that was repeated on a new connection arrives twice; the older copy arrives last.
+        A request that was repeated on a new connection arrives twice, and the older copy arrives last.
         """
         network = self._world.network
         others = [other for other in network.hosts if other != host.name]
@@ -250,7 +252,8 @@ class Nemesis:
         )
 
     async def _operator_comes(self, host: Host, *, reboot: bool) -> None:
-        """Repair a disk and restart, because a log dir that went offline stays offline until a restart."""
+        """Repair a disk and restart the program, because a log dir that went offline stays offline until a
+        restart."""
         host.disk.faults.clear()
         self._down.add(host.name)
         if reboot:

@@ -36,13 +36,13 @@ from moldau.simulation.world.process import serving
 
 _SPECIAL = (Fault.DEFECTS, Fault.STOP, Fault.ONE_WAY, Fault.OVERTAKE)
 _ALL_FAULTS = tuple(fault for fault in Fault if fault not in _SPECIAL)
-"""Most scenarios have no faults of the special kinds. Defects are for scenarios that list the defects that a
-node must survive. Stops are for nodes that can be stopped. Links that fail in one direction are for scenarios
-of several nodes."""
+"""The special kinds of faults, which most scenarios do not use. Defects are for scenarios that list the
+defects that a node must survive. Stops are for nodes that can be stopped. Links that fail in one direction
+are for scenarios with several nodes."""
 
 
 def tiny(flaw: Flaw = Flaw.NONE) -> Scenario:
-    """The tiny node syncs before it answers, so it must survive every fault."""
+    """The tiny node syncs before it responds. It must therefore survive every fault."""
 
     async def program(machine: Machine) -> None:
         await TinyNode(machine, flaw).run()
@@ -57,7 +57,7 @@ JUMP_MS = 3_600_000
 _PROPERTIES = {
     "controller.listener.names": "CONTROLLER",
     "num.partitions": "1",
-    # Frequent rolls, so that every run has rolls and recoveries.
+    # Segments are rolled often, so that every run has rolls and recoveries.
     "log.roll.ms": "400",
     "log.index.interval.bytes": "256",
 }
@@ -65,7 +65,7 @@ _SYNCED = {"log.flush.interval.messages": "1"}
 
 
 def node() -> Scenario:
-    """A whole node with default settings: a kill of the process must not lose any acknowledged record."""
+    """A whole node with default settings. A kill of the process must not lose any acknowledged record."""
     return _node_scenario({}, (Fault.KILL, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.RESET))
 
 
@@ -82,13 +82,14 @@ def node_disk() -> Scenario:
 
 
 def node_failed_sync() -> Scenario:
-    """Like ``node_disk``; after a failed sync only the program is restarted, and the machine is not."""
+    """Like ``node_disk``, but after a failed sync only the program is restarted. The machine is not
+    rebooted."""
     scenario = node_disk()
     return replace(scenario, weather=replace(scenario.weather, reboot_after_disk_error=False))
 
 
 def node_deletes() -> Scenario:
-    """First records are deleted by request again and again, with kills and losses of power."""
+    """First records are deleted by requests again and again, while there are kills and losses of power."""
     faults = (*(Fault.KILL,) * 2, *(Fault.POWER_LOSS,) * 3, Fault.PAUSE, Fault.CUT, Fault.RESET)
     rounds = {"log.retention.check.interval.ms": "700", "log.segment.delete.delay.ms": "500"}
     scenario = _node_scenario({**_SYNCED, **rounds}, faults)
@@ -107,7 +108,7 @@ def offsets() -> Scenario:
 
 
 def offsets_power() -> Scenario:
-    """Every append is synced, so a loss of power does not lose a commit, either."""
+    """Every append is synced. Therefore a loss of power loses no commit, either."""
     faults = (Fault.KILL, *(Fault.POWER_LOSS,) * 3, Fault.PAUSE, Fault.CUT, Fault.RESET)
     return _offsets(_SYNCED, faults)
 
@@ -120,7 +121,7 @@ def offsets_disk() -> Scenario:
 
 def _offsets(properties: Mapping[str, str], faults: tuple[Fault, ...]) -> Scenario:
     values = {
-        # Frequent rolls and compactions, so that every run has rolls, compactions and recoveries.
+        # Rolls and compactions are so frequent that every run has rolls, compactions and recoveries.
         "log.cleaner.backoff.ms": "500",
         "log.cleaner.min.cleanable.ratio": "0.01",
         "log.segment.delete.delay.ms": "500",
@@ -152,9 +153,8 @@ def transactions() -> Scenario:
 
 
 def node_clock() -> Scenario:
-    """The node's clock jumps by an hour, forwards and backwards; records with correct timestamps are kept
-    for 45 minutes.
-    """
+    """The node's clock jumps by an hour, forwards and backwards. Records with correct timestamps are kept for
+    45 minutes."""
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.RESET)
     rounds = {"log.retention.check.interval.ms": "700", "log.segment.delete.delay.ms": "500"}
     scenario = _node_scenario(rounds, faults, KEPT_FOR_LESS_THAN_A_JUMP)
@@ -167,7 +167,7 @@ def _node_scenario(
     faults: tuple[Fault, ...],
     configs: Mapping[str, str] = MappingProxyType({}),
 ) -> Scenario:
-    # The import is here because the tiny node runs without the server.
+    # Imported here because the tiny node runs without the server.
     from moldau.server.node import ServerNode
     from moldau.server.settings import development_config
 
@@ -193,7 +193,7 @@ def _of_cluster(module: str, name: str) -> Callable[[], Scenario]:
     """A scenario of several nodes, by the name of its function; see :mod:`moldau.simulation.cluster`."""
 
     def scenario() -> Scenario:
-        # The import is here because the tiny node runs without the server.
+        # Imported here because the tiny node runs without the server.
         found: Scenario = getattr(import_module(f"moldau.simulation.cluster.{module}"), name)()
         return found
 

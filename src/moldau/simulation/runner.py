@@ -1,6 +1,5 @@
-"""``python -m moldau.simulation``: run seeds, print a line for each failure, and exit with 1 if there was
-any.
-"""
+"""``python -m moldau.simulation``: runs seeds, prints a line for each failure, and exits with 1 if there was
+a failure."""
 
 import argparse
 import logging
@@ -39,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.list:
         print("\n".join(SCENARIOS))
         return 0
-    # The node's log lines about injected faults would hide the results.
+    # Do not show the node's log lines about injected faults. They would hide the results.
     logging.disable(logging.NOTSET if arguments.seed is not None else logging.CRITICAL)
     scenario = SCENARIOS[arguments.node]()
     if arguments.seed is not None:

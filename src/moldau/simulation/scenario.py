@@ -1,6 +1,5 @@
-"""A seeded scenario: clients work while faults are injected. Then everything is repaired, read, and
-checked.
-"""
+"""A scenario with a seed. Clients work while faults are injected. Then everything is repaired, read and
+checked."""
 
 import asyncio
 import gc
@@ -36,17 +35,16 @@ _FRAMES_SHOWN = 4
 
 
 class StuckError(SystemExit):
-    """The class is not an ``Exception``, so that no task can catch it. A hanging program must not
-    continue.
-    """
+    """The class is not an ``Exception``, so that no task can catch it. A program that does not end must not
+    continue."""
 
 
 @contextmanager
 def patience(cpu_s: float) -> Iterator[None]:
     """Raise :class:`StuckError` in the running code after this much CPU time.
 
-    The limit is CPU time and not wall time, so that a busy machine does not make a run fail. Signals reach
-    only the main thread, so there is no limit in another thread.
+    The limit is CPU time and not wall time, so that a busy machine does not make a run fail. Only the main
+    thread gets signals, so there is no limit in another thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -70,9 +68,8 @@ class Afterlife(Protocol):
     """The checks at the end of a scenario."""
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
-        """Wait, after all clients have finished, until the node has removed everything that it no longer
-        needs.
-        """
+        """After all clients have finished, wait until the node has removed everything that it no longer
+        needs."""
         ...
 
     async def check(self, world: World, node: Host, history: History) -> None:
@@ -80,9 +77,8 @@ class Afterlife(Protocol):
         ...
 
     async def spoil(self, world: World, node: Host, history: History) -> None:
-        """Remove everything that may be lost. It is called after :meth:`check`; a second reading must have
-        the same result.
-        """
+        """Remove everything that may be lost. This is called after :meth:`check`. When everything is read
+        again, the result must be the same."""
         ...
 
 
@@ -107,17 +103,17 @@ class Scenario:
     program: Program = _no_program
     partitions: tuple[PartitionName, ...] = ()
     story: "Callable[[World, Scenario], Story] | None" = None
-    """The story of a scenario that does not consist of producers and consumers at a single node."""
+    """The story of a scenario that does not have the usual producers and consumers of a single node."""
     prepare: Prepare | None = None
     meddle: Prepare | None = None
-    """The work of an administrator while producers work. The work ends without being cancelled."""
+    """The work of an administrator while producers work. It must end by itself."""
     shortened: frozenset[PartitionName] = frozenset()
-    """Partitions whose first records are deleted sometimes."""
+    """Partitions whose first records are sometimes deleted."""
     afterlife: Afterlife | None = None
     weather: Weather = field(default_factory=Weather)
     network: NetworkOptions = field(default_factory=NetworkOptions)
     must_answer: bool = False
-    """Whether a request without a response in time is a violation. It is a violation when no fault loses
+    """Whether it is a violation if a request gets no response in time. This is so if no fault loses
     responses."""
     watches_budgets: bool = False
     """Whether the budgets of every process are checked while it runs. ``Process.exhibit`` must be the
@@ -128,28 +124,27 @@ class Scenario:
     node.
     """
     coordinator_tally: AgreementTally = field(default_factory=AgreementTally)
-    """The numbers of comparisons in all seeds that were run."""
+    """The numbers of comparisons. They are sums over all seeds that were run."""
     port: int = 9092
     producer_count: int = 2
     plain_producer_count: int = 1
     consumer_count: int = 1
     records_per_producer: int = 200
     stamped: bool = False
-    """Whether records have the time of their producers' clocks, which are correct."""
+    """Whether records get the time of their producers' clocks. These clocks are correct."""
     committer_count: int = 0
     """Groups that commit offsets of the first topic."""
     commits_per_committer: int = 40
     group_member_count: int = 0
-    """Members of a group, which join and leave."""
+    """Members of a group. They join and leave the group."""
     joins_per_member: int = 12
     fault_count: int = 3
     time_limit_s: float = 600.0
     step_limit: int = 1_000_000
-    """Maximum number of turns of the event loop. The longest runs need some 50,000; an endless loop would
-    need more.
-    """
+    """Maximum number of turns of the event loop. The longest runs need some 50,000 turns. An endless loop
+    would need more."""
     cpu_limit_s: float = 120.0
-    """Maximum CPU time. The longest runs need some seconds."""
+    """Maximum CPU time in seconds. The longest runs need some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +160,9 @@ class Result:
 
 
 def run_seed(scenario: Scenario, seed: int) -> Result:
-    """Run the scenario with a seed. Errors of the node raise nothing here; they are in the result."""
+    """Run the scenario with a seed. If the node fails, this raises no error. The errors are in the result."""
     collecting = gc.isenabled()
-    gc.disable()  # finalizers at random times would change the history
+    gc.disable()  # finalizers that run at random times would change the history
     try:
         with World(
             seed,
@@ -330,7 +325,7 @@ class _Story:
     async def _read_all(
         self, reader_prefix: str
     ) -> tuple[dict[PartitionName, list[tuple[int, bytes]]], dict[PartitionName, int]]:
-        """Read all records, and the first offset of each partition."""
+        """Read all records, and also the first offset of each partition."""
         final: dict[PartitionName, list[tuple[int, bytes]]] = {}
         first_offsets: dict[PartitionName, int] = {}
         for partition in self._scenario.partitions:

@@ -1,7 +1,7 @@
-"""Checks that every accepted request is answered, and that every budget is fully released.
+"""Checks that every accepted request gets a response, and that every budget is fully released.
 
-A process that was stopped has no resources in use afterwards. A process that is killed is checked until the
-kill. The byte and batch counts of each piece of work must return to zero soon after the work is over.
+After a process was stopped, it must have no resources in use. A process that is killed is checked until the
+kill. The byte and batch counts of each piece of work must return to zero soon after that work is over.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from moldau.simulation.history import History
 from moldau.simulation.world.host import Host
 
 SETTLE_S = 60
-"""Time within which an idle node completes the work in progress."""
+"""Time within which an idle node must complete the work in progress."""
 STOP_LIMIT_S = 200.0
-"""A value that is longer than the grace periods of connections, uploads and commits."""
+"""A time that is longer than the grace periods of connections, uploads and commits."""
 _LOOK_EVERY_S: Final = 0.5
 _OUT_OF_BALANCE_S: Final = 10.0
 _TAKEN_BY: Final = {
@@ -28,7 +28,8 @@ _TAKEN_BY: Final = {
 
 
 def out_of_balance(in_hand: Mapping[str, int]) -> Iterator[str]:
-    """Amounts that are below zero, or that are positive without the work that uses them."""
+    """Amounts that are wrong: they are below zero, or they are positive although the work that uses them is
+    over."""
     for name, value in in_hand.items():
         takers = _TAKEN_BY.get(name, ())
         if value < 0 or (value and takers and not any(in_hand.get(taker, 0) for taker in takers)):
@@ -54,7 +55,7 @@ async def watch_budgets(host: Host, history: History) -> None:
 
 
 async def stop_and_check(host: Host, history: History) -> None:
-    """Stop a node cleanly. It must have no resources in use afterwards."""
+    """Stop a node cleanly. Afterwards the node must have no resources in use."""
     process = host.process
     if process is None or process.main is None or process.exhibit is None:
         host.kill()
@@ -77,7 +78,7 @@ async def stop_and_check(host: Host, history: History) -> None:
 
 
 async def check_budgets(host: Host, history: History) -> None:
-    """Check that no resources are in use; call it when no client sends requests."""
+    """Check that no resources are in use. Call this when no client sends requests."""
     assert host.process is not None
     node: Any = host.process.exhibit
     for _ in range(SETTLE_S):
@@ -90,8 +91,8 @@ async def check_budgets(host: Host, history: History) -> None:
 
 
 def check_defects(host: Host, history: History) -> None:
-    """Check that the node reported the planted defects as unexpected errors, and that it reported no other
-    errors."""
+    """Check that the node reported the planted defects as unexpected errors, and that the node reported no
+    other errors."""
     reported = sum(errors.count for errors in host.unexpected)
     met = sum(host.defects.met.values())
     if met and not reported:

@@ -23,7 +23,7 @@ def check(
     final: Mapping[PartitionName, FinalLog],
     first_offsets: Mapping[PartitionName, int] | None = None,
 ) -> list[str]:
-    """Every broken rule as a sentence; empty when no rule is broken.
+    """Every rule that the logs violate, as a sentence; empty when no rule is violated.
 
     ``first_offsets`` has the first offsets of partitions whose first records may have been deleted.
     """
@@ -73,7 +73,7 @@ def _check_productions(
             offset = production.base_offset + index
             if production.outcome is Outcome.OK:
                 if first_offset > 0 and (production.base_offset < 0 or offset < first_offset):
-                    continue  # deleted, or possibly deleted
+                    continue  # these records were deleted, or possibly deleted
                 if value not in present:
                     yield f"{_name(partition)}: acknowledged {value!r} is lost (was at {offset})"
                 elif production.base_offset >= 0 and by_offset.get(offset) != value:

@@ -1,6 +1,5 @@
-"""Checks the result of consolidation: all records that left the WAL are in segments, and there are no
-unreferenced objects.
-"""
+"""Checks the result of consolidation: all records that left the WAL are in segments, and every object is
+referenced."""
 
 import asyncio
 from typing import cast
@@ -25,7 +24,7 @@ class ConsolidationAfterlife(DisklessAfterlife):
     """The checks at the end of a diskless scenario, including its remote tier."""
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
-        """Time for a round of the remover, and for the grace period of the objects that it finds."""
+        """Time for a round of the scan, and for the grace period of the objects that it finds."""
         await super().quiet(world, node, history)
         await asyncio.sleep(REMOVER_QUIET_S)
 

@@ -1,4 +1,5 @@
-"""Checks the objects of diskless topics: every reference has its object, and every object has a reference."""
+"""Checks the objects of diskless topics: if there is a reference, its object exists, and every object is
+referenced."""
 
 import asyncio
 from collections import Counter
@@ -24,9 +25,8 @@ from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 
 QUIET_S = 300.0
-"""Time that is sufficient for an orphan to become old enough, for the scan, and for deleting the files
-that were handed over.
-"""
+"""A time that is long enough for three steps: an orphan becomes old enough, the scan runs, and files that
+were handed over are deleted."""
 SETTLE_LIMIT_S = 120.0
 
 
@@ -36,14 +36,13 @@ class DisklessAfterlife:
     """
 
     def __init__(self, topics: tuple[str, ...], *, checks_leaks: bool = True) -> None:
-        """Without ``checks_leaks``, objects may be left. After a clock went back, some objects are not old
-        enough yet.
-        """
+        """Without ``checks_leaks``, unreferenced objects are allowed. This is needed after a clock went back,
+        because some objects are then not old enough yet."""
         self._topics = topics
         self._checks_leaks = checks_leaks
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
-        """Let the grace periods and some rounds of background work pass."""
+        """Wait for the grace periods and some rounds of background work."""
         history.note("quiet")
         await asyncio.sleep(QUIET_S)
 
@@ -64,7 +63,8 @@ class DisklessAfterlife:
 
 
 class ObjectsChecker:
-    """Compares the coordinators' references with the objects, for each node of a cluster in turn."""
+    """Compares the references in the coordinators with the objects, for one node of a cluster after
+    another."""
 
     def __init__(self, world: World, history: History) -> None:
         self._world = world
@@ -74,7 +74,7 @@ class ObjectsChecker:
         self._opinions: dict[str, list[str]] = {}
 
     async def check(self, node: Host) -> None:
-        """Check the coordinators that a node leads, in its own process."""
+        """Check the coordinators that a node leads. The check runs in the node's own process."""
         assert node.process is not None
         coordinators = cast(ServerNode, node.process.exhibit).get(DisklessSubsystem).coordinators
         checking = self._check_all(coordinators)
@@ -84,7 +84,7 @@ class ObjectsChecker:
             await task
 
     def check_leaks(self) -> None:
-        """Check, after all nodes were checked, that every object is referenced."""
+        """After all nodes were checked, check that every object is referenced."""
         for key in sorted(self._objects):
             if parse_object_key(key) is not None and key not in self._live:
                 self._history.violate(f"object {key} has leaked: {'; '.join(self._opinions.get(key, ()))}")
@@ -116,7 +116,7 @@ class _CoordinatorJudging:
         self._history = history
 
     async def run(self, live: set[str]) -> None:
-        """Check the coordinator, and add the objects with live batches to ``live``."""
+        """Check the coordinator, and add the objects with batches that are not deleted to ``live``."""
         coordinator_id = self._coordinator_id
         batches: Counter[str] = Counter()
         bytes_used: Counter[str] = Counter()

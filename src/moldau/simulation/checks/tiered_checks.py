@@ -1,4 +1,5 @@
-"""Checks the objects of tiered topics: every segment has its objects, and every object has its segment."""
+"""Checks the objects of tiered topics: every segment has its objects, and every object belongs to a
+segment."""
 
 import asyncio
 from typing import cast
@@ -13,7 +14,7 @@ from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.storage.object_layout import parse_segment_key
 
 QUIET_S = 400.0
-"""Time after which the leftovers of failed copies are old enough, and are found and deleted."""
+"""Time after which the objects of failed copies are old enough, and are found and deleted."""
 SETTLE_LIMIT_S = 120.0
 
 
@@ -23,7 +24,7 @@ class TieredAfterlife:
     """
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
-        """Let the grace periods and some rounds of background work pass."""
+        """Wait for the grace periods and some rounds of background work."""
         history.note("quiet")
         await asyncio.sleep(QUIET_S)
 
@@ -38,7 +39,7 @@ class TieredAfterlife:
     async def spoil(self, world: World, node: Host, history: History) -> None:
         history.note("caches of the remote tier are lost")
         node.kill()
-        node.clock.skew_ms = 0  # a node that starts with a wrong clock continues to use it
+        node.clock.skew_ms = 0  # a node that has started with a wrong clock continues to use that clock
         lose_databases(node)
 
 

@@ -13,7 +13,7 @@ from moldau.storage.topic_partition import TopicPartition
 
 
 def chunk_problem(partition: PartitionRegistration) -> str | None:
-    """The reason why the chunks of a partition are not at rest; ``None`` if no move is in progress and every
+    """The reason why the chunks of a partition still change. ``None`` if no move is in progress and every
     replica is complete."""
     for chunk in partition.chunks:
         if chunk.is_moving or set(chunk.isr) != set(chunk.replicas):
@@ -45,7 +45,7 @@ def check_contents(
     name: PartitionName, chunk: ChunkRegistration, hosts: dict[int, Host], folder: str, first_offset: int
 ) -> Iterator[str]:
     """Check that the replicas of a chunk are complete, and equal byte for byte from ``first_offset`` on. Each
-    replica may have deleted the records before it."""
+    replica may have deleted the records before ``first_offset``."""
     contents: dict[int, bytes] = {}
     path = f"{folder}/{chunk_folder(TopicPartition(name.topic, name.index), chunk.start_offset)}"
     for broker_id in chunk.isr:

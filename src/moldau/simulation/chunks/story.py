@@ -1,8 +1,8 @@
-"""Replicated partitions on three nodes whose chunks are created, moved and deleted while nodes fail.
+"""Replicated partitions on three nodes. Their chunks are created, moved and deleted while nodes fail.
 
-Every partition has two of the three nodes as replicas, and each new chunk has two others. At the end every
-record is read from offset 0 on through all chunks, the chunks have no gaps, and their replicas are equal byte
-for byte. The first records of the last partition are deleted meanwhile.
+Every partition has two of the three nodes as replicas. Each new chunk has another pair of replicas. At the
+end every record is read from offset 0 on through all chunks. The chunks must have no gaps, and their replicas
+must be equal byte for byte. The first records of the last partition are deleted during the story.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ def chunks() -> Scenario:
 
 
 def chunks_power() -> Scenario:
-    """Nodes also lose power; their logs are synced before anything is acknowledged."""
+    """Nodes also lose power. Their logs are synced before anything is acknowledged."""
     return _scenario(_SYNCED, (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
 
 
@@ -81,7 +81,7 @@ class _ShortenedReader(Consumer):
     deleted_before: Callable[[], int]
 
     async def read_to_end(self) -> list[tuple[int, bytes]]:
-        """The records after those that were to be deleted."""
+        """The records after those whose deletion was requested."""
         found = await super().read_to_end()
         first_offset = found[0][0] if found else self.position
         if first_offset < self.history.deletions.get(self.partition, 0):
@@ -240,7 +240,7 @@ class ChunkStory(ReplicationStory):
     def _differences(self) -> Iterator[str]:
         hosts = {node_id: self._world.host(f"node-{node_id}") for node_id in NODE_IDS}
         for each in PARTITIONS:
-            # A deletion of records that was not acknowledged may have reached only one of the replicas.
+            # Perhaps a deletion of records that was not acknowledged has reached only one of the replicas.
             from_offset = max(one.log.local_log_start_offset for one in self._replicas(each))
             if len({replica_content(one, from_offset) for one in self._replicas(each)}) > 1:
                 yield f"the replicas of {each} are not equal"

@@ -1,4 +1,4 @@
-"""Operations of an administrator in several scenarios, drawn from the client's random stream."""
+"""Operations of an administrator in several scenarios. The client's random numbers choose them."""
 
 from collections.abc import Mapping
 
@@ -36,7 +36,8 @@ async def open_passing_topic(
 
 
 async def delete_some_records(client: SimulatedClient, partition: PartitionName) -> None:
-    """Move the start of a partition to a random offset in it, if the request for its end succeeds."""
+    """Move the start of a partition to a random offset in the partition. If the request for the partition's
+    end fails, do nothing."""
     try:
         end = await client.list_offset(partition, -1)
     except (OSError, RetryError):

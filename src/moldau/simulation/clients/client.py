@@ -1,4 +1,4 @@
-"""Small Kafka clients for the simulation: they use the real protocol and record its answers."""
+"""Small Kafka clients for the simulation. They use the real protocol and record the responses."""
 
 import asyncio
 import random
@@ -70,7 +70,7 @@ RETRIABLE = frozenset(
 
 
 class RetryError(Exception):
-    """A transient failure, after which a client retries on a new connection."""
+    """A transient failure. After it, a client retries on a new connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Bootstrap:
 
 
 class SimulatedClient:
-    """Common base of producers and consumers: leader lookup and retries."""
+    """Common base of producers and consumers. It finds leaders and retries."""
 
     others: Sequence[Bootstrap] = ()
     """Further bootstrap brokers. For each connection, one of all bootstrap brokers is chosen."""
@@ -95,7 +95,7 @@ class SimulatedClient:
         self._connection: RpcConnection | None = None
 
     async def pause(self) -> None:
-        """Back off before the next attempt."""
+        """Wait for a while before the next attempt."""
         await asyncio.sleep(self.chance.uniform(0.02, 0.3))
 
     def disconnect(self) -> None:
@@ -104,7 +104,7 @@ class SimulatedClient:
             self._connection = None
 
     async def leader(self, partition: PartitionName) -> RpcConnection:
-        """A connection to the leader of a partition; raises RetryError or OSError."""
+        """A connection to the leader of a partition. Raises RetryError or OSError."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
         bootstrap = await self._begin()
@@ -122,7 +122,7 @@ class SimulatedClient:
         raise RetryError(f"no leader for {partition}")
 
     async def create_topic(self, topic: str, partition_count: int, configs: dict[str, str]) -> None:
-        """Create a topic, or find that it exists."""
+        """Create a topic. If the topic exists already, this also succeeds."""
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(
@@ -149,7 +149,7 @@ class SimulatedClient:
             await self.pause()
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic, or find that it does not exist."""
+        """Delete a topic. If the topic does not exist, this also succeeds."""
         request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=5_000)
         while True:
             try:
@@ -213,7 +213,7 @@ class SimulatedClient:
     async def list_offset(
         self, partition: PartitionName, timestamp: int, version: int = LIST_OFFSETS_VERSION
     ) -> int:
-        """The first offset for -2, and the end for -1. Raises RetryError or OSError."""
+        """The first offset if the argument is -2, and the end if it is -1. Raises RetryError or OSError."""
         connection = await self.leader(partition)
         wanted = ListOffsetsPartition(partition_index=partition.index, timestamp=timestamp)
         topic = ListOffsetsTopic(name=partition.topic, partitions=[wanted])
@@ -233,7 +233,7 @@ class SimulatedClient:
         return await RpcConnection.open(self.name, found.host, found.port)
 
     async def ask(self, api_key: ApiKey, version: int, request: Message) -> Any:
-        """Send a request to one of the bootstrap brokers, on a connection of its own."""
+        """Send a request to one of the bootstrap brokers, on a separate connection."""
         connection = await self._begin()
         try:
             return await connection.request(api_key, version, request)
@@ -248,9 +248,9 @@ class Sending:
     idempotent: bool = True
     """Whether batches have sequence numbers and are sent again until they are acknowledged."""
     keyed: bool = False
-    """Whether each record has a key of its own."""
+    """Whether each record has a different key."""
     stamped: bool = False
-    """Whether records have the time of their client's clock."""
+    """Whether records get the time of their client's clock."""
 
 
 class Producer(SimulatedClient):
@@ -282,9 +282,8 @@ class Producer(SimulatedClient):
         self._next_number = 0
 
     async def run(self, record_count: int, *, pause_s: float) -> None:
-        """Send this number of records. Returns when all are acknowledged; for a plain producer, when all
-        were sent.
-        """
+        """Send this number of records. Returns when all are acknowledged. For a plain producer, returns when
+        all were sent."""
         while self._next_number < record_count or self._unacknowledged:
             try:
                 await self._send_on_one_connection(record_count, pause_s)
@@ -392,9 +391,8 @@ class Consumer(SimulatedClient):
         observed: bool = True,
         shortened: bool = False,
     ) -> None:
-        """``shortened``: the first records are deleted meanwhile, so the consumer may have to skip to a
-        later offset.
-        """
+        """``shortened``: the first records are deleted while the consumer reads, so it may have to skip to a
+        later offset."""
         super().__init__(name, bootstrap, history, chance)
         self.partition = partition
         self.position = 0
@@ -405,7 +403,7 @@ class Consumer(SimulatedClient):
         self.first_offset = 0
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """Read until the task is cancelled."""
         while True:
             await self.step()
 

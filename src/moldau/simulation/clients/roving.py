@@ -15,7 +15,8 @@ CHANGE_CHANCE = 0.2
 
 
 class BrokerConnections:
-    """Connections to all brokers, used like a single connection. Each request may use another connection."""
+    """Connections to all brokers. The producer uses them like a single connection, but each request may use
+    another one."""
 
     def __init__(self, name: str, brokers: list[tuple[str, int]], chance: random.Random) -> None:
         self._name = name
@@ -28,13 +29,12 @@ class BrokerConnections:
 
     @property
     def closed(self) -> bool:
-        """Whether one of the connections is lost. As in real clients, all connections are then opened
-        again.
-        """
+        """Whether one of the connections is lost. All connections are then opened again, as in real
+        clients."""
         return self._is_closed or any(each.closed for each in self._connections.values())
 
     async def request(self, api_key: int, version: int, message: Message) -> Any:
-        """Send a request, as on a single connection."""
+        """Send a request, as if there were a single connection."""
         if api_key == ApiKey.PRODUCE and self._chance.random() < CHANGE_CHANCE:
             self._at = self._chance.choice(self._brokers)
         at = self._at
@@ -51,7 +51,7 @@ class BrokerConnections:
 
 
 class RovingProducer(Producer):
-    """A producer that uses every broker as if it were the leader."""
+    """A producer that treats every broker as the leader."""
 
     async def leader(self, partition: PartitionName) -> RpcConnection:
         if self._connection is not None and not self._connection.closed:

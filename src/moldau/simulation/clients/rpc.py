@@ -1,4 +1,4 @@
-"""A client's connection to a node: requests are pipelined, answers come in order."""
+"""A client's connection to a node. Several requests may be in flight, and the responses come in order."""
 
 import asyncio
 from collections import deque
@@ -56,11 +56,11 @@ class RpcConnection(asyncio.Protocol):
             answer = self._waiting.popleft()[3]
             if not answer.done():
                 answer.set_exception(ConnectionResetError("the connection is lost"))
-                # the caller may have been cancelled, and then does not retrieve the exception
+                # perhaps the caller was cancelled, and then it does not retrieve the exception
                 answer.exception()
 
     async def request(self, api_key: int, version: int, message: Message, *, timeout_s: float = 10.0) -> Any:
-        """Send a request and await its answer. Raises OSError (including TimeoutError)."""
+        """Send a request and wait for its response. Raises OSError (including TimeoutError)."""
         if self.closed or self._transport is None:
             raise ConnectionResetError("the connection is lost")
         self._correlation_id += 1

@@ -1,1 +1,1 @@
-"""Scenarios of several nodes: programs on hosts of a world, and the checkers of their agreement."""
+"""Scenarios with several nodes: programs on the hosts of a world, and the checkers that compare the nodes."""

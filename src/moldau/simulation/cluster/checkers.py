@@ -21,7 +21,7 @@ from moldau.records.batch import iter_headers
 from moldau.simulation.history import History
 
 STATES_KEPT: Final = 400
-"""Number of offsets whose states are kept. A replica that is further behind is not compared."""
+"""Number of offsets whose states are kept. If a replica is further behind, its state is not compared."""
 
 
 class Batch(NamedTuple):
@@ -41,11 +41,12 @@ class LogAgreement:
         self._end_offsets: dict[str, int] = {}
 
     def restored(self, replica: str, end_offset: int) -> None:
-        """Record that a replica has loaded a snapshot of everything below ``end_offset``."""
+        """Note that a replica has loaded a snapshot of everything before ``end_offset``."""
         self._end_offsets[replica] = end_offset
 
     def committed(self, replica: str, base_offset: int, end_offset: int, views: list[memoryview]) -> None:
-        """Record the batches that a replica has applied. A ``replica`` is a process of a node."""
+        """Compare the batches that a replica has applied with the others. A ``replica`` is a process of a
+        node."""
         applied_offset = self._end_offsets.get(replica, 0)
         if base_offset < applied_offset:
             self._history.violate(f"{replica} has applied {base_offset} after {applied_offset}")
@@ -72,7 +73,7 @@ class LeaderAgreement:
         self._leaders: dict[int, int] = {}
 
     def led(self, replica: str, epoch: int, leader_id: int) -> None:
-        """Record the leader of an epoch, as a replica reports it."""
+        """Compare the leader of an epoch, as a replica reports it, with the earlier reports."""
         known = self._leaders.setdefault(epoch, leader_id)
         if known != leader_id:
             self._history.violate(f"{replica}: epoch {epoch} is led by {leader_id} and by {known}")
@@ -87,16 +88,16 @@ class WatermarkMonotonicity:
         self._of_leaders: dict[int, int] = {}
 
     def seen(self, replica: str, watermark: int) -> None:
-        """Record the watermark of a replica. A ``replica`` is a process of a node."""
+        """Check the watermark of a replica against its earlier watermarks. A ``replica`` is a process of a
+        node."""
         known = self._of_replicas.get(replica, 0)
         if watermark < known:
             self._history.violate(f"{replica}: the watermark went back from {known} to {watermark}")
         self._of_replicas[replica] = max(known, watermark)
 
     def answered(self, epoch: int, watermark: int) -> None:
-        """Record the watermark with which the leader of an epoch answers, once it has a watermark in its
-        epoch.
-        """
+        """Check the watermark in a response of the leader of an epoch. The leader must already have a
+        watermark in its epoch."""
         before = max((told for led, told in self._of_leaders.items() if led <= epoch), default=0)
         if watermark < before:
             self._history.violate(
@@ -106,16 +107,15 @@ class WatermarkMonotonicity:
 
 
 class StateAgreement:
-    """The state at each offset; states are compared by ``==``."""
+    """The state at each offset. States are compared by ``==``."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._states: OrderedDict[int, tuple[str, Any]] = OrderedDict()
 
     def reached(self, replica: str, offset: int, state: Any) -> None:
-        """Record the state of a replica that has applied everything up to ``offset``, and nothing after
-        it.
-        """
+        """Compare the state of a replica with the others. The replica has applied everything up to
+        ``offset``, and nothing after it."""
         other, known = self._states.setdefault(offset, (replica, state))
         if known != state:
             self._history.violate(f"{replica} and {other} disagree: their states at {offset} are not equal")
@@ -123,8 +123,7 @@ class StateAgreement:
             self._states.popitem(last=False)
 
     def decides_on(self, replica: str, led: Any, applied: Any) -> None:
-        """Check that the state with which a leader makes decisions is the state that follows from its
-        committed log.
-        """
+        """Check the state from which a leader makes decisions. It must be the state that follows from the
+        leader's committed log."""
         if led != applied:
             self._history.violate(f"{replica} decides on a state that its log disagrees with")

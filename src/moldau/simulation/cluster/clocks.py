@@ -1,4 +1,5 @@
-"""Jumps of clocks in scenarios of several nodes. With its log settings, a jump could cause damage."""
+"""Jumps of clocks in scenarios with several nodes. The log settings are such that a jump could cause
+damage."""
 
 from typing import Final
 

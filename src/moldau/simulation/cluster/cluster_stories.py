@@ -1,8 +1,9 @@
 """Whole clusters under load: nodes fail while clients write, read, commit offsets and rebalance.
 
-Partitions have a single replica, so clients wait for a broker that is down. The scenario checks the histories
-of producers and consumers, of committed offsets and of a group's generations. It also checks the states of
-all coordinators against their logs, and the metadata log, its leaders and its images on all nodes.
+Partitions have a single replica, so clients wait when a broker is down. The scenario checks the histories of
+producers and consumers, of committed offsets, and of a group's generations. It also compares the states of
+all coordinators with their logs. And it checks the metadata log, the leaders of this log, and the images on
+all nodes.
 """
 
 import asyncio
@@ -42,16 +43,17 @@ CONVERGENCE_LIMIT_S: Final = 120.0
 
 _COMMON: Final = {
     "controller.listener.names": "CONTROLLER",
-    # No-op records are rare here, because they take much of a run's time and change little.
+    # No-op records are rare here. More of them would take much of a run's time and change little.
     "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "200",
-    # Short time-outs, so that brokers are fenced in a run and a killed broker can register again soon.
+    # Short timeouts. They make it possible that brokers are fenced in a run, and that a killed broker can
+    # soon register again.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "300",
-    # Frequent rolls, so that every run has rolls and recoveries.
+    # Segments are rolled often, so that every run has rolls and recoveries.
     "log.roll.ms": "400",
     "log.index.interval.bytes": "256",
 }
@@ -64,7 +66,7 @@ def cluster() -> Scenario:
 
 
 def cluster_combined() -> Scenario:
-    """A controller, and two nodes that are both controller and broker."""
+    """Three nodes: one is only a controller, and two are both controller and broker."""
     return _scenario(COMBINED)
 
 
@@ -111,7 +113,7 @@ class ClusterStory:
         supervisor = asyncio.create_task(nemesis.supervise())
         watches = [asyncio.create_task(self._watch(node_id)) for node_id in BROKERS]
         admin = SimulatedClient("admin", self._bootstrap(0), self.history, stream(world.seed, "admin"))
-        await self._converge(self._brokers_problem)  # so that both brokers get partitions
+        await self._converge(self._brokers_problem)  # so that partitions are assigned to both brokers
         await self._on("admin", admin.create_topic(TOPIC, len(PARTITIONS), {}))
         storm = asyncio.create_task(nemesis.storm(scenario.fault_count))
         consumers = [self._consumer(name, number) for number, name in self._names("consumer")]
@@ -120,7 +122,7 @@ class ClusterStory:
         await asyncio.gather(*self._work(committers))
         await storm
         self.history.note("clients are done")
-        # The request goes to the other broker, and the current controller decides it.
+        # The request goes to the other broker, but the current controller decides about it.
         later = SimulatedClient(
             "late admin", self._bootstrap(1), self.history, stream(world.seed, "late admin")
         )
@@ -247,9 +249,8 @@ class ClusterStory:
             await asyncio.sleep(0.5)
 
     def _brokers_problem(self) -> str | None:
-        """The reason why the nodes do not yet have the same metadata with both brokers unfenced; None when
-        they have.
-        """
+        """The reason why the nodes do not yet have the same metadata with both brokers unfenced. None if they
+        have."""
         hosts = {node_id: self._world.host(f"node-{node_id}") for node_id in self._roles}
         down = [node_id for node_id, host in hosts.items() if not host.running or node_id not in self.nodes]
         if down:
@@ -264,7 +265,7 @@ class ClusterStory:
         return None if unfenced == set(BROKERS) else f"brokers {unfenced}"
 
     def _problem(self) -> str | None:
-        """The problem of the brokers, or the reason why a broker does not lead its partitions."""
+        """The problem of the brokers, or the reason why a broker does not yet lead its partitions."""
         problem = self._brokers_problem()
         if problem is not None:
             return problem

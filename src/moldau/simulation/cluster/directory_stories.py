@@ -1,8 +1,8 @@
-"""Replicated partitions on nodes with two disks each: a disk fails under load, and is repaired or replaced.
+"""Replicated partitions on nodes with two disks each. A disk fails under load, and is repaired or replaced.
 
 While a node works without one disk, the replicas on its other disk continue, and other nodes become leaders
 of the partitions on the failed disk. In another story, replicas move from disk to disk while nodes are
-killed. No acknowledged record is lost.
+killed. No acknowledged record may be lost.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from moldau.simulation.world.process import Process
 METADATA_DISK: Final = "/data/a"
 OTHER_DISK: Final = "/data/b"
 LEADERS_LEAVE_S: Final = 10.0
-"""A node reports its failed disk immediately, but a controller may have to be elected first."""
+"""A node reports its failed disk immediately, but perhaps a controller must first be elected."""
 
 
 def replication_directories() -> Scenario:
@@ -97,7 +97,7 @@ class DirectoryStory(ReplicationStory):
     async def _storm(self, nemesis: Nemesis) -> None:
         chance = stream(self._world.seed, "disks")
         for _ in range(self._scenario.fault_count):
-            # Two replicas must have each acknowledged record when the third one loses its disk.
+            # Two replicas must have each acknowledged record when the third replica loses its disk.
             await self._converge()
             await asyncio.sleep(chance.uniform(0.1, 2.0))
             await self._lose_disk(nemesis, chance)
@@ -123,7 +123,8 @@ class DirectoryStory(ReplicationStory):
         await self._operator_comes(nemesis, host, is_new, chance)
 
     async def _leaders_have_left(self, node_id: int) -> None:
-        """Wait until this node leads no partition in its failed folder, by another node's metadata."""
+        """Wait until this node leads no partition in its failed folder. The metadata of another node are used
+        to check this."""
         deadline = self._world.loop.elapsed_s() + LEADERS_LEAVE_S
         while led := self._led_on_failed_disk(node_id):
             if self._world.loop.elapsed_s() > deadline:
@@ -147,7 +148,7 @@ class DirectoryStory(ReplicationStory):
         ]
 
     def _works(self, node_id: int, partition: PartitionName) -> bool:
-        """Whether a replica has not detected its failed disk yet, because nothing was written to it."""
+        """Whether a replica has not noticed its failed disk yet, because nothing was written to the disk."""
         replicas = dict(self._replicas_by_node(partition))
         return node_id in replicas and not replicas[node_id].log.is_offline
 

@@ -1,9 +1,10 @@
-"""Diskless topics on three combined nodes and one object store: clients produce through any broker.
+"""Diskless topics on three combined nodes and one object store. Clients produce through any broker.
 
-Nodes fail while clients work. No acknowledged record is lost, and no record of an idempotent producer is
-duplicated. Its order is kept although the producer changes brokers with requests in flight. At the end, every
-replica's cache has the same bytes, the coordinators' states agree with their logs in all terms on all nodes,
-and the store has every referenced object.
+Nodes fail while clients work. No acknowledged record may be lost, and no record of an idempotent producer may
+be duplicated. The records of such a producer stay in order although the producer changes brokers with
+requests in flight. At the end, the caches of all replicas must have the same bytes. The states of the
+coordinators must agree with their logs, in all terms on all nodes. The store must have every referenced
+object.
 """
 
 import asyncio
@@ -57,20 +58,19 @@ TOPIC: Final = "events"
 COORDINATORS: Final = 2
 PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(3))
 REPLICAS: Final = 2
-"""Replication factor of the topic. One of the three brokers has no replica of a partition, and accepts
-records for it.
-"""
+"""Replication factor of the topic. One of the three brokers has no replica of a partition, but it accepts
+records for the partition."""
 METADATA_REPLICAS: Final = 3
 """Replication factor of ``__diskless_metadata``."""
 CONVERGENCE_LIMIT_S: Final = 60.0
 SNAPSHOT_S: Final = 10.0
-"""Interval at which coordinators check whether a snapshot is due."""
+"""Interval at which coordinators check whether they must take a snapshot."""
 
 _COMMON: Final = {
     "process.roles": "broker,controller",
     "controller.quorum.voters": ",".join(f"{id}@node-{id}:{CONTROLLER_PORT}" for id in NODE_IDS),
     "controller.listener.names": "CONTROLLER",
-    # No-op records are rare here, because they take much of a run's time and change little.
+    # No-op records are rare here. More of them would take much of a run's time and change little.
     "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
     "offsets.topic.replication.factor": "3",
@@ -81,12 +81,13 @@ _COMMON: Final = {
     "diskless.storage.class.name": CLASS_NAME,
     "backup.enable": "false",
     "diskless.storage.url": "simulated:",
-    # Frequent snapshots, so that every run has snapshots, including fetched ones.
+    # Snapshots are so frequent that every run has some. In some runs, replicas also fetch them.
     "diskless.metadata.max.new.records.between.snapshots": "20",
     "diskless.coordinator.orphan.scan.interval.ms": "20000",
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
     "log.index.interval.bytes": "256",
-    # Short time-outs, so that in a run brokers are fenced and followers leave the in-sync sets.
+    # Short timeouts. They make it possible that in a run brokers are fenced and followers leave the in-sync
+    # sets.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "300",
     "replica.lag.time.max.ms": "1500",
@@ -96,34 +97,34 @@ _COMMON: Final = {
 
 
 def diskless_cluster() -> Scenario:
-    """Nodes are killed, paused and cleanly restarted, they lose caches, and links break."""
+    """Nodes are killed, paused and cleanly restarted. They also lose caches, and links break."""
     faults = (*(Fault.KILL,) * 3, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2, Fault.RESET)
     return scenario_of((*faults, Fault.CACHE_LOST, Fault.DATABASES_LOST))
 
 
 def diskless_cluster_power() -> Scenario:
-    """Nodes also lose power; committed records are on the disks of two nodes."""
+    """Nodes also lose power. Committed records are on the disks of two nodes."""
     scenario = scenario_of((*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
     return replace(scenario, story=partial(DisklessClusterStory, loses_all_power=True))
 
 
 def diskless_cluster_store() -> Scenario:
-    """The store is down, slow or throttled. At the end, no unreferenced object may be left."""
+    """The store is down, slow or throttled. At the end, every object must be referenced."""
     faults = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR, Fault.KILL, Fault.PAUSE, Fault.CUT)
     scenario = scenario_of(faults)
     return replace(scenario, story=partial(DisklessClusterStory, checks_leaks=True), fault_count=4)
 
 
 def diskless_cluster_behind() -> Scenario:
-    """A node is down until the logs of the other nodes begin after the end of its own log. It then downloads
-    snapshots."""
+    """A node is down for a long time. The logs of the other nodes then begin after the end of its own log, so
+    it must download snapshots."""
     scenario = scenario_of((Fault.KILL,))
     story = partial(DisklessClusterStory, leaves_behind=True)
     return replace(scenario, story=story, fault_count=2, records_per_producer=500)
 
 
 def diskless_cluster_clock() -> Scenario:
-    """The nodes' clocks jump independently by an hour, forwards and backwards; records are kept for 45
+    """The nodes' clocks jump independently by an hour, forwards and backwards. Records are kept for 45
     minutes.
 
     No node is restarted, because a node cannot detect at its start that its clock is wrong.
@@ -173,7 +174,7 @@ class DisklessClusterStory:
         self,
         world: World,
         scenario: Scenario,
-        layout: ClusterLayout = ClusterLayout(),  # the default is immutable
+        layout: ClusterLayout = ClusterLayout(),  # a copy, because the default is immutable
         *,
         checks_leaks: bool = False,
         leaves_behind: bool = False,
@@ -210,7 +211,7 @@ class DisklessClusterStory:
         return self._violations()
 
     async def _play(self, nemesis: Nemesis) -> None:
-        """Let clients work during the faults, and read and check everything afterwards."""
+        """Let clients work while faults are injected. Afterwards read and check everything."""
         scenario = self._scenario
         storm = asyncio.create_task(self._storm(nemesis))
         readers = [
@@ -265,16 +266,14 @@ class DisklessClusterStory:
         self._set_clocks_right()
 
     def _set_clocks_right(self) -> None:
-        """Set the clocks of all nodes to the right time. A coordinator refuses files that are two minutes
-        old by its clock.
-        """
+        """Set the clocks of all nodes to the correct time. This is needed because a coordinator refuses files
+        that are two minutes old by its own clock."""
         for node_id in NODE_IDS:
             self._world.host(f"node-{node_id}").clock.skew_ms = 0
 
     async def _isolate_coordinator(self, chance: random.Random) -> None:
         """Disconnect the leader of a coordinator from the other nodes. Clients and the store can still
-        reach it.
-        """
+        connect to it."""
         wanted = PartitionName(DISKLESS_METADATA_TOPIC, chance.randrange(COORDINATORS))
         leader_id = next((id for id, each in self._replicas(wanted) if each.is_leader), None)
         if leader_id is None:

@@ -1,4 +1,4 @@
-"""Disturbed elections of a quorum, and voters that stop right after they have voted."""
+"""Disturbs the elections of a quorum, and stops voters directly after they have voted."""
 
 import asyncio
 import contextlib
@@ -14,12 +14,13 @@ from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 
 ELECTIONS: Final = 3
-"""Number of elections that are disturbed in each run of whole nodes."""
+"""Number of disturbed elections in each run with whole nodes."""
 VOTES: Final = 5
-"""Number of votes after which a voter stops, in a scenario about votes."""
+"""Number of votes after which a voter is stopped, in a scenario about votes."""
 LOOK_EVERY_S: Final = 0.000_5
 STAND_LIMIT_S: Final = 6.0
-"""Time limit within which two voters without a leader become candidates. After it, the round is abandoned."""
+"""Time limit within which two voters without a leader must become candidates. After this time, the round is
+abandoned."""
 
 
 class Voters(Protocol):
@@ -30,7 +31,7 @@ class Voters(Protocol):
         ...
 
     def election(self, node_id: int) -> ElectionState:
-        """Epoch, leader and vote of a running voter; epoch -1 while it does not run."""
+        """Epoch, leader and vote of a voter. The epoch is -1 while the voter does not run."""
         ...
 
     def next_acknowledgement(self) -> asyncio.Event:
@@ -53,7 +54,7 @@ class Scene:
 
     @property
     def power_lost(self) -> bool:
-        """Whether the host of a stopped voter loses its power; otherwise only the voter's process ends."""
+        """Whether the host of a stopped voter loses its power. Otherwise only the voter's process ends."""
         return Fault.POWER_LOSS in self.weather.faults
 
     def host(self, node_id: int) -> Host:
@@ -61,7 +62,7 @@ class Scene:
 
     @contextlib.contextmanager
     def cut(self, *links: tuple[int, int]) -> Iterator[None]:
-        """Hold back messages in these directions."""
+        """Hold back messages that are sent in these directions."""
         for source, target in links:
             self.world.network.cut(_name(source), _name(target))
         try:
@@ -77,7 +78,7 @@ class Scene:
 
 
 async def disturb_elections(scene: Scene) -> None:
-    """Disturb some elections, then let the nemesis inject faults into any node."""
+    """Disturb some elections. After that, let the nemesis inject faults into any node."""
     for _ in range(ELECTIONS):
         await asyncio.sleep(scene.chance.uniform(0.5, 3.0))
         await _disturb_election(scene)
@@ -98,7 +99,7 @@ async def strike(scene: Scene) -> None:
 
 
 async def _disturb_election(scene: Scene) -> None:
-    """Restart the leader and then voters; often, two voters cannot reach each other.
+    """Restart the leader and then voters. Often, two voters cannot reach each other during this time.
 
     A voter that forgets its vote can then vote for both candidates in the same epoch.
     """
@@ -141,12 +142,12 @@ async def _black_out(scene: Scene) -> None:
 
 
 async def _stop_after_vote(scene: Scene) -> None:
-    """Let two disconnected voters be candidates in the same epoch; the third voter stops after its vote.
+    """Make two disconnected voters candidates in the same epoch. The third voter stops after its vote.
 
-    The third voter is the leader. It is disconnected from both and restarted, so that both candidates wait
-    for its pre-vote. Their messages to it are slow, so that it grants both pre-votes before it gets a vote
-    request. It receives only the vote request of one candidate and stops. After its restart it receives only
-    the vote request of the other candidate.
+    The third voter is the leader at first. It is disconnected from both other voters and restarted, so both
+    candidates wait for its pre-vote. The messages of the candidates to the third voter are slow. It therefore
+    grants both pre-votes before it gets a vote request. It then receives only the vote request of one
+    candidate, and stops. After its restart it receives only the vote request of the other candidate.
     """
     chance, voters = scene.chance, scene.voters
     if not await _look_for(scene, lambda: voters.leader_id() != 0, STAND_LIMIT_S):
@@ -156,11 +157,11 @@ async def _stop_after_vote(scene: Scene) -> None:
     slow_s = chance.uniform(0.1, 0.2)
     with scene.cut((first, second), (second, first)):
         with scene.cut((first, third), (third, first), (second, third), (third, second)):
-            # The time is a little longer than followers trust a silent leader. The difference is smaller than
-            # an election time-out.
+            # A follower trusts a silent leader for some time. This time is a little longer. The difference is
+            # smaller than an election timeout.
             silence_s = chance.uniform(2.0, 2.6)
             await scene.nemesis.restart(scene.host(third), silence_s, power_lost=scene.power_lost)
-            # The restarted node has resigned, and takes another epoch when an election time-out has passed.
+            # The restarted node has resigned. It begins another epoch when an election timeout has passed.
             await asyncio.sleep(0.4)
         scene.delay(third, slow_s, first, second)
         both_stand = await _look_for(
@@ -172,7 +173,7 @@ async def _stop_after_vote(scene: Scene) -> None:
 
 
 async def _stop_between(scene: Scene, third: int, first: int, second: int) -> None:
-    """Deliver the vote requests that both candidates have sent to the third voter, one after the other."""
+    """Deliver the vote requests of both candidates to the third voter, one after the other."""
     chance, voters = scene.chance, scene.voters
     epoch = voters.election(first).epoch
     with scene.cut((second, third)):

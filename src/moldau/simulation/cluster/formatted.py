@@ -7,14 +7,15 @@ from moldau.runtime import Machine
 
 
 def format_folders(machine: Machine, config: BrokerConfig, cluster_id: str) -> None:
-    """Format a node's folders below ``/data``. Folders of an earlier process stay as they are."""
+    """Format a node's folders below ``/data``. Folders that an earlier process has formatted stay as they
+    are."""
     machine.disk.make_dirs("/data")  # a mount point, which exists long before the node
     machine.disk.sync_dir("/")
     try:
         if machine.disk.exists(f"{config.metadata_log_dir}/{FILE_NAME}"):
-            return  # from now on other folders may fail, too
+            return  # after this line other folders may fail, too
     except OSError:
-        return  # the node itself reports the failed folder
+        return  # the node itself will report the failed folder
     request = FormatRequest(
         cluster_id=cluster_id,
         node_id=config.node_id,

@@ -1,6 +1,5 @@
-"""Groups of a scenario with several nodes: committers of offsets, and members of a group that join and
-leave.
-"""
+"""Groups of a scenario with several nodes: clients that commit offsets, and members of a group that join and
+leave."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -28,9 +27,8 @@ class GroupsAtWork:
         partitions: Sequence[PartitionName],
         run_on: "Callable[[str, Coroutine[Any, Any, Any]], asyncio.Task[Any]]",
     ) -> None:
-        """``partitions`` are those of the topic whose offsets are committed. ``run_on`` runs a coroutine
-        on a host.
-        """
+        """``partitions`` are the partitions of the topic whose offsets are committed. ``run_on`` runs a
+        coroutine on a host."""
         first, *others = brokers
         topic, count, monitor = partitions[0].topic, len(partitions), GroupMonitor("members", history)
         self._scenario = scenario
@@ -57,6 +55,6 @@ class GroupsAtWork:
         ]
 
     async def verify(self) -> None:
-        """Compare every group's committed offsets with the commits that were acknowledged."""
+        """For every group, compare the committed offsets with the acknowledged commits."""
         for each in self._committers:
             await self._run_on(f"{each.name} judge", each.verify())

@@ -23,7 +23,7 @@ ELECT_VERSION: Final = 2
 
 
 class Mover:
-    """Moves partitions to random sets of brokers. Each set has at least as many brokers as acks=all needs."""
+    """Moves partitions to random sets of brokers. A set has at least as many brokers as acks=all needs."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Mover:
         await self.moved()
 
     async def moved(self) -> None:
-        """Return when no move is in progress."""
+        """Wait until no move is in progress."""
         request = ListPartitionReassignmentsRequest(topics=None)
         while (
             (response := await self._ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, LIST_VERSION, request)) is None
@@ -77,7 +77,8 @@ class Mover:
             await self._client.pause()
 
     async def move(self, partition: PartitionName, target: Sequence[int] | None) -> bool:
-        """Request a move, or with None its cancellation. Returns whether the request was accepted."""
+        """Request a move. With None, request that the move is cancelled. Returns whether the request was
+        accepted."""
         self._client.history.note(f"move {partition} to {target}")
         wanted = ReassignablePartition(partition_index=partition.index, replicas=target)
         request = AlterPartitionReassignmentsRequest(

@@ -1,4 +1,4 @@
-"""The configuration of nodes that replicate partitions, in virtual time."""
+"""The configuration of nodes that replicate partitions. The times are virtual."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -10,19 +10,20 @@ CONTROLLER_PORT: Final = 9093
 
 _COMMON: Final = {
     "controller.listener.names": "CONTROLLER",
-    # No-op records are rare here, because they take much of a run's time and change little.
+    # No-op records are rare here. More of them would take much of a run's time and change little.
     "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
     "min.insync.replicas": "2",
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "2",
-    # Short time-outs, so that in a run brokers are fenced and followers leave the in-sync sets.
+    # Short timeouts. They make it possible that in a run brokers are fenced and followers leave the in-sync
+    # sets.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "300",
     "replica.lag.time.max.ms": "1500",
     "replica.high.watermark.checkpoint.interval.ms": "500",
     "replica.socket.timeout.ms": "1500",
-    # Frequent rolls, so that every run has rolls and recoveries.
+    # Segments are rolled often, so that every run has rolls and recoveries.
     "log.roll.ms": "400",
     "log.index.interval.bytes": "256",
 }
@@ -31,8 +32,8 @@ _COMMON: Final = {
 def node_config(
     node_id: int, broker_ids: Sequence[int], controller_ids: Sequence[int], properties: Mapping[str, str]
 ) -> BrokerConfig:
-    """The configuration of a node with the roles in which its id is listed. All controllers are static
-    voters."""
+    """The configuration of a node. The node has those roles in which its id is listed. All controllers are
+    static voters."""
     listeners: dict[str, str] = {}
     if node_id in broker_ids:
         listeners["broker"] = f"PLAINTEXT://node-{node_id}:{BROKER_PORT}"

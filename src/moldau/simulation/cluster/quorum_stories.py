@@ -1,7 +1,7 @@
-"""A quorum of controllers with additional brokers: it elects leaders, replicates the metadata and survives
+"""A quorum of controllers with additional brokers. It elects leaders, replicates the metadata and survives
 faults.
 
-Three controllers are whole nodes. Two brokers are observers of the quorum that register and send heartbeats,
+Three controllers are whole nodes. Two brokers are observers of the quorum: they register and send heartbeats,
 but have no partitions. Clients create, alter and delete topics through the active controller.
 """
 
@@ -65,10 +65,11 @@ _VOTERS: Final = VoterSet(
 _COMMON: Final = {
     "controller.quorum.voters": ",".join(f"{each.key.id}@{each.host}:{each.port}" for each in _VOTERS),
     "controller.listener.names": "CONTROLLER",
-    # No-op records are rare here, because they take much of a run's time and change little.
+    # No-op records are rare here. More of them would take much of a run's time and change little.
     "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
-    # Frequent snapshots, so that logs begin at snapshots and replicas that were down download snapshots.
+    # Snapshots are so frequent that logs begin at snapshots. Replicas that were down must then download
+    # snapshots.
     "metadata.log.max.record.bytes.between.snapshots": "1000",
     "metadata.max.retention.bytes": "1",
     "metadata.log.segment.ms": "500",
@@ -89,23 +90,23 @@ def quorum_power() -> Scenario:
 
 
 def quorum_votes() -> Scenario:
-    """The processes of voters end right after the voters have voted."""
+    """The processes of voters end directly after the voters have voted."""
     return _scenario((Fault.KILL, Fault.CUT), stop_after_votes)
 
 
 def quorum_votes_power() -> Scenario:
-    """Voters lose power right after they have voted."""
+    """Voters lose power directly after they have voted."""
     return _scenario((Fault.POWER_LOSS, Fault.CUT), stop_after_votes)
 
 
 def quorum_links() -> Scenario:
-    """Links fail or delay messages in one direction, and deliver old requests after new ones."""
+    """Links fail or delay messages in one direction. They also deliver old requests after new ones."""
     faults = (*(Fault.ONE_WAY, Fault.OVERTAKE) * 3, Fault.CUT, Fault.KILL)
     return replace(_scenario(faults, strike), fault_count=12)
 
 
 def quorum_clock() -> Scenario:
-    """The wall clocks of nodes jump by an hour, forwards and backwards, and processes pause for a while."""
+    """The wall clocks of nodes jump by an hour, forwards and backwards. Processes also pause for a while."""
     faults = (*(Fault.CLOCK_JUMP, Fault.PAUSE) * 2, Fault.KILL)
     scenario = _scenario(faults, strike)
     weather = replace(scenario.weather, clock_skew_ms=3_600_000)
@@ -132,9 +133,8 @@ class QuorumCheckers:
 
 
 class Witness:
-    """Reports the state of a process's replica to the checkers. It is a listener of the replica's quorum
-    and images.
-    """
+    """Reports the state of a process's replica to the checkers. It listens to the process's quorum and
+    images."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class QuorumStory:
             await client.done
         await storm
         self.history.note("clients are done")
-        # A broker that joins late finds a log that begins with a snapshot.
+        # A broker that joins late gets a log that begins with a snapshot.
         world.host(f"node-{LATE_BROKER_ID}").start(partial(self._broker, LATE_BROKER_ID))
         await self._converge(clients)
         supervisor.cancel()
@@ -316,13 +316,13 @@ class QuorumStory:
                 self.checkers.watermarks.answered(driver.epoch, told)
 
     async def _read_current(self, node_id: int, metadata: MetadataNode) -> None:
-        """Check the image of a broker that reports its image as current. It must contain every change that
-        was acknowledged to a client."""
+        """Check the image of a broker that reports its image as current. The image must contain every change
+        that was acknowledged to a client."""
         told = {topic for client in self._clients for topic in client.present}
         try:
             await metadata.until_current()
         except (KafkaError, TimeoutError):
-            return  # the quorum's leader does not respond at this time
+            return  # at this time the leader of the quorum does not respond
         image = metadata.publisher.image
         deleted = {topic for client in self._clients for topic in client.deleted}
         missing = {topic for topic in told - deleted if image.topics.get(topic) is None}
@@ -338,7 +338,7 @@ class QuorumStory:
         self.replicas[node_id], self._lives[node_id] = metadata, name
 
     async def _converge(self, clients: "Iterable[TopicClient]") -> None:
-        """Wait until every node has the same metadata, with all acknowledged changes."""
+        """Wait until every node has the same metadata, and the metadata contain all acknowledged changes."""
         deadline = self._world.loop.elapsed_s() + CONVERGENCE_LIMIT_S
         while not self._is_one():
             if self._world.loop.elapsed_s() > deadline:
@@ -373,7 +373,7 @@ class QuorumStory:
 
 @dataclass(slots=True)
 class _Moved:
-    """Notifies a broker's lifecycle of each new image."""
+    """Tells a broker's lifecycle about each new image."""
 
     call: Callable[[], None]
 

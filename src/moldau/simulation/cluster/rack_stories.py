@@ -1,7 +1,8 @@
 """Diskless topics on six brokers in three racks, with clients that name their racks.
 
-In the calm scenario no byte of a record crosses racks, and each object causes at most one GET in each rack.
-In the scenario with faults, gateways move while producers have batches in flight.
+In the scenario without faults, no byte of a record is sent from one rack to another, and each rack sends at
+most one GET for an object. In the scenario with faults, clients must change brokers while producers have
+batches in flight.
 """
 
 import asyncio
@@ -30,7 +31,8 @@ RACKS: Final = {1: "a", 2: "b", 3: "c", 4: "a", 5: "b", 6: "c"}
 """The rack of each node. Rack ``a`` has the nodes 1 and 4, and so on. Nodes 1 to 3 are controllers, too."""
 NAMES: Final = ("a", "b", "c")
 REPLICAS: Final = 5
-"""With this number, one rack has two replicas of a partition, and one broker has no replica."""
+"""Replication factor of the topic. With this number, one rack has two replicas of a partition, and one broker
+has no replica of it."""
 
 
 _INTRODUCTION: Final = ApiVersionsRequest(client_software_name="simulated", client_software_version="1")
@@ -56,14 +58,15 @@ class RackConsumer(_Introduced, Consumer):
 
 
 def diskless_racks() -> Scenario:
-    """No fault is injected; the scenario counts bytes that cross racks, and GETs."""
+    """No fault is injected. The scenario counts GETs, and bytes that are sent from one rack to another."""
     scenario = scenario_of(())
     story = partial(RackStory, is_calm=True)
     return replace(scenario, story=story, fault_count=0, consumer_count=3, records_per_producer=60)
 
 
 def diskless_racks_storm() -> Scenario:
-    """Brokers are killed, stopped, paused and disconnected. Each rack has another broker most of the time."""
+    """Brokers are killed, stopped, paused and disconnected. Most of the time, their rack has another broker
+    that works."""
     scenario = scenario_of((Fault.KILL, Fault.KILL, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
     return replace(scenario, story=RackStory, consumer_count=3, records_per_producer=150)
 

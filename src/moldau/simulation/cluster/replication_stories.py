@@ -1,8 +1,8 @@
-"""Replicated partitions on three brokers: replicas fail while clients write and read.
+"""Replicated partitions on three brokers. Replicas fail while clients write and read.
 
-Every topic has three replicas and at least two of them must be in sync, so no record that is acknowledged
-with acks=all may ever be lost. At the end, every replica is in sync again, and the replicas of a partition
-are equal byte for byte up to the watermark.
+Every topic has three replicas, and at least two of them must be in sync. Therefore no record that is
+acknowledged with acks=all may ever be lost. At the end, every replica is in sync again, and the replicas of a
+partition are equal byte for byte up to the watermark.
 """
 
 import asyncio
@@ -57,8 +57,7 @@ _SHORT_METADATA: Final = {
     "metadata.log.max.record.bytes.between.snapshots": "4000",
     "metadata.max.retention.bytes": "1",
 }
-"""Snapshots are so frequent that the first image of a node may be an old one, in which replicas are on other
-nodes."""
+"""Snapshots are frequent. Therefore the first image of a node may be old, with replicas on other nodes."""
 _GROUPS: Final = {
     "group.initial.rebalance.delay.ms": "200",
     # Frequent compaction, so that coordinators load compacted logs.
@@ -76,33 +75,35 @@ def replication() -> Scenario:
 
 
 def replication_power() -> Scenario:
-    """Nodes also lose power; their logs are synced before anything is acknowledged."""
+    """Nodes also lose power. Their logs are synced before anything is acknowledged."""
     return _scenario(_SYNCED, (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
 
 
 def replication_unsynced() -> Scenario:
-    """Machines stop cleanly, except the last one, which loses its power and its unsynced writes.
+    """All machines except the last one stop cleanly. The last one loses its power and its unsynced writes.
 
-    This is the case of KIP-966: when it starts again, no complete replica is in the in-sync set.
+    This is the case of KIP-966: when the last machine starts again, the in-sync set contains no complete
+    replica.
     """
     scenario = _scenario({}, (Fault.KILL,))
     return replace(scenario, story=partial(ReplicationStory, properties={}, blackouts=True), fault_count=3)
 
 
 def replication_lag() -> Scenario:
-    """Followers are disconnected from their leader, which is killed while they lag."""
+    """Followers are disconnected from their leader. The leader is killed while they lag."""
     scenario = _scenario({}, (Fault.KILL,))
     return replace(scenario, story=partial(ReplicationStory, properties={}, starves=True), fault_count=4)
 
 
 def replication_rolling() -> Scenario:
-    """Nodes are cleanly restarted one after another, some of them with a broken link."""
+    """Nodes are cleanly restarted one after another. During some restarts a link is broken."""
     scenario = _scenario({}, (Fault.STOP,))
     return replace(scenario, story=partial(ReplicationStory, properties={}, rolls=True), fault_count=1)
 
 
 def replication_moves() -> Scenario:
-    """Partitions are moved between brokers while brokers fail: replicas are removed and added again."""
+    """Partitions are moved between brokers while brokers fail. Replicas are therefore removed and added
+    again."""
     scenario = _scenario({}, (*(Fault.KILL,) * 3, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
     return replace(scenario, story=partial(ReplicationStory, properties=_SHORT_METADATA, moves=True))
 
@@ -114,13 +115,13 @@ def replication_groups() -> Scenario:
 
 
 def replication_groups_power() -> Scenario:
-    """Nodes of coordinators lose power; their logs are synced before any response is sent."""
+    """Nodes of coordinators lose power. Their logs are synced before any response is sent."""
     faults = (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY)
     return _with_groups(_scenario({**_GROUPS, **_SYNCED}, faults))
 
 
 def replication_clock() -> Scenario:
-    """The nodes' clocks jump independently by an hour, forwards and backwards; records are kept for 45
+    """The nodes' clocks jump independently by an hour, forwards and backwards. Records are kept for 45
     minutes.
 
     No node is restarted, because a node cannot detect at its start that its clock is wrong.
@@ -174,7 +175,7 @@ class ReplicationStory:
         rolls: bool = False,
         controller_ids: Sequence[int] = NODE_IDS,
     ) -> None:
-        """The brokers are always :data:`NODE_IDS`. By default they are the controllers, too."""
+        """The brokers are always :data:`NODE_IDS`. By default the same nodes are also the controllers."""
         self._world = world
         self._scenario = scenario
         self._properties = properties
@@ -202,8 +203,8 @@ class ReplicationStory:
             host.start(program)
         supervisor = asyncio.create_task(nemesis.supervise())
         await self._on("admin", self._create_topic(self._begin_at_any(SimulatedClient, "admin")))
-        # The cluster must be ready before clients start. If a broker refused a producer's first batch and
-        # accepted its second, the producer could never send the first batch again.
+        # The cluster must be ready before clients start. Otherwise a broker might refuse a producer's first
+        # batch and accept its second batch. The producer could then never send the first batch again.
         await self._converge()
         storm = asyncio.create_task(self._storm(nemesis))
         readers = [
@@ -264,10 +265,10 @@ class ReplicationStory:
                 await self._isolate_leader(chance)
 
     async def _isolate_leader(self, chance: random.Random) -> None:
-        """Disconnect a leader from the other nodes. Clients keep writing records to it that are never
-        acknowledged.
+        """Disconnect a leader from the other nodes. Clients still write records to this leader, but the
+        records are never acknowledged.
 
-        It lasts until the leader is fenced and the other nodes have elected another one.
+        The disconnection lasts until the leader is fenced and the other nodes have elected another leader.
         """
         with_groups = self._scenario.committer_count > 0
         partition = chance.choice((*PARTITIONS, *_OFFSETS) if with_groups else PARTITIONS)
@@ -287,11 +288,11 @@ class ReplicationStory:
             self._world.network.heal(*link)
 
     async def _starve_follower(self, nemesis: Nemesis, chance: random.Random) -> None:
-        """Disconnect a follower from a leader that other replicas still follow. Kill the leader some time
+        """Disconnect a follower from its leader, but not the other followers. Kill the leader some time
         later.
 
-        The follower and the leader can reach the controller. If the follower counted as in sync although it
-        lacks records, it could be elected.
+        The follower and the leader can reach the controller. The follower lacks records. If it still counted
+        as in sync, it could be elected.
         """
         partition = chance.choice(PARTITIONS)
         leader_id = next((id for id, each in self._replicas_by_node(partition) if each.is_leader), None)
@@ -310,9 +311,8 @@ class ReplicationStory:
             self._world.network.heal(*link)
 
     async def _roll(self, nemesis: Nemesis, chance: random.Random) -> None:
-        """Restart all nodes, each when all replicas are in sync again. A stopped node must not lead any
-        more.
-        """
+        """Restart all nodes, one after another. Each time, wait first until all replicas are in sync. A
+        stopped node must not lead any partition."""
         for node_id in chance.sample(NODE_IDS, len(NODE_IDS)):
             await self._converge()
             host = self._world.host(f"node-{node_id}")
@@ -397,7 +397,7 @@ class ReplicationStory:
     # Nodes
 
     def _features_of(self, node_id: int) -> FeatureRanges:
-        """The feature levels of the node's version. A story of several versions sets other levels."""
+        """The feature levels of the node's version. A story with several versions sets other levels."""
         return SUPPORTED_FEATURES
 
     async def _node(self, node_id: int, machine: Machine) -> None:
@@ -464,7 +464,7 @@ class ReplicationStory:
 
 
 def replica_content(replica: ClassicPartition, offset: int = 0) -> bytes:
-    """The committed batches of a replica's own log, from an offset on."""
+    """The committed batches in a replica's own log, from an offset on."""
     log, parts = replica.log, []
     offset = max(offset, log.local_log_start_offset)
     while offset < replica.high_watermark:

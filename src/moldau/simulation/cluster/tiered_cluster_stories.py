@@ -1,11 +1,11 @@
-"""Tiered topics on three combined nodes with one object store: replicas fail while segments move to the
+"""Tiered topics on three combined nodes with one object store. Replicas fail while segments move to the
 store.
 
-Local segments are deleted within seconds. If a follower was down, its leader's first local offset is
-therefore after the follower's own end, and the follower restores its state from the remote tier. A new
-follower does the same, because replicas are also moved. At the end, every record is read from offset 0 with
-each of the nodes down in turn. The store must contain all segments of existing topics, and no other objects.
-The replicas of a partition must be equal in the range that all of them have in local segments.
+Local segments are deleted within seconds. After a follower was down, the first local offset of its leader is
+therefore after the follower's own end. The follower then restores its state from the remote tier. A new
+follower does the same, because replicas are also moved. At the end, each of the nodes is stopped in turn, and
+every record is read from offset 0 each time. The store must contain all segments of existing topics, and no
+other objects. The replicas of a partition must be equal in the range that all of them have in local segments.
 """
 
 import asyncio
@@ -51,9 +51,8 @@ from moldau.tiered.storage.object_layout import parse_segment_key
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 QUIET_S: Final = 150.0
-"""Time for the grace periods of failed copies and of missing topics, and for some rounds of background
-work.
-"""
+"""Time for the grace periods of failed copies and of missing topics. It also includes some rounds of
+background work."""
 PASSING: Final = "passing"
 MOVED_REPLICAS_MIN: Final = 2
 OFFSETS_OF_TIERS_VERSION: Final = 9
@@ -67,7 +66,7 @@ _PROPERTIES: Final = {
     "log.segment.delete.delay.ms": "500",
     "auto.leader.rebalance.enable": "true",
     "leader.imbalance.check.interval.seconds": "7",
-    # Time without deletions of remote segments after a start that truncated a log. It is shorter than the
+    # After a start that truncated a log, no remote segment is deleted for this time. It is shorter than the
     # quiet time at the end.
     "diskless.coordinator.orphan.scan.grace.period.ms": "20000",
 }
@@ -81,12 +80,13 @@ _FAULTS: Final = (
 
 
 def tiered_cluster() -> Scenario:
-    """Kills, broken links, lost caches, failures of the store, and nodes that are down for a long time."""
+    """The faults are kills, broken links, lost caches, failures of the store, and nodes that are down for a
+    long time."""
     return _scenario({}, _FAULTS)
 
 
 def tiered_cluster_power() -> Scenario:
-    """Nodes also lose power; their logs are synced before anything is acknowledged."""
+    """Nodes also lose power. Their logs are synced before anything is acknowledged."""
     return _scenario(_SYNCED, (*_FAULTS, *(Fault.POWER_LOSS,) * 4))
 
 
@@ -204,9 +204,8 @@ class TieredClusterStory(ReplicationStory):
         nemesis.calm()
 
     async def _send_away(self, nemesis: Nemesis, chance: random.Random) -> None:
-        """Keep a node down until the other nodes have moved its missing records to the tier. Its logs may
-        be lost meanwhile.
-        """
+        """Keep a node down until the other nodes have moved the records that it misses to the tier. Its logs
+        may be lost during this time."""
         node_id = chance.choice(NODE_IDS)
         host = self._world.host(f"node-{node_id}")
         seconds = chance.uniform(8.0, 25.0)
@@ -225,9 +224,8 @@ class TieredClusterStory(ReplicationStory):
     async def _read_with_others_leading(
         self, nemesis: Nemesis, final: Mapping[PartitionName, list[tuple[int, bytes]]]
     ) -> None:
-        """Check, with each node down in turn, that the other leaders return the same records and have
-        loaded the remote metadata.
-        """
+        """Stop each node in turn. Each time, check that the other leaders return the same records and have
+        loaded the remote metadata."""
         for node_id in NODE_IDS:
             down = asyncio.create_task(nemesis.restart(self._world.host(f"node-{node_id}"), 20.0))
             await asyncio.sleep(3.0)
@@ -240,7 +238,8 @@ class TieredClusterStory(ReplicationStory):
             await self._converge()
 
     async def _check_offsets(self, wanted: PartitionName) -> None:
-        """Check that the leader's local log begins after the first offset, and not after the copied part."""
+        """Check that the leader's local log begins after the first offset, but not after the end of the
+        copied part."""
         client = self._begin_at_any(SimulatedClient, f"offsets of {wanted}")
         while True:
             try:

@@ -19,14 +19,15 @@ ATTEMPT_TIMEOUT_MS: Final = 3_000
 _RETRIABLE: Final = frozenset(
     {ErrorCode.not_controller, ErrorCode.invalid_replication_factor, ErrorCode.request_timed_out}
 )
-"""The error while no broker is registered and unfenced: every replication factor is then invalid."""
+"""The error while every broker is unregistered or fenced. Then every replication factor is invalid."""
 
 
 class TopicClient:
     """Creates, alters and deletes its own topics, and records the expected result.
 
-    An attempt without a response may be executed at any later time. Therefore the client makes no change that
-    such an attempt could undo. It alters a topic once, and deletes it only if the first attempt created it.
+    If an attempt gets no response, it may be executed at any later time. Therefore the client makes no change
+    that such an attempt could undo. It alters a topic once, and deletes the topic only if its first attempt
+    created the topic.
     """
 
     def __init__(
@@ -120,10 +121,10 @@ class TopicClient:
         code_of: Callable[[Any], ErrorCode],
         *done_before: ErrorCode,
     ) -> int:
-        """Send a request to one controller after another until it is executed.
+        """Send a request to one controller after another until one of them executes it.
 
-        Returns 1 if no earlier attempt can have been executed, otherwise a larger number. Only an attempt
-        without a response can cause the errors in ``done_before``.
+        Returns 1 if it is certain that no earlier attempt was executed; otherwise returns a larger number.
+        The errors in ``done_before`` are possible only after an attempt without a response.
         """
         lost = 0
         voters = self._voters
@@ -146,13 +147,13 @@ class TopicClient:
                 if code not in _RETRIABLE:
                     self._history.violate(f"{self._name}: {request} was answered with {code.name}")
                     return lost + 1
-                # A former leader returns this code for a change that may still be committed.
+                # A former leader returns this code for a change that may still be committed later.
                 lost += code is ErrorCode.not_controller
             position += 1
             await asyncio.sleep(self._chance.uniform(0.05, 0.3))
 
     def check(self, node_id: int, image: MetadataImage) -> None:
-        """Compare a node's image with this client's acknowledgements."""
+        """Compare a node's image with the changes that were acknowledged to this client."""
         for topic, retention_ms in self.present.items():
             if image.topics.get(topic) is None:
                 self._history.violate(f"{topic} was acknowledged and is lost at node {node_id}")

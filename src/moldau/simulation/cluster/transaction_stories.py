@@ -1,8 +1,9 @@
-"""Transactions over diskless and classic partitions and offsets, on three combined nodes.
+"""Transactions over diskless partitions, classic partitions and offsets, on three combined nodes.
 
 Each partition is a list. Transactions append to lists and read lists while coordinators, leaders and gateways
-are killed. At the end, no reader has read an aborted record, a record before its commit, or a part of a
-transaction. No write is lost, repeated or out of order, and the groups' offsets agree with the outcomes.
+are killed. At the end, three rules are checked. No reader has read an aborted record, a record before its
+commit, or only a part of a transaction. No write is lost, repeated or out of order. The groups' offsets agree
+with the outcomes of the transactions.
 """
 
 import asyncio
@@ -45,7 +46,8 @@ PLACES: Final = (*PARTITIONS, PartitionName(CLASSIC_TOPIC, 0), PartitionName(CLA
 PRODUCER_COUNT: Final = 3
 TRANSACTION_COUNT: Final = 12
 END_WAIT_S: Final = 60.0
-"""A time that is longer than the time-out of a transaction plus the interval of the check that aborts it."""
+"""A time that is longer than two times together: the timeout of a transaction, and the interval of the check
+that aborts it."""
 _TARGETED_CHANCE: Final = 0.5
 _TARGETS: Final = (
     PartitionName(TRANSACTION_STATE_TOPIC, 0),
@@ -77,7 +79,7 @@ class TransactionClusterStory(DisklessClusterStory):
     _found: Sequence[str] = ()
 
     def _topics(self) -> Sequence[CreatableTopic]:
-        # The records' timestamps are old.
+        # the timestamps of the records are old
         kept = CreatableTopicConfig(name="retention.ms", value="-1")
         (diskless,) = super()._topics()
         minimum = CreatableTopicConfig(name="min.insync.replicas", value="2")

@@ -1,10 +1,10 @@
 """A rolling upgrade to the next version and back, while clients write and read.
 
 The next version is this version with one more level for two features. A node of the next version is created
-with other :data:`NEXT_FEATURES`. Nodes of the two versions work together. After each upgraded node, an
-administrator tries to raise a level, which succeeds only after the last node. Then a node of this version
-does not start until the level is lowered. In half of the stories ``metadata.version`` is raised, which cannot
-be lowered.
+with other :data:`NEXT_FEATURES`. Nodes of both versions work together. After each upgraded node, an
+administrator tries to raise a level. This succeeds only after the last node was upgraded. From then on a node
+of this version does not start until the level is lowered. In half of the stories ``metadata.version`` is
+raised, which cannot be lowered.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from moldau.simulation.world.world import World
 NEXT_FEATURES: Final[FeatureRanges] = MappingProxyType(
     {
         **SUPPORTED_FEATURES,
-        # Level 30 has other versions of broker records.
+        # The next level is 30. It has other versions of broker records.
         METADATA_VERSION_FEATURE: (METADATA_VERSION_MIN, METADATA_VERSION_LATEST + 1),
         DISKLESS_FEATURE: (0, DISKLESS_LATEST + 1),
     }
@@ -53,7 +53,7 @@ _SNAPSHOTS: Final = {
 
 
 def upgrade_separate() -> Scenario:
-    """Three brokers and three controllers. Nodes of both roles are upgraded in any order."""
+    """Three brokers and three controllers. The nodes of both roles are upgraded in any order."""
     return replace(upgrade(), story=partial(UpgradeStory, controller_ids=CONTROLLER_IDS))
 
 
@@ -93,7 +93,7 @@ class UpgradeStory(ReplicationStory):
             if len(self._upgraded) < len(self.node_ids):
                 await self._expect_refusal({DISKLESS_FEATURE: 2, METADATA_VERSION_FEATURE: 30})
             if self.history.violations:
-                return  # If a level was raised too early, the other nodes stop after each start.
+                return  # If a level is raised too early, the other nodes stop after each start.
         await self._set({DISKLESS_FEATURE: 2}, UpgradeType.UPGRADE)
         if chance.random() < 0.5:
             await self._set({METADATA_VERSION_FEATURE: 30}, UpgradeType.UPGRADE)
@@ -108,7 +108,7 @@ class UpgradeStory(ReplicationStory):
             await self._replace(nemesis, chance, node_id)
 
     async def _replace(self, nemesis: Nemesis, chance: random.Random, node_id: int) -> None:
-        """Start a node with the other version, as soon as all replicas are in sync."""
+        """Start a node with the other version. Wait first until all replicas are in sync."""
         await self._converge()
         host = self._host(node_id)
         is_upgrade = node_id not in self._upgraded
@@ -163,7 +163,8 @@ class UpgradeStory(ReplicationStory):
                 self.history.violate(f"{name} is raised to {level}, though nodes {old} do not know it")
 
     async def _set(self, levels: Mapping[str, int], kind: UpgradeType) -> None:
-        """Repeat a change until it succeeds, because nodes register some time after their start."""
+        """Repeat a change until it succeeds. This is needed because nodes register some time after their
+        start."""
         deadline = self._world.loop.elapsed_s() + LEVEL_LIMIT_S
         while True:
             answer = await self._ask(levels, kind)

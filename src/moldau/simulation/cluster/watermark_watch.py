@@ -1,4 +1,5 @@
-"""Checks during a story of several nodes that the high watermarks of replicated partitions never go back."""
+"""During a story with several nodes, checks that the high watermarks of replicated partitions never go
+back."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
@@ -10,14 +11,14 @@ from moldau.simulation.cluster.checkers import WatermarkMonotonicity
 from moldau.simulation.history import History, PartitionName
 
 _LOOK_EVERY_S: Final = 0.05
-"""Interval, in virtual time, at which the watch looks for newly opened replicas."""
+"""Interval, in virtual time, at which newly opened replicas are found."""
 
 Replicas = Callable[[PartitionName], Iterator[tuple[int, ClassicPartition]]]
 """The replicas of a partition on the running nodes, with the ids of these nodes."""
 
 
 class WatermarkWatch:
-    """One checker for each partition, which is notified of every move of a watermark. If a replica is opened
+    """One checker for each partition. It is called at every move of a watermark. If a replica is opened
     again, it counts as a new replica."""
 
     def __init__(self, partitions: Iterable[PartitionName], replicas: Replicas, history: History) -> None:
@@ -29,7 +30,8 @@ class WatermarkWatch:
         self._task = asyncio.create_task(self._watch())
 
     def end(self) -> None:
-        """End the watch. A watch that has failed checks nothing any more, which is a violation."""
+        """End the checks. If they have failed before, nothing was checked since then, which is a
+        violation."""
         if self._task.done() and self._task.exception() is not None:
             self._history.violate(f"the watch of the watermarks failed: {self._task.exception()!r}")
         self._task.cancel()

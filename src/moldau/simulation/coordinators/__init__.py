@@ -1,1 +1,2 @@
-"""Checks of coordinators in scenarios: the state of each term is the state that follows from its log."""
+"""Checks of coordinators in scenarios. In each term, the state of a coordinator must be the state that
+follows from its log."""

@@ -1,11 +1,11 @@
-"""Compares the states of coordinators, process after process, with the state that follows from their log
-alone.
+"""Compares the states of coordinators with the states that follow from their logs alone. It does this for one
+process of a node after another.
 
-For each coordinator there is a reference: an empty shard that replays the committed log from offset 0, across
-all processes of the node, without the coordinator's store and snapshots. Whenever the shard of the leader,
-its log and the reference are at the same offset, the states of the shard and of the reference are compared.
-They are also reported to :class:`StateAgreement`, which compares them with the states of earlier terms at
-that offset.
+Each coordinator has a reference: an empty shard that replays the committed log from offset 0. The reference
+continues across all processes of the node, and does not use the coordinator's store and snapshots. Whenever
+the leader's shard, its log and the reference are at the same offset, the states of the shard and of the
+reference are compared. The states are also reported to :class:`StateAgreement`, which compares them with the
+states of earlier terms at this offset.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from moldau.storage.snapshots.replicated_log import LogPosition
 _LOOK_EVERY_S: Final = 0.02
 """Interval of the checks, in virtual time."""
 _LOOKS_MAX: Final = 1_000
-"""Number of checks for which a snapshot waits. On a disk with intermittent faults some checks fail."""
+"""Number of checks for which a snapshot must wait. On a disk that sometimes fails, some checks fail."""
 
 
 class AgreementTally:
-    """The numbers of comparisons, with which a test can assert that there were some."""
+    """The numbers of comparisons. With them, a test can make sure that something was compared."""
 
     def __init__(self) -> None:
         self.terms = 0
@@ -67,10 +67,11 @@ class CoordinatorAgreement:
         """The log whose snapshots wait for the reference."""
 
     async def look(self, life: str, host: ShardHost[Any, Any]) -> None:
-        """Replay committed records; compare if the coordinator is loaded and has no later decisions."""
+        """Replay committed records. If the coordinator is loaded and has no later decisions, compare the
+        states."""
         log = host.term.log
         if host.term.epoch < self._newest_epoch:
-            return  # another node leads, and this node has not learned it yet
+            return  # another node leads now, but this node does not know it yet
         self._newest_epoch = host.term.epoch
         self._keep_until_replayed(host)
         if self._is_over or not await self._replay(host, log.high_watermark):
@@ -97,9 +98,8 @@ class CoordinatorAgreement:
         self._states.reached(f"{self._name} in life {life}, load {host.loads}", offset, led.parts)
 
     def _keep_until_replayed(self, host: ShardHost[Any, Any]) -> None:
-        """Make snapshots of this term wait, so that they remove no records that the reference has not
-        replayed.
-        """
+        """Make snapshots of this term wait. Otherwise they could remove records that the reference has not
+        replayed yet."""
         log: Any = host.term.log
         if log is self._watched or not isinstance(log, SnapshottedCoordinatorLog):
             return
@@ -109,15 +109,14 @@ class CoordinatorAgreement:
             for _ in range(_LOOKS_MAX):
                 if self._is_over or self._end_offset >= snapshot_id.offset:
                     break
-                await asyncio.sleep(_LOOK_EVERY_S)  # the next check replays the remaining records
+                await asyncio.sleep(_LOOK_EVERY_S)  # the next check will replay the remaining records
             return await delete(snapshot_id)
 
         setattr(log, "delete_before_snapshot", delete_when_replayed)  # noqa: B010 (a method of one object)
 
     async def _replay(self, host: ShardHost[Any, Any], end_offset: int) -> bool:
-        """Replay the log up to ``end_offset``. Returns false when the log cannot be read now, or can no
-        longer be read.
-        """
+        """Replay the log up to ``end_offset``. Returns false when the log cannot be read now, or cannot be
+        read any more."""
         if end_offset <= self._end_offset:
             return self._reference is not None
         if host.term.log.log_start_offset > self._end_offset:
@@ -141,7 +140,7 @@ class CoordinatorAgreement:
         try:
             self._end_offset = await loader.run(self._end_offset)
         except (OSError, KafkaError):
-            return False  # some scenarios have a disk that sometimes fails
+            return False  # in some scenarios the disk sometimes fails
         return True
 
     def _violate(self, problem: str) -> None:
@@ -152,7 +151,7 @@ class CoordinatorAgreement:
 async def watch_coordinators(
     hosts: Sequence[Host], history: History, tally: AgreementTally | None = None
 ) -> None:
-    """Check the coordinators of every process of ``hosts``; runs until cancelled.
+    """Check the coordinators of every process of ``hosts``. Runs until the task is cancelled.
 
     Several hosts are replicas of the same log. Records that were committed in one leader's term must exist in
     the next term, on any host. ``Process.exhibit`` of each process must be its node.
@@ -174,16 +173,16 @@ async def watch_coordinators(
 
 
 class CoordinatorWatch:
-    """Run :func:`watch_coordinators` beside a scenario, on the current event loop. Without hosts nothing
-    is watched.
-    """
+    """Run :func:`watch_coordinators` at the same time as a scenario, on the current event loop. Without hosts
+    nothing is checked."""
 
     def __init__(self, hosts: Sequence[Host], history: History, tally: AgreementTally) -> None:
         self._history = history
         self._task = asyncio.create_task(watch_coordinators(hosts, history, tally)) if hosts else None
 
     def end(self) -> None:
-        """End the watch. If the watch has failed, it has checked nothing since then, which is a violation."""
+        """End the checks. If they have failed before, nothing was checked since then, which is a
+        violation."""
         watch = self._task
         if watch is None:
             return
@@ -200,8 +199,8 @@ async def _look_at(
     if process is None or node is None or process.paused:
         return
     for runtime in _runtimes(node):
-        # This applies even to kinds without a coordinator in this scenario: a kind without a canonical form
-        # fails every scenario.
+        # This applies even to kinds without a coordinator in this scenario. If a kind has no canonical form,
+        # every scenario fails.
         runtime.kind.new_shard(0).canonical()
         for partition in runtime.partitions:
             led = runtime.led(partition)
@@ -210,16 +209,16 @@ async def _look_at(
 
 
 def _without_effects(reference: Any) -> Any:
-    """A shard whose replay only changes its state. The reference of a transaction coordinator would otherwise
-    make the node write markers.
-    """
+    """A shard whose replay only changes its state. Without this, the reference of a transaction coordinator
+    would make the node write markers."""
     if isinstance(reference, TransactionShard):
         setattr(reference, "_on_prepared", lambda: None)  # noqa: B010 (a hook of one object)
     return reference
 
 
 def differences(led: CanonicalState, expected: CanonicalState) -> str:
-    """The parts in which two states of a kind differ, with the first row that is in only one of the states.
+    """The parts in which two states of a kind differ, each with the first row that only one of the states
+    has.
 
     If no part differs, the result is the first named value that differs, among the values that the leader's
     shard has written.
@@ -240,20 +239,20 @@ def differences(led: CanonicalState, expected: CanonicalState) -> str:
 
 
 def _boot_that_counts(host: Host, led: ShardHost[Any, Any]) -> int:
-    """The boot number of the host, for a log in which a record is committed when it is written. It is a
+    """If a log commits a record when the record is written, this is the boot number of the host. It is a
     constant for other logs.
 
-    A loss of power may remove records that were written and not synced. The reference of such a log starts
-    again with the remaining log, and the clients' histories check the lost part. A log in which only synced
-    records are committed keeps its reference forever, because each record below a high watermark survives any
-    loss of power.
+    In such a log, a loss of power may remove records that were written and not synced. The reference of the
+    log then starts again with the remaining log, and the clients' histories check the lost part. If a log
+    commits only synced records, its reference is never replaced, because each record before a high watermark
+    survives any loss of power.
     """
     return 0 if led.kind.topic.is_decisive else host.boot
 
 
 def _runtimes(node: Any) -> list[CoordinatorRuntime[Any, Any]]:
     """The runtimes of all kinds that the node's subsystems have contributed."""
-    # The import is here because the tiny node runs without the server.
+    # Imported here because the tiny node runs without the server.
     from moldau.server.subsystems.find_coordinator import CoordinatorsSubsystem
 
     coordinators = node.find(CoordinatorsSubsystem)

@@ -1,9 +1,9 @@
 """Checks a start on damaged files.
 
-There are three valid outcomes. The start is refused with the name of a damaged file. The start succeeds:
-everything missing is reported, only partitions with damaged files have lost anything, and no object of live
-records is deleted. The start succeeds without some metadata: the health page names the damaged file of the
-metadata, and partitions answer with errors.
+There are three valid outcomes. First: the start is refused with the name of a damaged file. Second: the start
+succeeds. Then everything that is missing is reported, only partitions with damaged files have lost anything,
+and no object with existing records is deleted. Third: the start succeeds without some metadata. Then the
+health page names the damaged file of the metadata, and requests for partitions get errors.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,20 +16,21 @@ from moldau.simulation.world.disks.disk_losses import DATA
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Contents of a node as clients see them, and its objects in the store."""
+    """The contents of a node as clients see them, and the node's objects in the store."""
 
     topics: Mapping[str, int]
     """Partitions by topic, without internal topics."""
     records: Mapping[PartitionName, Sequence[tuple[int, bytes]]]
     unreadable: Mapping[PartitionName, str] = field(default_factory=dict)
-    """The offset at which reading ends before the end of a partition, with the error that the client got."""
+    """If a partition cannot be read to its end: the offset at which reading stops, and the error that the
+    client got."""
     live_objects: Collection[str] = ()
     """Keys of objects that contain records of existing topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Log lines and health of the node since its start."""
+    """Log lines since the node's start, and the health of the node."""
 
     log_lines: Sequence[str]
     health: str
@@ -54,7 +55,7 @@ def check_start(
 ) -> list[str]:
     """Check a start that succeeded.
 
-    ``objects`` are the keys in the store. ``may_lose`` are topics with records that are only on this disk.
+    ``objects`` are the keys in the store. ``may_lose`` are topics with records that exist only on this disk.
     """
     found = [
         f"topic {topic} has {after.topics.get(topic, 0)} of {count} partitions, after {_list(damages)}"
@@ -100,7 +101,7 @@ def _check_partition(
     if partition.topic not in may_lose:
         return [*found, f"{what}, and has them in the object store, {because}"]
     if error is not None:
-        return found  # the loss is not silent, because consumers stop at the damaged record
+        return found  # the loss is visible, because consumers stop at the damaged record
     if not any(name in line for line in reports.log_lines):
         found.append(f"{what}, and no log line names it, {because}")
     if name not in reports.health:

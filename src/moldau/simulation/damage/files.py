@@ -1,4 +1,4 @@
-"""The files of a stopped node: copies of all files, and damage to a few of them, chosen by the seed."""
+"""The files of a stopped node. It copies all files, and damages a few files that the seed chooses."""
 
 import posixpath
 import random
@@ -33,7 +33,7 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """All files below the data folder, and all folders, at the same moment."""
+    """All files and folders below the data folder, copied at the same moment."""
 
     files: dict[str, bytes]
     folders: tuple[str, ...]
@@ -46,11 +46,12 @@ class FileDamage:
     path: str
     way: Way
     what: str
-    """Details for the reader of a history."""
+    """Details for people who read a history."""
 
     @property
     def folder(self) -> str:
-        """The folder of the file's partition; the data folder for files outside the partitions' folders."""
+        """The folder of the file's partition. For files outside the partitions' folders, it is the data
+        folder."""
         below = self.path.removeprefix(f"{DATA}/").partition("/")
         return f"{DATA}/{below[0]}" if below[1] or self.way is Way.FOLDER_REMOVED else DATA
 
@@ -70,7 +71,7 @@ def kind_of(path: str) -> str:
 
 
 def _has_witnesses(path: str, stem: str, copy: Copy) -> bool:
-    """Whether a log file is not the last one, and its time index has several entries."""
+    """Whether a log file is not the last log file, and its time index has several entries."""
     folder = posixpath.dirname(path)
     is_last = path == max(
         each for each in copy.files if each.startswith(f"{folder}/") and each.endswith(".log")
@@ -79,10 +80,10 @@ def _has_witnesses(path: str, stem: str, copy: Copy) -> bool:
 
 
 def siblings_of(path: str, copy: Copy, *, trusts_indexes: bool) -> list[str]:
-    """Files that a careless restore may put in the place of a file. They are the files with the same name in
-    other folders, and the files of the same folder with the same suffix.
+    """Files that an operator might restore by mistake instead of a file. They are files with the same name in
+    other folders, and files of the same folder with the same suffix.
 
-    A segment without enough entries in its indexes has no such files, because nothing could show the
+    A segment without enough entries in its indexes has no such files, because no check could detect the
     replacement.
     """
     folder, name = posixpath.split(path)
@@ -121,7 +122,7 @@ def copy_of(host: Host) -> Copy:
 
 
 def restore(host: Host, copy: Copy) -> None:
-    """Restore everything, durably, and remove files that are not in the copy."""
+    """Restore everything, durably. Files that are not in the copy are removed."""
     disk = _operator(host)
     for name in disk.list(DATA):
         path = f"{DATA}/{name}"
@@ -147,10 +148,12 @@ def damage(
     count: int,
     trusts_indexes: bool,
 ) -> list[FileDamage]:
-    """Damage this number of files, each in another folder and of another kind. Kinds are equally likely.
+    """Damage this number of files. Each file is in another folder and of another kind. All kinds are equally
+    likely.
 
     ``older`` are copies from earlier moments. ``kinds`` is a text that the names of the chosen kinds contain.
-    ``trusts_indexes``: all written bytes exist, so that indexes show a replaced log file.
+    ``trusts_indexes`` means that all written bytes exist, so the indexes show whether a log file was
+    replaced.
     """
     disk = _operator(host)
     done: list[FileDamage] = []
@@ -161,7 +164,7 @@ def damage(
     for kind in chance.sample(sorted(paths), min(count, len(paths))):
         path = chance.choice(paths[kind])
         if any(path.startswith(each.folder) for each in done if each.folder != DATA):
-            continue  # another file of the same folder shows the damage
+            continue  # another file of the same folder shows this damage
         done.append(_damage(disk, chance, path, copy, older, trusts_indexes=trusts_indexes))
     return done
 

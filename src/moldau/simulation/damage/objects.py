@@ -1,4 +1,5 @@
-"""Finds the objects of the store with records of some topics, by the coordinators and the remote tier."""
+"""Finds the objects of the store that contain records of some topics. It asks the coordinators and the remote
+tier."""
 
 from uuid import UUID
 
@@ -42,7 +43,7 @@ async def _wal_objects(coordinators: DisklessCoordinator, topics: frozenset[str]
                 wanted = PartitionToFind(partition.topic_id, partition.partition_index, offset)
                 answer = (await coordinators.find_batches(coordinator_id, FindBatchesCall([wanted])))[0]
                 if answer.error is not ErrorCode.none or not answer.batches:
-                    break  # readers will report the missing records of this object
+                    break  # readers will report that records of this object are missing
                 found |= {batch.object_key for batch in answer.batches if batch.marker is None}
                 offset = answer.batches[-1].last_offset + 1
     return found

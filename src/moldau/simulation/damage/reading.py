@@ -23,11 +23,11 @@ from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.history import History, PartitionName
 
 PATIENCE_S: Final = 60.0
-"""Time after which a record counts as unreadable, if each read returns the same error."""
+"""If each read returns the same error for this time, the record counts as unreadable."""
 
 
 class Reader(SimulatedClient):
-    """Reads like a client that checks checksums. It stops at records that it never gets."""
+    """Reads like a client that checks checksums. If it never gets a record, it stops there."""
 
     def __init__(self, name: str, bootstrap: Bootstrap, history: History, chance: random.Random) -> None:
         super().__init__(name, bootstrap, history, chance)
@@ -49,7 +49,7 @@ class Reader(SimulatedClient):
                 await self.pause()
 
     async def read(self, partition: PartitionName) -> tuple[list[tuple[int, bytes]], str | None]:
-        """Read all records. Also returns the error at which reading ends early."""
+        """Read all records. If reading stops early, the error is also returned."""
         found: list[tuple[int, bytes]] = []
         position = -1
         error = ""

@@ -1,4 +1,4 @@
-"""The scenarios of damaged files, by the way in which a node ends before the damage."""
+"""The scenarios of damaged files. They differ in how a node ends before the damage."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ def kill_damage() -> Scenario:
 
 
 def stop_damage() -> Scenario:
-    """The node stops cleanly before the damage, so that its start should need no recovery."""
+    """The node stops cleanly before the damage. Its start should therefore need no recovery."""
     return scenario(End.STOP)
 
 

@@ -1,6 +1,5 @@
-"""The scenario of a node that is stopped, whose files are damaged, and that starts again, in several
-rounds.
-"""
+"""The scenario of damaged files, in several rounds. A node is stopped, its files are damaged, and the node
+starts again."""
 
 import asyncio
 import logging
@@ -34,7 +33,7 @@ HEALTH_PORT: Final = 9090
 START_LIMIT_S: Final = 200.0
 WORK_LIMIT_S: Final = 300.0
 CHECKPOINTED_S: Final = 11.0
-"""Time after which checkpoints contain the end of every log."""
+"""Time after which the end of every log is in checkpoints."""
 QUIET_S: Final = 150.0
 """Time for the grace periods of deletions, and for some rounds of background work."""
 _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -61,9 +60,9 @@ _PROPERTIES: Final = {
     "diskless.storage.class.name": CLASS_NAME,
     "backup.enable": "false",
     "diskless.storage.url": "simulated:",
-    # Objects of live records stay, because nothing moves from the WAL to segments.
+    # No object with existing records is deleted, because nothing moves from the WAL to segments.
     "diskless.consolidation.enable": "false",
-    # Frequent work of each kind, so that every run has all kinds.
+    # Each kind of work is frequent, so that every run has all kinds.
     "diskless.metadata.max.new.records.between.snapshots": "20",
     "diskless.coordinator.orphan.scan.interval.ms": "10000",
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
@@ -81,7 +80,7 @@ _PROPERTIES: Final = {
 
 
 class End(Enum):
-    """The way in which a process ends before the damage."""
+    """How a process ends before the damage."""
 
     KILL = "kill"
     STOP = "stop"
@@ -153,7 +152,7 @@ class DamageStory:
         raise RuntimeError(await node.failed())
 
     async def _start(self) -> BaseException | None:
-        """Start the node; returns the error of a refused start."""
+        """Start the node. If the start is refused, returns the error."""
         self._started.clear()
         self._log_lines.clear()
         process = self._node.start(self._program)
@@ -321,8 +320,8 @@ class DamageStory:
             records[partition], error = await self._on(where, each.read(partition))
             if error is not None:
                 unreadable[partition] = error
-        # A coordinator that does not load makes its partitions unreadable, so the check of the partitions
-        # covers it.
+        # If a coordinator does not load, its partitions are unreadable. The check of the partitions therefore
+        # finds this case, too.
         return Contents(topics, records, unreadable, set() if unreadable else await self._live_objects())
 
     async def _live_objects(self) -> set[str]:
@@ -369,7 +368,7 @@ class _Ear(logging.Handler):
 
 @contextmanager
 def _lines_of(logger: logging.Logger, hear: Any) -> Iterator[None]:
-    """Collect log lines in addition to their normal handling."""
+    """Collect log lines. They are also handled as usual."""
     ear = _Ear(hear)
     disabled, level, propagate = logging.root.manager.disable, logger.level, logger.propagate
     logging.disable(logging.NOTSET)

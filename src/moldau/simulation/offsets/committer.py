@@ -1,7 +1,8 @@
-"""A consumer without a group membership that commits offsets, fetches them and checks the fetched values.
+"""A consumer that is not a member of its group. It commits offsets, fetches them, and checks the fetched
+values.
 
-An acknowledged commit is never lost and never replaced by an older commit. A commit without an answer may
-take effect later, as long as a connection or a paused node can still hold its request.
+An acknowledged commit must never be lost, and must never be replaced by an older commit. If a commit gets no
+response, it may take effect later, as long as a connection or a paused node can still contain its request.
 """
 
 import asyncio
@@ -34,18 +35,17 @@ class Commits:
     """The commits of a group to a set of partitions, and the values that a fetch may return."""
 
     settled: int = -1
-    """The last value that is certainly committed; -1 for none."""
+    """The last value that is certainly committed; -1 if there is none."""
     pending: dict[int, float] = field(default_factory=dict)
-    """Values of commits without an answer, with the time when each was sent."""
+    """Values of commits that got no response. Each value has the time when it was sent."""
 
     def sent(self, value: int, now_s: float) -> None:
-        """Record that a commit is sent."""
+        """Note that a commit is sent."""
         self.pending[value] = now_s
 
     def acknowledged(self, value: int, now_s: float) -> None:
-        """Record that the commit took effect. Recent commits without an answer may still take effect after
-        it.
-        """
+        """Note that the commit took effect. Recent commits that got no response may still take effect
+        later."""
         del self.pending[value]
         self.fetched(value, now_s)
 
@@ -54,7 +54,7 @@ class Commits:
         return {*self.pending, self.settled}
 
     def fetched(self, value: int, now_s: float) -> None:
-        """Record that this is the committed value at this time. Old commits can no longer take effect."""
+        """Note that this is the committed value at this time. Older commits can no longer take effect."""
         self.settled = value
         self.pending = self._recent(now_s)
 
@@ -63,9 +63,9 @@ class Commits:
 
 
 class OffsetCommitter(GroupClient):
-    """Commits one value at a time to all of its partitions, and the same value in the metadata.
+    """Commits one value at a time to all of its partitions. The metadata contain the same value.
 
-    Values increase and decrease, as after a reset, so that older values differ from newer values.
+    Values increase and decrease, as after a reset, so an older value can be larger than a newer value.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class OffsetCommitter(GroupClient):
         self.disconnect()
 
     async def verify(self) -> None:
-        """Fetch until there is an answer, and check it."""
+        """Fetch until there is a response, and check the response."""
         while True:
             try:
                 await self._fetch(await self.coordinator())

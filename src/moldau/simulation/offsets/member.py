@@ -1,8 +1,8 @@
-"""A member of a consumer group: it joins, gets its assignment, sends heartbeats, leaves and joins again.
+"""A member of a consumer group. It joins, gets its assignment, sends heartbeats, leaves and joins again.
 
 The members of one group share a :class:`GroupMonitor`. When a member has received an assignment, its
-generation is in the group's log. Therefore no partition has two owners in a generation, even if the
-coordinator fails. A member that synchronises later does not get an earlier generation.
+generation is in the group's log. Therefore, in one generation, no partition may have two owners, even if the
+coordinator fails. A member that synchronises later must not get an earlier generation.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _EXPECTED: Final = RETRIABLE | {
 
 
 class GroupMonitor:
-    """The answers that the members of a group received."""
+    """The responses that the members of a group received."""
 
     def __init__(self, group_id: str, history: History) -> None:
         self.group_id = group_id
@@ -53,9 +53,8 @@ class GroupMonitor:
         """The last generation whose assignment a member received."""
 
     def assigned(self, member_id: str, generation: int, partitions: Collection[int], newest: int) -> None:
-        """Record that a member received its assignment. ``newest`` is the last generation at the time of
-        its request.
-        """
+        """Check the assignment that a member received. ``newest`` is the last generation at the time when the
+        member sent its request."""
         if generation < newest:
             self.history.violate(
                 f"{self.group_id}: generation {generation} is given out after {newest} was complete"
@@ -71,7 +70,7 @@ class GroupMonitor:
 
 
 class CommittingMember(GroupClient):
-    """A member, which joins this number of times."""
+    """A member that joins its group several times."""
 
     def __init__(
         self,
@@ -148,7 +147,7 @@ class CommittingMember(GroupClient):
         ]
 
     async def _stay(self, connection: RpcConnection, generation: int) -> None:
-        """Send heartbeats until the group rebalances, or for a while. Then possibly leave."""
+        """Send heartbeats until the group rebalances, or for a while. After that, the member may leave."""
         for _ in range(self.chance.randint(1, _HEARTBEATS_MAX)):
             await asyncio.sleep(self.chance.uniform(0.05, 0.5))
             request = HeartbeatRequest(
@@ -165,9 +164,7 @@ class CommittingMember(GroupClient):
             await connection.request(ApiKey.LEAVE_GROUP, LEAVE_GROUP_VERSION, leave)
 
     def _check(self, code: ErrorCode) -> None:
-        """Raise RetryError for an error. Before that, check that a member of a live group may get this
-        error.
-        """
+        """Raise RetryError for an error. First check that a member of an active group may get this error."""
         if code is ErrorCode.none:
             return
         if code not in _EXPECTED:

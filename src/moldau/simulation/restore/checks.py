@@ -29,7 +29,7 @@ class TimedHistory(History):
     """A history with the times of acknowledgements."""
 
     acknowledged_s: dict[int, float] = field(default_factory=dict)
-    """Virtual time by the identity of the production."""
+    """Virtual time of each acknowledgement. The key identifies the produced batch."""
 
     def end(self, production: Production, outcome: Outcome, base_offset: int = -1, reason: str = "") -> None:
         History.end(self, production, outcome, base_offset, reason)
@@ -38,7 +38,7 @@ class TimedHistory(History):
 
 
 class Read(NamedTuple):
-    """The records of a partition as offsets and values, and the leader epochs of the offsets."""
+    """The records of a partition as offsets and values. Also the leader epoch of each offset."""
 
     records: list[tuple[int, bytes]]
     epochs: Mapping[int, int]
@@ -60,7 +60,7 @@ class RecordChecker:
         """Offsets to which restores have moved productions, by their identities."""
 
     def check(self, after: Contents, cut_s: float) -> None:
-        """Check all records after a restore. The restored cut was begun at ``cut_s``."""
+        """Check all records after a restore. The restored cut began at ``cut_s``."""
         for production in self._history.productions:
             if production.outcome is Outcome.OK:
                 self._check_production(production, after[production.partition].records, cut_s)
@@ -69,7 +69,8 @@ class RecordChecker:
         self.note_read(after)
 
     def note_read(self, contents: Contents) -> None:
-        """Check that no reader has found another record at the same offset and epoch before."""
+        """Check the records that readers have found earlier. At the same offset and epoch, there must be no
+        other record now."""
         for partition, read in contents.items():
             for offset, value in read.records:
                 key = (partition, offset, read.epochs[offset])
@@ -80,8 +81,8 @@ class RecordChecker:
     async def check_epochs(
         self, client: SimulatedClient, partition: PartitionName, before: Read, after: Mapping[int, bytes]
     ) -> None:
-        """Check that a consumer that has read ``before`` can detect which of these offsets have other records
-        now."""
+        """Check a consumer that has read ``before``. It must be able to detect which of these offsets have
+        other records now."""
         ends = {epoch: await end_of_epoch(client, partition, epoch) for epoch in set(before.epochs.values())}
         for offset, value in before.records:
             if after.get(offset) != value and offset < ends[before.epochs[offset]]:

@@ -33,7 +33,7 @@ _COORDINATOR_OF: Final[Mapping[ApiKey, int]] = {
 
 
 class RovingTransactionalProducer(TransactionalProducer):
-    """A transactional producer of a cluster: it finds its coordinators, and produces through any broker."""
+    """A transactional producer of a cluster. It finds its coordinators, and produces through any broker."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class GroupProgress(GroupClient):
         """Times of acknowledgements, and the offsets, in order."""
 
     async def run(self, count: int, *, pause_s: float) -> None:
-        """Commit this number of times, each until it is acknowledged."""
+        """Commit this number of times. Each commit is repeated until it is acknowledged."""
         for _ in range(count):
             self._next += 1
             while not await self._commit(self._next):
@@ -116,9 +116,8 @@ class GroupProgress(GroupClient):
         self.disconnect()
 
     async def check(self, safe_before_s: float) -> None:
-        """Check that the group's offsets are not lower than the commits that were acknowledged before a
-        time.
-        """
+        """Check that the group's offsets are not lower than the commits that were acknowledged before this
+        time."""
         while (found := await self._committed()) is None:
             self.disconnect()
             await self.pause()
@@ -155,7 +154,7 @@ class GroupProgress(GroupClient):
 
 
 class Losses:
-    """The restores of a run, as times: each cut, and the end of each restore."""
+    """The restores of a run, as times: the time of each cut, and the end of each restore."""
 
     def __init__(self) -> None:
         self._all: list[tuple[float, float]] = []
@@ -164,8 +163,8 @@ class Losses:
         self._all.append((cut_s, restored_s))
 
     def spared(self, acknowledged_s: float) -> bool:
-        """Whether no restore has lost an acknowledgement of this time: it was before the cut, or after the
-        restore."""
+        """Whether no restore has lost an acknowledgement from this time. This is true if the time was before
+        the cut or after the restore."""
         return all(not cut_s <= acknowledged_s <= restored_s for cut_s, restored_s in self._all)
 
 
@@ -176,8 +175,8 @@ def check_committed(
 ) -> list[str]:
     """The violations in the committed records of all partitions.
 
-    If no restore has lost a transaction, all of its records must exist. Of any other transaction, all records
-    exist or none, and they exist only if the commit was requested.
+    If no restore has lost a transaction, all of its records must exist. For any other transaction, either all
+    records exist or none, and they exist only if the commit was requested.
     """
     found = [
         f"{value} of a fenced producer is committed"

@@ -1,8 +1,9 @@
-"""Several brokers lose all disks at any moment, in several rounds, and are restored, sometimes as other
-nodes.
+"""Several brokers lose all disks at any moment, in several rounds. Each time they are restored, sometimes as
+other nodes.
 
-Producers, transactions and a consumer group continue during all rounds. The disks are lost when a save is
-stored, when an object is deleted, while a leader is being replaced, or at any other moment.
+Producers, transactions and a consumer group continue during all rounds. There are four kinds of moments at
+which the disks are lost: a save is stored, an object is deleted, a leader is being replaced, or any other
+moment.
 """
 
 import asyncio
@@ -37,7 +38,8 @@ TRANSACTIONS_A_ROUND: Final = 12
 COMMITS_A_ROUND: Final = 15
 QUIET_S: Final = 5.0
 END_WAIT_S: Final = 60.0
-"""The value is longer than the time-out of a transaction, and the interval of the check that aborts it."""
+"""A time that is longer than two times together: the timeout of a transaction, and the interval of the check
+that aborts it."""
 PROPERTIES: Final[Mapping[str, str]] = {
     "diskless.system.enable": "true",
     "diskless.storage.class.name": CLASS_NAME,
@@ -49,7 +51,7 @@ PROPERTIES: Final[Mapping[str, str]] = {
     "group.initial.rebalance.delay.ms": "200",
     "log.diskless.enable": "true",
     "metadata.max.idle.interval.ms": "5000",
-    # Frequent work of each kind, so that every run has all kinds.
+    # Each kind of work is frequent, so that every run has all kinds.
     "diskless.metadata.max.new.records.between.snapshots": "20",
     "diskless.coordinator.orphan.scan.interval.ms": "5000",
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
@@ -95,7 +97,7 @@ class RestoredClusterStory:
             for place in PARTITIONS
             for number in range(2)
         ]
-        # The producers get their producer ids in the cluster that is restored in a round.
+        # In each round, the producers get their producer ids in the cluster that is restored afterwards.
         self._newcomers = [
             self._producer(PARTITIONS[0], f"late-{number}", idempotent=True) for number in range(ROUNDS)
         ]
@@ -127,7 +129,7 @@ class RestoredClusterStory:
         self._cluster.start()
         admin = self._begin_at_any(SimulatedClient, "admin")
         await self._on("admin", admin.create_topic(TOPIC, len(PARTITIONS), {"retention.ms": "-1"}))
-        # The topic is in a cut before the disks are lost.
+        # The topic must be in a cut before the disks are lost.
         await asyncio.sleep(self._interval_s + self._chance.uniform(2.0, 7.0))
         for number in range(ROUNDS):
             await self._round(number)
@@ -165,7 +167,7 @@ class RestoredClusterStory:
         await self._check(number, before, cut_s)
 
     async def _until_moment(self) -> None:
-        """Wait for the moment at which the disks are lost."""
+        """Wait for the moment at which the disks must be lost."""
         kind = self._chance.choice(("any", "save", "deletion", "hand-over"))
         if kind == "save":
             await self._event(lambda event: event.startswith("put .moldau/backup/"))
@@ -178,7 +180,7 @@ class RestoredClusterStory:
         self.history.note(f"the moment is one of kind {kind}")
 
     async def _event(self, is_wanted: Callable[[str], bool]) -> None:
-        """Wait for an event of the object store, for a limited time."""
+        """Wait for an event of the object store, but not longer than a time limit."""
         store, seen = self._world.object_store, asyncio.Event()
         notify = store.on_event
 
@@ -199,8 +201,7 @@ class RestoredClusterStory:
     # Checks --------------------------------------------------------------------------------------
 
     async def _check(self, number: int, before: Contents, cut_s: float) -> None:
-        # A leader returns only the commits that it has learned, and it learns of other brokers' commits a
-        # little later.
+        # A leader returns only the commits that it knows. It learns of other brokers' commits a little later.
         await asyncio.sleep(QUIET_S)
         after = await self._contents(f"after {number}")
         if self.history.violations:

@@ -1,4 +1,4 @@
-"""The nodes of a cluster that loses all disks, and the operator who restores it."""
+"""The nodes of a cluster that loses all disks, and the operator who restores the cluster."""
 
 import asyncio
 import random
@@ -33,7 +33,7 @@ _COPIED_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NodeSet:
-    """The nodes of one life of the cluster (the time between two restores). All of them are brokers."""
+    """The nodes of the cluster between two restores. All of them are brokers."""
 
     node_ids: Sequence[int]
     voter_ids: Sequence[int]
@@ -41,18 +41,19 @@ class NodeSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifeOptions:
-    """The configuration of every node, and the sets of nodes. Each life of the cluster uses one set."""
+    """The configuration of every node, and the sets of nodes. After each restore the next set is used."""
 
     properties: Mapping[str, str]
     node_sets: Sequence[NodeSet]
     replicated: Mapping[str, int] = field(default_factory=dict)
-    """Keys of replication factors, with the values that they have if there are enough brokers."""
+    """Configuration keys of replication factors. The values apply if there are enough brokers."""
     interrupts: bool = False
-    """Whether a restore is sometimes interrupted, and the disks that it has written are lost."""
+    """Whether a restore is sometimes interrupted. The disks that this restore has written are then lost."""
 
 
 class LosableCluster:
-    """Runs the nodes of a cluster. :meth:`lose_and_restore` ends one life, and begins the next one."""
+    """Runs the nodes of a cluster. :meth:`lose_and_restore` ends the current nodes, and starts the next
+    ones."""
 
     def __init__(self, world: World, options: LifeOptions, chance: random.Random) -> None:
         self._world = world
@@ -63,7 +64,7 @@ class LosableCluster:
         self.addresses = [Bootstrap(f"node-{node_id}", BROKER_PORT) for node_id in ids]
         """The addresses of the brokers of all lives."""
         for each in self.addresses:
-            world.host(each.host)  # a host refuses connections while no node runs there
+            world.host(each.host)  # a host refuses connections while it runs no node
         self.report: RestoreReport | None = None
         """The last restore."""
         self.restored_s = 0.0
@@ -71,17 +72,17 @@ class LosableCluster:
 
     @property
     def hosts(self) -> list[Host]:
-        """The hosts of this life's nodes."""
+        """The hosts of the current nodes."""
         return [self._world.host(f"node-{node_id}") for node_id in self._nodes.node_ids]
 
     def start(self) -> None:
-        """Begin the first life, with new folders."""
+        """Start the first nodes, with new folders."""
         self._start(is_new=True)
 
     async def lose_and_restore(self) -> None:
         """End all nodes, remove their disks, and restore the cluster with other nodes.
 
-        ``report`` is ``None`` afterwards if no state was saved.
+        If no state was saved, ``report`` is ``None`` afterwards.
         """
         for host in self.hosts:
             host.kill()
@@ -106,9 +107,9 @@ class LosableCluster:
     async def _restore(self) -> RestoreReport | None:
         process = self._world.host("operator").start(self._restoring)
         assert process.main is not None
-        # A killed operator's program must not even be cancelled.
+        # When the operator's program is killed, it must not even be cancelled.
         found: RestoreReport | None = await asyncio.shield(process.main)
-        self._world.host("operator").kill()  # the program has ended; this ends its process
+        self._world.host("operator").kill()  # the program has ended, and this ends its process
         return found
 
     async def _restoring(self, machine: Machine) -> RestoreReport | None:

@@ -1,6 +1,6 @@
-"""A node loses all disks at any moment, in several rounds, and is restored from the object store each time.
+"""A node loses all disks at any moment, in several rounds. Each time it is restored from the object store.
 
-Producers continue during all rounds, with the same producer ids. The promises of a restore are checked
+Producers continue during all rounds, with the same producer ids. The guarantees of a restore are checked
 (:mod:`.checks`).
 """
 
@@ -50,7 +50,7 @@ PROPERTIES: Final[Mapping[str, str]] = {
     "diskless.storage.url": "simulated:",
     "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
     "remote.log.metadata.topic.num.partitions": "2",
-    # Frequent work of each kind, so that every run has all kinds.
+    # Each kind of work is frequent, so that every run has all kinds.
     "diskless.metadata.max.new.records.between.snapshots": "20",
     "diskless.consolidation.interval.ms": "1000",
     "diskless.consolidation.segment.bytes": "2000",
@@ -69,8 +69,8 @@ class RestoreStory:
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
         self._chance = stream(world.seed, "restore")
-        # With rare cuts, objects are freed long before a cut contains the record that freed them. They must
-        # not be deleted in this time.
+        # Cuts are rare here. Therefore objects become unneeded long before a cut contains the record that
+        # says so. The objects must not be deleted during this time.
         self._interval_s = self._chance.choice((1.0, 2.0, 90.0))
         self._node = world.host("node-1")
         self._bootstrap = Bootstrap("node-1", PORT)
@@ -85,7 +85,7 @@ class RestoreStory:
         await self._on(
             "admin", self._client("admin").create_topic(TOPIC, PARTITION_COUNT, {"retention.ms": "-1"})
         )
-        # The topic is in a cut before the disks are lost.
+        # The topic must be in a cut before the disks are lost.
         await asyncio.sleep(self._interval_s + self._chance.uniform(2.0, 7.0))
         self._producers = [
             self._producer(partition, number) for partition in self._partitions for number in range(3)

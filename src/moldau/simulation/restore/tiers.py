@@ -104,7 +104,7 @@ class TierStory(RestoreStory):
     def _plain(self, partition: PartitionName) -> Producer:
         name = f"producer of {partition.topic}"
         chance = stream(self._world.seed, name)
-        # Local records are lost, so an idempotent producer could not continue.
+        # Local records are lost. An idempotent producer could therefore not continue.
         sending = Sending(idempotent=False)
         return Producer(name, self._bootstrap, self.history, chance, partition, sending)
 
@@ -135,7 +135,8 @@ class TierStory(RestoreStory):
         await super()._vanish(number)
 
     def _check_remote(self, records: dict[int, bytes]) -> None:
-        """Check the acknowledged records of the classic topic that were remote in the saved state."""
+        """Check the records of the classic topic that were acknowledged and were remote in the saved
+        state."""
         for offset, value in self._expected.items():
             if records.get(offset) != value:
                 self.history.violate(f"offset {offset} had {value!r}, and has {records.get(offset)!r}")

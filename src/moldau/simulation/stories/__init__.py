@@ -1,1 +1,1 @@
-"""Scenarios of a single node, by subject."""
+"""Scenarios of a single node. Each module has one subject."""

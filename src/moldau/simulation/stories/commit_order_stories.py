@@ -1,5 +1,6 @@
-"""Diskless topics on three nodes, with a network of 2 ms round trips and small objects. Every broker has
-several commits in progress at each coordinator while the brokers of the coordinators are killed and isolated.
+"""Diskless topics on three nodes. A message needs 2 ms for both ways, and objects are small. Every broker has
+several commits in progress at each coordinator, while the brokers of the coordinators are killed and
+isolated.
 
 A producer without sequences sends all its records to one broker. Its records stay in order, because the
 coordinators decide the commits of a broker in the order of their numbers.
@@ -30,9 +31,9 @@ from moldau.simulation.world.network import NetworkOptions
 from moldau.simulation.world.world import World
 
 PAUSE_S: Final = 0.004
-"""Mean pause of a producer between two batches; a commit takes longer."""
+"""Mean pause of a producer between two batches. A commit takes longer than this pause."""
 _PROPERTIES: Final = {
-    # Nearly every batch is an object of its own.
+    # With this size, nearly every batch is in an object of its own.
     "diskless.append.commit.interval.ms": "5",
     "diskless.append.buffer.max.bytes": "400",
     "diskless.append.early.close.puts.per.second": "1000",
@@ -41,7 +42,7 @@ _PROPERTIES: Final = {
 
 
 class PinnedProducer(Producer):
-    """A producer that sends to one broker only, at a high rate."""
+    """A producer that sends to only one broker, at a high rate."""
 
     broker = ("", 0)
 
@@ -55,7 +56,7 @@ class PinnedProducer(Producer):
 
 
 def diskless_order() -> Scenario:
-    """Coordinators' brokers are killed and isolated, and connections are reset."""
+    """The brokers of coordinators are killed and isolated, and connections are reset."""
     scenario = scenario_of((Fault.KILL, Fault.RESET, Fault.RESET, Fault.CUT))
     return replace(
         scenario,

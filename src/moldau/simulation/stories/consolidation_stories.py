@@ -1,6 +1,4 @@
-"""Scenarios of diskless topics whose records leave the WAL within seconds, with failures of node and
-store.
-"""
+"""Scenarios of diskless topics whose records leave the WAL within seconds. The node and the store fail."""
 
 from moldau.simulation.checks.consolidation_checks import ConsolidationAfterlife
 from moldau.simulation.nemesis import Fault
@@ -11,7 +9,7 @@ from moldau.simulation.world.object_storage import TIER_CLASS_NAME
 _PROPERTIES = {
     "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
     "remote.log.metadata.topic.num.partitions": "3",
-    # Frequent consolidation of small amounts, so that every run has many segments.
+    # Small amounts are consolidated often, so that every run has many segments.
     "diskless.consolidation.interval.ms": "300",
     "diskless.consolidation.segment.bytes": "1500",
     "diskless.consolidation.max.age.ms": "2000",
@@ -20,9 +18,8 @@ _STORE = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
 
 
 def consolidation() -> Scenario:
-    """Kills at any step, losses of caches, and a store that is down, slow or throttled, or that does not
-    answer.
-    """
+    """The faults: kills at any step, losses of caches, and a store that is down, slow or throttled, or that
+    does not respond."""
     return story((*ALWAYS, *_STORE), _PROPERTIES, ConsolidationAfterlife)
 
 

@@ -1,4 +1,5 @@
-"""Scenarios of diskless topics: several coordinators, a failing store, and the work of an administrator."""
+"""Scenarios of diskless topics with several coordinators, a store that fails, and the work of an
+administrator."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -31,7 +32,7 @@ _PROPERTIES = {
     "diskless.storage.class.name": CLASS_NAME,
     "backup.enable": "false",
     "diskless.storage.url": "simulated:",
-    # Frequent work of each kind, so that every run has all kinds.
+    # Each kind of work is frequent, so that every run has all kinds.
     "diskless.metadata.max.new.records.between.snapshots": "20",
     "diskless.coordinator.orphan.scan.interval.ms": "20000",
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
@@ -50,44 +51,41 @@ ALWAYS = (
 
 
 def diskless() -> Scenario:
-    """Kills, and losses of files that the node can rebuild."""
+    """The faults: kills, and losses of files that the node can rebuild."""
     return story(ALWAYS)
 
 
 def diskless_power() -> Scenario:
-    """Kills and losses of power. Only the coordinators' log is synced when records are written."""
+    """The faults: kills and losses of power. When records are written, only the coordinators' log is
+    synced."""
     return story((*ALWAYS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS))
 
 
 def diskless_disk() -> Scenario:
-    """The disk with the coordinators' log, their databases and the cache fails and fills up."""
+    """The disk contains the coordinators' log, their databases and the cache. It fails and fills up."""
     return story((*ALWAYS, Fault.POWER_LOSS, *(Fault.DISK_ERROR, Fault.DISK_FULL) * 3))
 
 
 def diskless_store() -> Scenario:
-    """The object store is down, slow or throttled, breaks off, or does not answer."""
+    """The object store is down, slow or throttled, sends only a part of a response, or does not respond."""
     store = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
-    # Requests of this store are billed, so objects are closed less often.
+    # This store bills requests. Therefore objects are closed less often.
     return story((*ALWAYS, *store, *store, Fault.POWER_LOSS), {"diskless.append.commit.interval.ms": "100"})
 
 
 def diskless_defects() -> Scenario:
-    """Ports raise unexpected exceptions. There are no other faults, so every request is answered."""
+    """Ports raise unexpected exceptions. There are no other faults, so every request must get a response."""
     return replace(story((Fault.DEFECTS,)), must_answer=True, watches_budgets=True, fault_count=8)
 
 
 def diskless_defects_kills() -> Scenario:
-    """Ports raise unexpected exceptions in a node that is also killed, and that reads lost records from
-    objects.
-    """
+    """Ports raise unexpected exceptions. The node is also killed, and reads lost records from objects."""
     faults = (Fault.DEFECTS, Fault.DEFECTS, Fault.CACHE_LOST, Fault.KILL)
     return replace(story(faults), watches_budgets=True, fault_count=8)
 
 
 def diskless_stop() -> Scenario:
-    """Clean stops happen between kills and unexpected exceptions; the budgets of every process are
-    checked.
-    """
+    """There are clean stops, kills and unexpected exceptions. The budgets of every process are checked."""
     faults = (*(Fault.STOP,) * 3, Fault.KILL, Fault.DEFECTS, Fault.PAUSE, Fault.RESET, Fault.CACHE_LOST)
     return replace(story(faults), watches_budgets=True, fault_count=8)
 
@@ -95,7 +93,7 @@ def diskless_stop() -> Scenario:
 def diskless_clock() -> Scenario:
     """The node's clock jumps by an hour, forwards and backwards, and also from one extreme to the other.
 
-    Records get their time from this clock and are kept for 45 minutes; no record becomes that old.
+    Records get their time from this clock and are kept for 45 minutes. No record becomes that old.
     """
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.RESET)
     scenario = story(faults, new_afterlife=_clock_afterlife, configs=KEPT_FOR_LESS_THAN_A_JUMP)
@@ -106,9 +104,9 @@ def diskless_clock() -> Scenario:
 def diskless_transactions() -> Scenario:
     """Transactions over diskless partitions, a classic partition and offsets of groups.
 
-    Meanwhile the process is killed, and loses its caches and databases.
+    During the transactions the process is killed, and loses its caches and databases.
     """
-    # The import is here because the tiny node runs without the server.
+    # Imported here because the tiny node runs without the server.
     from moldau.simulation.transactions.story import LateTransactionStory
 
     values = {
@@ -146,8 +144,9 @@ def story(
     new_afterlife: Callable[[tuple[str, ...]], Afterlife] = DisklessAfterlife,
     configs: Mapping[str, str] = MappingProxyType({}),
 ) -> Scenario:
-    """Diskless topics with ``faults``; ``properties`` extend the properties of all these scenarios."""
-    # The import is here because the tiny node runs without the server.
+    """Diskless topics with ``faults``. ``properties`` are added to the properties that all these scenarios
+    have."""
+    # Imported here because the tiny node runs without the server.
     from moldau.server.node import ServerNode
     from moldau.server.settings import development_config
 
@@ -189,7 +188,7 @@ def story(
 
 
 async def _meddle(client: SimulatedClient) -> None:
-    """Topics are created and deleted, and records are deleted, during the scenario."""
+    """During the scenario, topics are created and deleted, and records are deleted."""
     chance = client.chance
     for number, topic in enumerate(PASSING):
         await open_passing_topic(

@@ -1,4 +1,4 @@
-"""Scenarios of tiered topics: segments leave the disk within seconds, while the store fails."""
+"""Scenarios of tiered topics whose segments leave the disk within seconds. The store fails."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,12 +28,12 @@ _PROPERTIES = {
     "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
     "remote.log.manager.task.interval.ms": "500",
     "remote.log.metadata.topic.num.partitions": "3",
-    # Frequent rolls, so that every run has rolls, copies and deletions.
+    # Segments are rolled often, so that every run has rolls, copies and deletions.
     "log.roll.ms": "400",
     "log.retention.check.interval.ms": "700",
     "log.index.interval.bytes": "256",
     "log.segment.delete.delay.ms": "500",
-    # Time without deletions of remote segments after a start that truncated a log. It is shorter than the
+    # After a start that truncated a log, no remote segment is deleted for this time. It is shorter than the
     # quiet time at the end.
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
 }
@@ -45,26 +45,24 @@ _STORE = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
 
 
 def tiered() -> Scenario:
-    """Kills at any step, losses of caches, and a store that is down, slow or throttled, or that does not
-    answer.
-    """
+    """The faults: kills at any step, losses of caches, and a store that is down, slow or throttled, or that
+    does not respond."""
     return _story((*_ALWAYS, *_STORE))
 
 
 def tiered_power() -> Scenario:
-    """There are also losses of power; every append is synced."""
+    """The faults also include losses of power. Every append is synced."""
     return _story((*_ALWAYS, *_STORE, *(Fault.POWER_LOSS,) * 4), _SYNCED)
 
 
 def tiered_disk() -> Scenario:
-    """The disk with the logs, the remote tier's caches and its metadata topic fails and fills up."""
+    """The disk contains the logs, the remote tier's caches and its metadata topic. It fails and fills up."""
     return _story((*_ALWAYS, *_STORE, Fault.POWER_LOSS, *(Fault.DISK_ERROR, Fault.DISK_FULL) * 3), _SYNCED)
 
 
 def tiered_clock() -> Scenario:
-    """The node's clock jumps by an hour, forwards and backwards; records with correct timestamps are kept
-    for 45 minutes.
-    """
+    """The node's clock jumps by an hour, forwards and backwards. Records with correct timestamps are kept for
+    45 minutes."""
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.RESET)
     scenario = _story(
         faults, configs={"retention.ms": "2700000", "message.timestamp.after.max.ms": "7200000"}
@@ -78,8 +76,9 @@ def _story(
     properties: Mapping[str, str] | None = None,
     configs: Mapping[str, str] = MappingProxyType({}),
 ) -> Scenario:
-    """Tiered topics with ``faults``; ``configs`` are those of the topics that keep all their records."""
-    # The import is here because the tiny node runs without the server.
+    """Tiered topics with ``faults``. ``configs`` are the configs of the topics that keep all their
+    records."""
+    # Imported here because the tiny node runs without the server.
     from moldau.server.node import ServerNode
     from moldau.server.settings import development_config
 
@@ -124,9 +123,8 @@ def _story(
 
 
 async def _meddle(client: SimulatedClient) -> None:
-    """Topics are created and deleted, tiering is switched off and on, and records are deleted, during the
-    scenario.
-    """
+    """During the scenario, topics are created and deleted, tiering is switched off and on, and records are
+    deleted."""
     chance = client.chance
     for number, topic in enumerate(PASSING):
         await open_passing_topic(client, topic, f"passer-{number}", _TIERED, records=20, pause_s=0.2)
@@ -136,12 +134,12 @@ async def _meddle(client: SimulatedClient) -> None:
             await client.delete_topic(topic)
         await client.pause()
     if chance.random() < 0.4:
-        # the deletion is permanent, so no part of the topic may be left
+        # the deletion is permanent, so no part of the topic may exist afterwards
         await client.alter_topic(SWITCHING, _OFF)
 
 
 async def _switch(client: SimulatedClient) -> None:
-    """Switch off tiering or copying, and switch it on again after a while."""
+    """Switch off tiering or copying. After a while, switch it on again."""
     if client.chance.random() < 0.5:
         change = _OFF
     else:

@@ -1,6 +1,7 @@
 """A minimal node: one partition on the real log, without groups and without a controller.
 
-It tests the simulation itself. A correct node passes every seed, and each planted defect is found.
+It tests the simulation itself. A correct node must pass every seed, and the simulation must find each planted
+defect.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ _PRODUCER_IDS = "/data/producer-ids"
 
 
 class Flaw(Enum):
-    """Flaws that can be planted."""
+    """Defects that can be planted."""
 
     NONE = "none"
     ANSWERS_BEFORE_SYNC = "answers before sync"
@@ -47,7 +48,7 @@ class Flaw(Enum):
 
 
 class TinyNode:
-    """A process of the node: :meth:`run` never returns."""
+    """A process of the node. :meth:`run` never returns."""
 
     def __init__(self, machine: Machine, flaw: Flaw = Flaw.NONE, *, segment_bytes: int = 20_000) -> None:
         self._machine = machine
@@ -147,7 +148,7 @@ class TinyNode:
 
 
 class _Connection(asyncio.Protocol):
-    """Sends answers in the order of the requests; the syncs of several appends overlap."""
+    """Sends responses in the order of the requests. The syncs of several appends overlap."""
 
     def __init__(self, node: TinyNode) -> None:
         self._node = node

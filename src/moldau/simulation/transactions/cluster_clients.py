@@ -1,4 +1,5 @@
-"""Clients of transactions over several brokers. Each request goes to the broker that is responsible."""
+"""Clients of transactions over several brokers. They send each request to the broker that is responsible for
+it."""
 
 import random
 from collections.abc import Sequence
@@ -19,20 +20,20 @@ from moldau.simulation.transactions.routes import GROUP, TRANSACTION, BrokerRout
 _ATTEMPTS: Final = 60
 _POLL_CHANCE: Final = 0.3
 _REPEATED: Final = (RETRIED | RETRIABLE) - {ErrorCode.out_of_order_sequence_number}
-"""If a batch is out of order, sending it again does not help."""
+"""After this error, it does not help to send the batch again, because the batch is out of order."""
 
 
 class LeaderReader(CommittedReader):
-    """A consumer with ``read_committed`` that reads from the partition's leader, on any broker."""
+    """A consumer with ``read_committed`` that reads from the partition's leader on any broker."""
 
     async def _opened(self) -> RpcConnection:
         return await self.leader(PartitionName(self._topic, self.partition))
 
 
 class ClusterProducer(TransactionalProducer):
-    """Appends to lists, one for each partition, and reads lists during its transactions.
+    """Appends to lists, one list for each partition, and reads lists during its transactions.
 
-    If a request has no response, it is repeated through another broker; a batch is repeated with the same
+    If a request gets no response, it is repeated through another broker. A batch is repeated with the same
     sequence.
     """
 
@@ -47,7 +48,7 @@ class ClusterProducer(TransactionalProducer):
         bumps: bool,
         anywhere: frozenset[str],
     ) -> None:
-        """``anywhere``: topics whose records any broker accepts."""
+        """``anywhere`` are topics whose records any broker accepts."""
         super().__init__(name, brokers[0], history, chance, places, bumps=bumps, sends_late=True)
         self._anywhere = anywhere
         self._routes = BrokerRoutes(name, brokers, chance)

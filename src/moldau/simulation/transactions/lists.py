@@ -1,4 +1,4 @@
-"""Checks of lists that transactions append to and read; each partition is a list.
+"""Checks lists to which transactions append and which they read. Each partition is a list.
 
 These checks use the time and the offset of each read, so they are stricter than :func:`check_transactions`. A
 cycle of writes (G0) is an anomaly here only between transactions that do not overlap in time. Kafka's
@@ -16,10 +16,10 @@ Lists = Mapping[int, Sequence[CommittedRead]]
 def check_lists(
     transactions: Sequence[RecordedTransaction], final: Lists, consumers: Mapping[str, Lists]
 ) -> list[str]:
-    """The violations: reads before the commit (G1a, G1b), reads that differ from the list at the end or skip
-    a part of it, and writes against the order of transactions (G0).
+    """The violations. There are three kinds: reads before the commit (G1a, G1b), reads that differ from the
+    final list or skip a part of it, and writes that contradict the order of transactions (G0).
 
-    ``final`` and the reads of each consumer are by partition.
+    ``final`` and the reads of each consumer have one entry for each partition.
     """
     writers = {
         (partition, value): each

@@ -1,5 +1,5 @@
-"""A transactional producer: it begins transactions, writes, commits offsets, ends transactions, and is
-sometimes fenced."""
+"""A transactional producer. It begins transactions, writes, commits offsets and ends transactions. Sometimes
+it is fenced."""
 
 import asyncio
 import random
@@ -58,7 +58,8 @@ class TransactionalProducer(SimulatedClient):
         bumps: bool,
         sends_late: bool = False,
     ) -> None:
-        """With ``sends_late`` the producer sometimes aborts while a batch is in flight."""
+        """With ``sends_late`` the producer sometimes aborts a transaction while one of its batches is in
+        flight."""
         super().__init__(name, bootstrap, history, chance)
         self._places = places
         """The partitions that it writes to. The other fields name a partition by its position in this
@@ -73,7 +74,8 @@ class TransactionalProducer(SimulatedClient):
         self.transactions: list[RecordedTransaction] = []
 
     async def run(self, count: int) -> None:
-        """Send this number of transactions, regardless of their outcomes. A later call adds more."""
+        """Send this number of transactions. It does not matter how they end. A later call sends further
+        transactions."""
         first = len(self.transactions)
         for number in range(first, first + count):
             each = RecordedTransaction(
@@ -127,12 +129,11 @@ class TransactionalProducer(SimulatedClient):
             each.ended_s = self.history.now_s()
 
     async def _poll(self, each: RecordedTransaction) -> None:
-        """Read during the transaction. This producer reads nothing."""
+        """Read during the transaction. Here the producer reads nothing."""
 
     def _send_late(self, each: RecordedTransaction) -> "asyncio.Task[None]":
-        """Send a batch that its broker receives before the transaction is aborted, and that may be stored
-        after the abort.
-        """
+        """Send a batch. Its broker receives the batch before the transaction is aborted, but may store the
+        batch after the abort."""
         partition = self.chance.choice(sorted(each.values))
         value = f"{each.name}/{partition}/late"
         each.values[partition] = [*each.values[partition], value]
@@ -210,7 +211,7 @@ class TransactionalProducer(SimulatedClient):
         return ProduceRequest(transactional_id=self.name, acks=-1, timeout_ms=5_000, topic_data=rows)
 
     async def _haunt(self, identity: tuple[int, int], partition: int, name: str) -> None:
-        """Send with an identity that is fenced, during a transaction of the current identity."""
+        """During a transaction, send a batch with an older producer id and epoch, which are fenced."""
         batch = self._batch(identity, partition, [f"{ZOMBIE} of {name}"], 0)
         answer = await self._ask(ApiKey.PRODUCE, 12 if self._bumps else 11, batch)
         if _produced(answer) is ErrorCode.none:
@@ -235,9 +236,8 @@ class TransactionalProducer(SimulatedClient):
         self._check(answer.topics[0].partitions[0].error_code)
 
     async def _end(self, *, committed: bool) -> None:
-        """End the transaction; repeat the request over new connections. The coordinator distinguishes a
-        repetition from the next transaction.
-        """
+        """End the transaction. The request is repeated over new connections. The coordinator must distinguish
+        a repeated request from the end of the next transaction."""
         producer_id, epoch = self._known()
         request = EndTxnRequest(
             transactional_id=self.name, producer_id=producer_id, producer_epoch=epoch, committed=committed
@@ -257,7 +257,7 @@ class TransactionalProducer(SimulatedClient):
         raise RetryError("no answer to EndTxn")
 
     async def _ask(self, api_key: ApiKey, version: int, request: Message) -> Any:
-        """Repeat a request until the answer is not a transient error. Raises OSError and RetryError."""
+        """Repeat a request until its response is not a transient error. Raises OSError and RetryError."""
         for _ in range(100):
             connection = await self._connected()
             answer = await connection.request(api_key, version, request)
@@ -294,7 +294,7 @@ def _produced(answer: Any) -> ErrorCode:
 
 
 def errors_of(answer: Any) -> set[ErrorCode]:
-    """All error codes of an answer, at every level."""
+    """All error codes of a response, at every level."""
     found: set[ErrorCode] = set()
     queue: list[Any] = [answer]
     while queue:

@@ -18,7 +18,7 @@ _READ_COMMITTED: Final = 1
 
 
 class CommittedRead(NamedTuple):
-    """A record that a consumer with ``read_committed`` returned, and when."""
+    """A record that a consumer with ``read_committed`` returned, and the time when it was returned."""
 
     offset: int
     value: str
@@ -62,7 +62,8 @@ class CommittedReader(SimulatedClient):
             await self.poll()
 
     async def poll(self) -> None:
-        """Fetch once, over a new connection if necessary. The next call repeats a failed fetch."""
+        """Fetch once. If the connection is lost, a new one is opened. The next call repeats a failed
+        fetch."""
         try:
             await self._fetch()
         except (OSError, RetryError):

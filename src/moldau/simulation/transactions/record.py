@@ -1,4 +1,4 @@
-"""Transactions from the view of their producers, and the checks of the records that were read at the end."""
+"""Transactions as their producers know them, and the checks of the records that were read at the end."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,20 +10,19 @@ ZOMBIE = "zombie"
 
 
 class Fate(Enum):
-    """The outcome of a transaction, from the view of its producer."""
+    """The outcome of a transaction, as its producer knows it."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
     """The producer never requested the commit of the transaction."""
     UNKNOWN = "unknown"
-    """The commit was requested and had no response. It took effect in all partitions or in none of them."""
+    """The commit was requested and got no response. It took effect in all partitions or in none of them."""
 
 
 @dataclass(slots=True)
 class RecordedTransaction:
-    """A transaction: its values by partition, and the offset that it commits for its group; -1 for no
-    offset.
-    """
+    """A transaction: its values by partition, and the offset that it commits for its group. The offset is -1
+    if it commits none."""
 
     name: str
     group: str
@@ -33,10 +32,11 @@ class RecordedTransaction:
     offset: int = -1
     began_s: float = 0.0
     commit_requested_s: float = inf
-    """The time at which the producer requested the commit; infinite for a transaction that it never
-    committed."""
+    """The time at which the producer requested the commit. It is infinite if the producer never requested a
+    commit."""
     ended_s: float = inf
-    """The time at which the producer got the outcome; infinite if it did not get the outcome."""
+    """The time at which the producer learned the outcome. It is infinite if the producer did not learn the
+    outcome."""
 
 
 def check_transactions(
@@ -48,9 +48,10 @@ def check_transactions(
     """The violations. The arguments are all committed values by partition, the values that were read during
     the scenario, and offsets.
 
-    It finds an aborted read (G1a) and an intermediate read (G1b: a part of a transaction, or a transaction
-    without an outcome yet). It also finds lost and repeated values, values in another order than they were
-    sent, a zombie's value, and offsets that differ from the outcomes.
+    These violations are found: an aborted read (G1a), and an intermediate read (G1b), that is, a read of a
+    part of a transaction or of a transaction without an outcome yet. Also lost values, repeated values,
+    values in another order than the order of sending, values of a fenced producer, and offsets that differ
+    from the outcomes.
     """
     found: list[str] = []
     for partition, values in final.items():

@@ -18,10 +18,11 @@ TRANSACTION: Final = 1
 
 
 class BrokerRoutes:
-    """Finds brokers by their roles, and keeps what it found until :meth:`forget`."""
+    """Finds brokers by their roles. It remembers the results until :meth:`forget`."""
 
     def __init__(self, name: str, brokers: Sequence[Bootstrap], chance: random.Random) -> None:
-        """``name``: the client and the key of its coordinators. ``brokers``: all brokers of the cluster."""
+        """``name`` identifies the client, and is the key of its coordinators. ``brokers`` are all brokers of
+        the cluster."""
         self._name = name
         self._brokers = brokers
         self._chance = chance
@@ -33,7 +34,7 @@ class BrokerRoutes:
         return self._chance.choice(self._brokers)
 
     def forget(self) -> None:
-        """Close all connections, and find coordinators and leaders again."""
+        """Close all connections. Coordinators and leaders must then be found again."""
         for each in self._connections.values():
             each.close()
         self._connections.clear()
@@ -61,7 +62,7 @@ class BrokerRoutes:
         return self._coordinators[key_type]
 
     async def leader(self, place: PartitionName) -> Bootstrap:
-        """The leader in the metadata of some broker. Raises OSError and RetryError."""
+        """The leader, according to the metadata of some broker. Raises OSError and RetryError."""
         known = self._leaders.get(place)
         if known is not None:
             return known

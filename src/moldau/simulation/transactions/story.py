@@ -1,6 +1,5 @@
-"""The scenario: producers send transactions while a nemesis injects faults. Then all records are read and
-checked.
-"""
+"""The scenario of transactions: producers send transactions while a nemesis injects faults. Then all records
+are read and checked."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -23,9 +22,8 @@ from moldau.simulation.world.world import World
 PRODUCER_COUNT: Final = 3
 TRANSACTION_COUNT: Final = 15
 END_WAIT_S: Final = 60.0
-"""The value is longer than a transaction's time-out and the interval of the check that aborts it. No
-transaction is open after this time.
-"""
+"""A time that is longer than two times together: the timeout of a transaction, and the interval of the check
+that aborts it. No transaction is open after this time."""
 
 
 class TransactionStory:
@@ -129,6 +127,6 @@ class TransactionStory:
 
 
 class LateTransactionStory(TransactionStory):
-    """Producers also abort while a batch of the transaction waits at its broker."""
+    """Producers also abort a transaction while one of its batches waits at the broker."""
 
     sends_late = True

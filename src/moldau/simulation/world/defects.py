@@ -1,4 +1,5 @@
-"""Ports that raise unexpected exceptions, as a store's library, a plug-in or a thread with a defect would."""
+"""Ports that raise unexpected exceptions. A store's library, a plug-in or a thread with a defect could raise
+such exceptions."""
 
 import random
 from collections import Counter
@@ -12,7 +13,7 @@ from moldau.runtime import Entropy
 T = TypeVar("T")
 
 _KEY_RANGE = 1 << 20
-"""Range of the random number in the name of a WAL object."""
+"""The random number in the name of a WAL object is below this number."""
 
 
 class Defect(Exception):
@@ -32,7 +33,7 @@ class DefectPlace(Enum):
 
 
 class Defects:
-    """The injected exceptions of a host; none by default."""
+    """The injected exceptions of a host. By default there are none."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -53,7 +54,7 @@ class Defects:
 
 
 class DefectiveEntropy:
-    """An :class:`Entropy` that raises exceptions for the names of objects."""
+    """An :class:`Entropy` that raises exceptions when names of objects are made."""
 
     def __init__(self, entropy: Entropy, defects: Defects) -> None:
         self._entropy = entropy

@@ -1,4 +1,4 @@
-"""A machine of the simulated world: one disk, one clock, one address; it runs programs."""
+"""A machine of the simulated world. It has one disk, one clock and one address, and runs programs."""
 
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -60,7 +60,7 @@ class Host:
         return machine
 
     def start(self, program: Program) -> Process:
-        """Run a program. Errors that end it are errors of the world."""
+        """Run a program. If an error ends the program, the error is an error of the world."""
         if self.running:
             raise RuntimeError(f"{self.name} runs a program already")
         if not self.up:
@@ -79,11 +79,11 @@ class Host:
         return process
 
     def kill(self) -> None:
-        """SIGKILL: end the program. All bytes that it has written are kept."""
+        """SIGKILL: end the program. All bytes that the program has written are kept."""
         self._end(power_lost=False)
 
     def lose_power(self) -> None:
-        """Stop the machine without power. Unsynced writes may be lost, and peers are not notified."""
+        """Cut the power of the machine. Unsynced writes may be lost, and peers are not notified."""
         self._end(power_lost=True)
         self.up = False
         self.boot += 1

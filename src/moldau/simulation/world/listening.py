@@ -30,7 +30,7 @@ class ListeningSocket:
 
 
 class SimulatedServer(asyncio.AbstractServer):
-    """A listening socket; closed with the process that opened it."""
+    """A listening socket. When the process that opened it ends, it is closed."""
 
     key: tuple[str, int]
 

@@ -1,9 +1,9 @@
 """An asyncio event loop in virtual time. It jumps to the next timer, and a seed always produces the same
 order of events.
 
-Callbacks of a process run in the order in which they were scheduled, as asyncio guarantees. The seed chooses
-among processes that are ready at the same moment, as the operating system would. A turn of the event loop
-takes one virtual microsecond, so that time also passes for a polling program.
+Callbacks of a process run in the order in which they were scheduled, as asyncio guarantees. If several
+processes are ready at the same moment, the seed chooses one, as the operating system would. A turn of the
+event loop takes one virtual microsecond. Therefore time also passes when a program polls.
 """
 
 import asyncio
@@ -38,11 +38,12 @@ class DeadlockError(SimulationError):
 
 
 class LimitError(SimulationError):
-    """The run exceeded its virtual time or its number of steps."""
+    """The run exceeded its limit of virtual time or its number of steps."""
 
 
 class SimulatedTask(asyncio.Task[T]):
-    """A task whose hash is its order of creation, so that sets of tasks have the same order in every run."""
+    """A task whose hash is its number in the order of creation. Sets of tasks therefore have the same order
+    in every run."""
 
     def __init__(self, order: int, coro: Any, **options: Any) -> None:
         self._order = order
@@ -53,7 +54,7 @@ class SimulatedTask(asyncio.Task[T]):
 
 
 class SimulatedFuture(asyncio.Future[T]):
-    """A future whose hash is its order of creation."""
+    """A future whose hash is its number in the order of creation."""
 
     def __init__(self, order: int, loop: asyncio.AbstractEventLoop) -> None:
         self._order = order
@@ -64,7 +65,7 @@ class SimulatedFuture(asyncio.Future[T]):
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """The event loop of a world. Network calls go to ``network``, which the world sets."""
+    """The event loop of a world. It passes network calls to ``network``, which the world sets."""
 
     network: "Network"
 
@@ -192,7 +193,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for _ in range(sum([len(process.ready) for process in runnable])):
             count = len(runnable)
             if not count:
-                break  # a kill or a pause in this turn removed the other processes
+                break  # in this turn, a kill or a pause has removed the other processes
             index = int(self._random() * count) if count > 1 else 0
             process = runnable[index]
             handle = process.ready.popleft()
@@ -254,7 +255,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self._runnable.append(process)
 
     def kill(self, process: Process) -> None:
-        """SIGKILL: no code of this process runs again, not even a ``finally`` block."""
+        """SIGKILL: no code of this process runs any more, not even a ``finally`` block."""
         if not process.alive:
             return
         process.alive = False
@@ -273,7 +274,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         loop.errors.append(context)
 
     def dispose(self) -> None:
-        """End the world: drop every task without any visible effect."""
+        """End the world: drop every task. This has no effect that a program could see."""
         errors = list(self.errors)
         for process in self.processes:
             self.kill(process)
@@ -318,7 +319,8 @@ def _position(task: "asyncio.Task[Any]") -> str:
 
 
 def _close_quietly(coroutine: Any) -> None:
-    """Close a coroutine from the inside out, even if its ``finally`` blocks await repeatedly.
+    """Close a coroutine, beginning with the innermost coroutine, even if its ``finally`` blocks await
+    repeatedly.
 
     If only the outermost coroutine were closed, the garbage collector would close the inner ones and log
     warnings.
@@ -338,5 +340,5 @@ def _suspended(coroutine: Any) -> bool:
 
 
 def current_process(loop: SimulatedLoop) -> Process:
-    """The process to which the running callback belongs."""
+    """The process that owns the running callback."""
     return PROCESS.get(None) or loop.world_process

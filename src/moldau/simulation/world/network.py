@@ -1,4 +1,5 @@
-"""The network between simulated hosts: latency, segments, cut links, refused and reset connections."""
+"""The network between simulated hosts. It simulates latency, segments, cut links, and refused and reset
+connections."""
 
 import asyncio
 import contextvars
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "", None})
 EPHEMERAL_PORT_FIRST = 32_768
 CONNECT_TIMEOUT_S = 127.0
-"""Default time-out of a SYN on Linux (six retries)."""
+"""Linux's default timeout of a SYN (six retries)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkOptions:
-    """The behaviour of the links. Times are in seconds; probabilities are in [0, 1]."""
+    """How links behave. Times are in seconds; probabilities are in [0, 1]."""
 
     latency_s_min: float = 0.000_1
     latency_s_max: float = 0.002
@@ -43,7 +44,8 @@ class NetworkOptions:
 
 
 class Network:
-    """All links of a world. Each direction is cut and healed separately, by the names of the hosts."""
+    """All links of a world. Each direction of a link is cut and healed separately. The names of the hosts
+    identify it."""
 
     def __init__(self, loop: SimulatedLoop, seed: int, options: NetworkOptions | None = None) -> None:
         self.loop = loop
@@ -65,7 +67,7 @@ class Network:
     # Names -----------------------------------------------------------------------------------
 
     def resolve(self, name: str | None) -> "Host":
-        """The host with a name. Local names mean the caller's own host."""
+        """The host with a name. Local names stand for the caller's own host."""
         if name in LOCAL_NAMES:
             host: Host | None = current_process(self.loop).host
         else:
@@ -116,7 +118,7 @@ class Network:
     async def connect(
         self, protocol_factory: Callable[[], Any], name: Any, port: int, **options: Any
     ) -> tuple[SimulatedTransport, Any]:
-        """``create_connection``: sends a SYN, waits for its answer, and makes two transports."""
+        """``create_connection``: sends a SYN, waits for the response, and makes two transports."""
         _refuse_unsimulated(options)
         process = current_process(self.loop)
         if process.host is None:
@@ -143,7 +145,7 @@ class Network:
         return mine, protocol
 
     async def _pass(self, source: "Host", target: "Host") -> None:
-        """Wait for the duration of a packet, and for as long as the link is cut."""
+        """Wait for the duration of a packet, and longer while the link is cut."""
         await asyncio.sleep(self._latency(source.name, target.name))
         while (link := (source.name, target.name)) in self._cut:
             healed: asyncio.Future[None] = self.loop.create_future()
@@ -171,7 +173,7 @@ class Network:
         return theirs
 
     def forget(self, transport: SimulatedTransport) -> None:
-        """Record that the protocol was notified of its lost connection."""
+        """Note that the protocol was told about its lost connection."""
         self._transports.pop(transport.number, None)
 
     # Bytes on their way --------------------------------------------------------------------------
@@ -216,7 +218,7 @@ class Network:
             self._arm(sender, due)
 
     def _arm(self, sender: SimulatedTransport, due: float) -> None:
-        # The arrival runs in the receiver's process. An ended process ignores it, and a paused process
+        # The segment arrives in the receiver's process. An ended process ignores it, and a paused process
         # handles it later.
         sender.outgoing_timer = self.loop.call_at(due, self._arrive, sender, context=sender.peer.context)
 
@@ -251,13 +253,13 @@ class Network:
         receiver.read_ready()
 
     def window_opened(self, receiver: SimulatedTransport) -> None:
-        """Deliver waiting segments, because the receiver has read."""
+        """Deliver segments that had to wait, because the receiver has read some bytes."""
         sender = receiver.peer
         if sender.outgoing and sender.outgoing_timer is None and sender not in self._held:
             self._arm(sender, max(self.loop.time(), sender.outgoing[0][0]))
 
     def _refuse_late_bytes(self, receiver: SimulatedTransport) -> None:
-        """Answer bytes for a closed socket with a reset."""
+        """Respond with a reset to bytes for a closed socket."""
         if not receiver.peer.lost and not any(chunk is RST for _, chunk in receiver.outgoing):
             self._push(receiver, RST)
 
@@ -272,11 +274,12 @@ class Network:
     # Faults ----------------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> None:
-        """Hold back all messages from one host to another (one direction)."""
+        """Hold back all messages from one host to another. The other direction is not affected."""
         self._cut.add((source, target))
 
     def heal(self, source: str, target: str) -> None:
-        """Deliver messages again. Each held connection continues or is reset; the seed chooses."""
+        """Deliver messages again. Each connection that was held back continues or is reset; the seed
+        chooses."""
         self._cut.discard((source, target))
         held, self._held = self._held, []
         for sender in held:
@@ -297,7 +300,8 @@ class Network:
             self.heal(source, target)
 
     def delay(self, source: str, target: str, seconds: float) -> None:
-        """Delay all messages from one host to another from now on (one direction). A delay of 0 ends it."""
+        """Delay all messages from one host to another from now on. The other direction is not affected. A
+        delay of 0 ends the delay."""
         self._delay_s[source, target] = seconds
 
     def connections(self) -> list[SimulatedTransport]:
@@ -312,10 +316,11 @@ class Network:
             side.reset(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
 
     def tear(self, end: SimulatedTransport) -> None:
-        """Reset an end of a connection. The bytes that it had sent arrive when they are due, followed by a
-        reset.
+        """Reset an end of a connection. The bytes that this end had sent arrive at their usual times. A reset
+        follows.
 
-        Without this fault, a connection never delivers bytes after the bytes of its successor.
+        Without this fault, the bytes of a connection would never arrive after the bytes of the next
+        connection.
         """
         under_way = list(end.outgoing)
         end.reset(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
@@ -323,14 +328,13 @@ class Network:
         end.outgoing_bytes = sum(len(chunk) for _, chunk in end.outgoing if chunk is not RST)
         if end.outgoing:
             self._arm(end, end.outgoing[0][0])
-        # The reset is not immediate, because a reset discards unread data of the receiver.
+        # The reset is not sent immediately, because a reset discards bytes that the receiver has not read.
         end.outgoing_due_s += self.options.latency_s_max
         self._push(end, RST)
 
     def process_killed(self, process: Process, *, power_lost: bool) -> None:
-        """Close the connections of an ended process. After a kill they are reset; after a loss of power
-        the peers get nothing.
-        """
+        """Close the connections of an ended process. After a kill, they are reset. After a loss of power, the
+        peers get no message."""
         for server in [server for server in self._servers.values() if server.process is process]:
             self.stop_listening(server)
         for end in [end for end in self._transports.values() if end.process is process]:
@@ -344,7 +348,7 @@ class Network:
             end._closing = True
 
     def _cut_short(self, end: SimulatedTransport) -> None:
-        """Deliver the bytes of a killed process up to a random segment, then a reset."""
+        """Deliver the bytes of a killed process up to a random segment. A reset follows."""
         kept = self._random.randint(0, len(end.outgoing))
         segments = list(end.outgoing)[:kept]
         self.drop_outgoing(end)
@@ -355,9 +359,7 @@ class Network:
         self._push(end, RST)
 
     def host_booted(self, host: "Host") -> None:
-        """Reset the connections of a machine's former boot that still send, because the machine runs
-        again.
-        """
+        """The machine runs again. If connections from before its last start still send, reset them."""
         for end in list(self._transports.values()):
             if end.peer.vanished and end.peer.host is host and (end.outgoing or end.outgoing_bytes):
                 self._reset_from_rebooted(end)

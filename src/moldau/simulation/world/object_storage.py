@@ -1,7 +1,7 @@
 """A host's access to the world's object store: :class:`moldau.objects.ObjectStorage` in virtual time.
 
-It is configured as ``diskless.storage.class.name``. A request belongs to the world from the moment when it is
-sent. It may take effect after its sender was cancelled, was killed or lost power, as with a real server.
+It is configured as ``diskless.storage.class.name``. From the moment when a request is sent, it belongs to the
+world. As with a real server, it may take effect after its sender was cancelled or killed, or lost power.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ class SimulatedObjectStorage:
         await check_by_use(self, "simulated")
 
     async def close(self) -> None:
-        """Do nothing, because the store holds no resources."""
+        """Do nothing, because the store uses no resources."""
 
     async def _send(
         self, request: Callable[[], Coroutine[Any, Any, T]], done: Callable[[], None] = lambda: None
@@ -100,7 +100,7 @@ class SimulatedObjectStorage:
         def finish(task: "asyncio.Task[T]") -> None:
             done()
             if not task.cancelled():
-                task.exception()  # its sender may have ended
+                task.exception()  # perhaps its sender has ended
 
         under_way.add_done_callback(finish, context=context)
         try:

@@ -1,7 +1,7 @@
-"""An object store in memory, with the latency and the failures of a real store, in virtual time.
+"""An object store in memory. It has the latency and the failures of a real store, in virtual time.
 
-Its four calls are the calls of a store's server; ``object_storage`` is the client's side. The store belongs
-to no host and survives every crash.
+Its four calls are the calls of a store's server. The client's side is in ``object_storage``. The store
+belongs to no host and survives every crash.
 """
 
 import asyncio
@@ -43,22 +43,22 @@ class StoreWeather:
     slow_chance: float = 0.02
     throttled_chance: float = 0.0
     partial_read_chance: float = 0.0
-    """Probability that a read breaks off in the middle of its bytes."""
+    """Probability that a read ends before all of its bytes were sent."""
     answer_lost_chance: float = 0.0
-    """Probability that the request takes effect and its sender gets no response."""
+    """Probability that the request takes effect but its sender gets no response."""
     down: bool = False
 
 
 @dataclass(slots=True)
 class StoreCounts:
-    """The number of requests that were billed."""
+    """The number of requests that a provider would bill."""
 
     puts: int = 0
     gets: int = 0
     deletes: int = 0
     lists: int = 0
     gets_of: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """The number of GETs, by the host that sent them and the object's key."""
+    """The number of GETs, by the host that sent them and by the object's key."""
 
 
 class SimulatedObjectStore:
@@ -85,9 +85,8 @@ class SimulatedObjectStore:
         self._time_limit_s = time_limit_s
 
     async def put(self, key: str, data: bytes | memoryview) -> None:
-        """Store a whole object, with the content of ``data`` on arrival. A second put of a key replaces
-        the object.
-        """
+        """Store a whole object. The content of ``data`` at the time of its arrival is used. A second put of a
+        key replaces the object."""
         await self._arrive()
         self.counts.puts += 1
         self.objects[key] = bytes(data)
@@ -96,7 +95,7 @@ class SimulatedObjectStore:
         await self._answer()
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Bytes of an object; fewer bytes at its end. Raises NoSuchObjectError."""
+        """Bytes of an object. At the end of the object there are fewer bytes. Raises NoSuchObjectError."""
         await self._arrive()
         self.counts.gets += 1
         content = self.objects.get(key)
@@ -109,7 +108,7 @@ class SimulatedObjectStore:
         return found
 
     async def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects. Absent objects are no error."""
+        """Remove objects. If an object does not exist, this is no error."""
         doomed = list(keys)
         await self._arrive()
         self.counts.deletes += 1

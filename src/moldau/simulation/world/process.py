@@ -1,4 +1,4 @@
-"""A process of the simulation: the owner of every callback, timer and task that is scheduled."""
+"""A process of the simulation. It owns every callback, timer and task that its program schedules."""
 
 import asyncio
 import contextvars
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 PROCESS: contextvars.ContextVar["Process"] = contextvars.ContextVar("moldau_simulated_process")
-"""The process for which the current callback runs. It is stored in the context of handles and tasks."""
+"""The process for which the current callback runs. The context of handles and tasks contains it."""
 
 _TASKS_PRUNE_MIN = 256
 _SIMULATION = "moldau/simulation/"
@@ -17,8 +17,8 @@ _SIMULATION = "moldau/simulation/"
 class Process:
     """A process of a program on a host.
 
-    A killed process keeps strong references to its unfinished tasks. If they were collected, their
-    ``finally`` blocks would run, which does not happen after a SIGKILL.
+    A killed process keeps strong references to its unfinished tasks. Otherwise these tasks would be collected
+    and their ``finally`` blocks would run. After a real SIGKILL they do not run.
     """
 
     __slots__ = (
@@ -70,7 +70,7 @@ class Process:
             self._prune_at = max(_TASKS_PRUNE_MIN, 2 * len(self.tasks))
 
     def note_sync(self, path: str) -> None:
-        """Begin a sync. It must run in a worker when the process serves clients."""
+        """Begin a sync. If the process serves clients, the sync must run in a worker thread."""
         if self.serves and not self.working:
             calls = [call.name for call in traceback.extract_stack() if _SIMULATION not in call.filename]
             self.loop_syncs.append(f"{self.name}: sync of {path} on the loop, in {' > '.join(calls[-8:])}")
@@ -83,5 +83,5 @@ class Process:
 
 
 def serving() -> None:
-    """Declare that the calling program serves clients from now on; see :attr:`Process.serves`."""
+    """Declare that from now on the calling program serves clients; see :attr:`Process.serves`."""
     PROCESS.get().serves = True

@@ -1,7 +1,7 @@
-"""One end of a simulated TCP connection, with asyncio's transport semantics.
+"""One end of a simulated TCP connection. It behaves like asyncio's transports.
 
 Written data are sent in segments, each with an arrival time. A segment stays with the sender until the
-receiver's kernel has room for it. ``pause_writing`` shows this back-pressure.
+receiver's kernel has space for it. When too many segments stay with the sender, ``pause_writing`` is called.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ class SimulatedTransport(asyncio.Transport):
             self.protocol.pause_writing()
 
     def drained(self) -> None:
-        """Continue writing, because the network has sent bytes of ``outgoing``."""
+        """Continue to write, because the network has sent bytes of ``outgoing``."""
         if self.lost or self.get_write_buffer_size() > self._low_water:
             return
         if self._writing_paused:
@@ -137,7 +137,7 @@ class SimulatedTransport(asyncio.Transport):
             self.loop.call_soon(self.read_ready, context=self.context)
 
     def read_ready(self) -> None:
-        """Pass the protocol one read of the received data."""
+        """Pass received data to the protocol, as one read."""
         if self._reading_paused or self._closing or self.lost or self.protocol is None:
             return
         if self.received:
@@ -177,7 +177,7 @@ class SimulatedTransport(asyncio.Transport):
             protocol.data_received(data)
 
     def arrived(self, chunk: bytes) -> None:
-        """Receive a segment in this end's kernel."""
+        """Receive a segment in the kernel at this end."""
         if chunk is RST:
             self.reset(ConnectionResetError(104, "Connection reset by peer"))
         elif chunk is FIN:
@@ -201,7 +201,7 @@ class SimulatedTransport(asyncio.Transport):
         self._force_close(None)
 
     def reset(self, error: Exception) -> None:
-        """Close the connection after its loss. Data in flight are lost."""
+        """Close the connection after it was lost. Data in flight are lost."""
         if not self.lost:
             self.received.clear()
             self.network.drop_outgoing(self)
@@ -229,8 +229,7 @@ class SimulatedTransport(asyncio.Transport):
             return
         self.lost = True
         if tell_peer:
-            # When a socket is closed with unread bytes, the kernel answers with a reset instead of an end of
-            # stream.
+            # If a socket is closed with unread bytes, the kernel sends a reset instead of an end of stream.
             if self.received:
                 self.network.send(self, RST)
             elif not self._eof_written:

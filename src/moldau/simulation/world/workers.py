@@ -1,7 +1,8 @@
-"""Worker threads without threads: a job takes effect at a later moment, and its answer arrives after that.
+"""Worker threads without real threads. A job takes effect at a later moment, and its result arrives after
+that.
 
-A ``sync`` does not cover bytes that are written between its effect and its answer, as with a real thread. A
-kill may happen before the effect, or between effect and answer.
+Bytes that are written after a ``sync`` takes effect and before its result arrives are not synced, as with a
+real thread. A kill may happen before the effect, or between the effect and the result.
 """
 
 import asyncio
@@ -17,9 +18,7 @@ T = TypeVar("T")
 
 _SLOW_CHANCE = 0.03
 _BRITTLE = "_write_all"
-"""The job in which an unexpected exception may be injected. It writes the broker's own commits into
-caches.
-"""
+"""The job that may raise an injected exception. It writes the broker's own commits into caches."""
 
 
 class SimulatedWorkers:
@@ -51,7 +50,7 @@ class SimulatedWorkers:
 
         def take_effect() -> None:
             if self._waiting.pop(number, None) is None:
-                return  # the close was completed first
+                return  # the file was closed first
             result: Any = None
             error: BaseException | None = None
             process = current_process(self._loop)
@@ -83,7 +82,7 @@ class SimulatedWorkers:
 
 def _give(answer: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
     if answer.done():
-        return  # the waiting task was cancelled; the job was done anyway
+        return  # the task that waits was cancelled, but the job was done
     if error is not None:
         answer.set_exception(error)
     else:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class World:
-    """The container of a history. Use it as a context manager; at its exit the world ends."""
+    """The container of a history. Use it as a context manager. At the end of the block the world ends."""
 
     def __init__(
         self,
@@ -43,13 +43,12 @@ class World:
         return host
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
-        """Run the world until ``story`` ends. The story's task belongs to no host."""
+        """Run the world until ``story`` ends. The task of the story belongs to no host."""
         return self.loop.run_until_complete(story)
 
     def errors(self) -> list[str]:
-        """Errors of callbacks and of tasks that were not awaited, and syncs on the event loop of a serving
-        node.
-        """
+        """Three kinds of errors: errors of callbacks, errors of tasks that were not awaited, and syncs on the
+        event loop of a node that serves clients."""
         errors = [f"{context.get('message')}: {context.get('exception')!r}" for context in self.loop.errors]
         return errors + [sync for process in self.loop.processes for sync in process.loop_syncs]
 

@@ -94,8 +94,7 @@ class _Draft:
 
 
 class _Columns(NamedTuple):
-    """The fields of :class:`BatchToCommit`, as columns over the batches of a file or of a stretch (adjacent
-    batches of one partition)."""
+    """The fields of :class:`BatchToCommit`, as columns over the batches of a file or of a stretch."""
 
     topic_ids: Sequence[UUID]
     partition_indexes: Sequence[int]
@@ -141,9 +140,8 @@ class CommitDecision:
         elapsed_ms: int | None = None,
         guards: TransactionGuards | None = None,
     ) -> None:
-        """``gaps`` and ``guards`` belong to the coordinator's producers. ``elapsed_ms`` is the time of a
-        clock without jumps. It measures how long batches wait for missing batches. By default it is
-        ``now_ms``."""
+        """``gaps`` and ``guards`` belong to the coordinator's producers. ``elapsed_ms`` comes from a clock
+        without jumps; it measures waits for missing batches. By default it is ``now_ms``."""
         self._gaps = ProducerGaps() if gaps is None else gaps
         self._guards = TransactionGuards() if guards is None else guards
         self._elapsed_ms = now_ms if elapsed_ms is None else elapsed_ms
@@ -288,8 +286,7 @@ class CommitDecision:
         sequences: Sequence[int],
         deltas: Sequence[int],
     ) -> dict[int, Window] | None:
-        """The windows after the batches, if every batch is the next batch of its producer; otherwise
-        ``None``."""
+        """The windows after the batches; ``None`` unless every batch is the next batch of its producer."""
         windows: dict[int, Window] = {}
         lookup = draft.window if draft.windows else draft.partition.producers.get
         repeated = len(set(producer_ids)) != len(producer_ids)

@@ -1,1 +1,1 @@
-"""Simulated disks: files, volumes that may lose unsynced writes, and SQLite on them."""
+"""Simulated disks: files, volumes that may lose unsynced writes, and SQLite on such volumes."""

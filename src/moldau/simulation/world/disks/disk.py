@@ -1,4 +1,5 @@
-"""The Disk port of a simulated volume, with the rules of a real disk, injected faults and losses of power."""
+"""The Disk port of a simulated volume. It follows the rules of a real disk, and has injected faults and
+losses of power."""
 
 import errno
 import os
@@ -12,12 +13,12 @@ from moldau.simulation.world.disks.volume import FileNode, FolderNode, Node, Vol
 from moldau.simulation.world.process import Process
 
 UNLIMITED_BYTES = 1 << 40
-"""Reported size of a disk without a limit."""
+"""Reported size of a disk that has no limit."""
 
 
 @dataclass(slots=True)
 class DiskFault:
-    """An error for the next operations of a kind."""
+    """An error that the next operations of a kind get."""
 
     operation: str
     """One of ``read``, ``write``, ``sync``, ``open``, ``rename``, ``remove`` and ``sync_dir``."""
@@ -27,7 +28,7 @@ class DiskFault:
 
 
 class SimulatedDisk:
-    """The disk of a host. Programs use it through :meth:`mount`; the nemesis breaks it."""
+    """The disk of a host. Programs use it through :meth:`mount`, and the nemesis breaks it."""
 
     def __init__(
         self, chance: random.Random, now_ms: Callable[[], int], trace: Callable[[bytes], None]
@@ -43,7 +44,7 @@ class SimulatedDisk:
         self.error_count = 0
 
     def mount(self, process: Process) -> "MountedDisk":
-        """The port for a process. It is unusable after the process has ended."""
+        """The port for a process. After the process has ended, the port cannot be used."""
         return MountedDisk(self, process)
 
     def crash(self) -> None:
@@ -53,7 +54,7 @@ class SimulatedDisk:
         self.trace(b"disk crash")
 
     def meet_fault(self, operation: str, path: str) -> int | None:
-        """The error number of a fault that is due for this operation, or None."""
+        """The error number of a fault that applies to this operation, or None."""
         for folder in self.failed_folders:
             if path == folder or path.startswith(folder + "/"):
                 self.error_count += 1
@@ -68,7 +69,7 @@ class SimulatedDisk:
         return None
 
     def room_bytes(self) -> int | None:
-        """Number of bytes that still fit; None without a limit."""
+        """Number of bytes that can still be written; None if the disk has no limit."""
         if self.capacity_bytes is None:
             return None
         return max(0, self.capacity_bytes - self.volume.used_bytes())

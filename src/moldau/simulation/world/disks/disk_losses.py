@@ -1,4 +1,4 @@
-"""Files that an operator may lose while the node is down, because the node rebuilds them."""
+"""Files that may get lost while the node is down, because the node can rebuild them."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,9 +1,10 @@
-"""SQLite on a simulated disk: a virtual file system, so that a database has the faults of its host.
+"""SQLite on a simulated disk. A virtual file system makes the faults of the host apply to its databases.
 
-Code that uses SQLite gets its connections from ``Machine.open_sqlite``. A real machine's method calls
-``apsw.Connection(path)``. A simulated machine's method adds the file system that :func:`open_sqlite`
-registers. Write-ahead logging needs shared memory, which a virtual file system in Python does not have. Such
-a database must therefore set ``locking_mode=EXCLUSIVE`` first, as a single owner should do anyway.
+Code that uses SQLite gets its connections from ``Machine.open_sqlite``. On a real machine, this method calls
+``apsw.Connection(path)``. On a simulated machine, it adds the file system that :func:`open_sqlite` registers.
+Write-ahead logging needs shared memory, which a virtual file system in Python does not have. Such a database
+must therefore set ``locking_mode=EXCLUSIVE`` first. If a database has a single owner, it should do this
+anyway.
 """
 
 import errno
@@ -20,7 +21,8 @@ from moldau.simulation.world.disks.disk import MountedDisk
 class _SimulatedVfsFile:
     """A database or journal file. Locks are not needed, because only one process at a time uses a volume.
 
-    After the process has ended, SQLite's calls during the destruction of a connection have no effect.
+    After the process has ended, SQLite still makes calls when a connection is destroyed. These calls have no
+    effect.
     """
 
     def __init__(self, disk: MountedDisk, path: str, flags: list[int]) -> None:
@@ -59,7 +61,7 @@ class _SimulatedVfsFile:
         if not self._alive:
             return
         self._file.sync()
-        if self._new:  # SQLite's own file system syncs the folder of a new file, too
+        if self._new:  # SQLite's own file system also syncs the folder of a new file
             self._disk.sync_dir(self._path.rpartition("/")[0] or "/")
             self._new = False
 
@@ -91,12 +93,11 @@ class _SimulatedVfsFile:
 
 
 class SimulatedVfs(apsw.VFS):
-    """A file system for SQLite over the disk of a process; its time and randomness are fixed."""
+    """A file system for SQLite over the disk of a process. Its time and randomness are fixed."""
 
     _disk: MountedDisk | None = None
-    """The simulated disk. It is ``None`` after the garbage of an ended process is collected, because
-    databases are collected after their file system.
-    """
+    """The simulated disk. It is ``None`` after the garbage of an ended process was collected, because the
+    file system is collected before its databases."""
 
     def __init__(self, name: str, disk: MountedDisk) -> None:
         self._disk = disk

@@ -1,8 +1,9 @@
-"""Content of a simulated disk: as programs read it, and as it is after a loss of power.
+"""Content of a simulated disk: the content that programs read, and the content after a loss of power.
 
-Files are torn in sectors of 512 bytes. After a crash, none, all, a prefix or a random subset of the unsynced
-sectors is kept. The same applies to unsynced changes to folders. After a failed sync the pages count as
-clean, as on Linux, although some of them never reached the disk. A later sync does not write them.
+Files may be damaged in units of sectors of 512 bytes. After a crash, some of the unsynced sectors are kept:
+none, all, a prefix or a random subset. The same applies to unsynced changes to folders. After a failed sync
+the pages count as clean, as on Linux, although some of them never reached the disk. A later sync does not
+write these pages.
 """
 
 import random
@@ -23,7 +24,7 @@ class FileNode:
         self.modified_ms = modified_ms
         self.locked_by: object | None = None
         self._synced = bytearray()
-        self._dirty: list[tuple[int, int]] = []  # ranges of sectors, in the order of writing
+        self._dirty: list[tuple[int, int]] = []  # ranges of sectors, in the order in which they were written
         self._truncated_to: int | None = None
 
     def write(self, position: int, content: bytes) -> None:
@@ -45,7 +46,7 @@ class FileNode:
             self.data += bytes(size - len(self.data))
 
     def sync(self) -> None:
-        """Make all of ``data`` durable, except sectors that an earlier failed sync lost."""
+        """Make all of ``data`` durable, except sectors that an earlier failed sync has lost."""
         synced = self._synced
         if self._truncated_to is not None:
             del synced[self._truncated_to :]
@@ -55,7 +56,7 @@ class FileNode:
         self._truncated_to = None
 
     def sync_failed(self, chance: random.Random) -> None:
-        """Apply a failed sync. Some sectors have reached the disk. The other sectors are lost, although they
+        """Apply a failed sync. Some sectors have reached the disk. The other sectors are lost, but they also
         count as clean."""
         self._dirty = [(sector, sector + 1) for sector in self._dirty_sectors() if chance.random() < 0.5]
         self.sync()
@@ -103,7 +104,7 @@ class FileNode:
 
 
 class FolderNode:
-    """A folder: its current entries, and the entries that survive a loss of power."""
+    """A folder: its current entries, and the entries that would survive a loss of power."""
 
     __slots__ = ("entries", "synced")
 
@@ -114,11 +115,11 @@ class FolderNode:
 
 Node: TypeAlias = FileNode | FolderNode
 Change: TypeAlias = tuple[tuple[FolderNode, str, "FileNode | FolderNode | None"], ...]
-"""Entries that are set, or removed (None), in a single step. A rename is a single change."""
+"""Entries that a single step sets or removes (None). A rename is a single step."""
 
 
 class Volume:
-    """A file tree with a journal of the changes to folders that are not synced yet."""
+    """A tree of files. A journal contains the changes to folders that are not synced yet."""
 
     def __init__(self) -> None:
         self.root = FolderNode()
@@ -179,7 +180,7 @@ T = TypeVar("T")
 
 
 def chosen(items: Sequence[T], chance: random.Random) -> list[T]:
-    """The unsynced items that survive: none, all, a prefix or a subset."""
+    """The unsynced items that survive: none, all, a prefix or a subset of the items."""
     match chance.randrange(4):
         case 0:
             return []

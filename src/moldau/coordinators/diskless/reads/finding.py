@@ -12,7 +12,7 @@ from moldau.runtime import ErrorCode
 ROWS_A_TURN: Final = 1_000
 """Number of partitions that are searched without a break. This takes some milliseconds."""
 BATCHES_A_TURN: Final = 1_000
-"""When a search has found this number of batches since its last pause, it pauses again. This takes some 10 ms."""
+"""After a search has found this number of batches, it pauses. This number takes some 10 ms."""
 PARTITION_BATCHES_MAX: Final = 4_000
 """Maximum number of batches of a partition in a response. To find them takes some 30 ms without a pause."""
 ANSWER_BATCHES_MAX: Final = 32_768

@@ -1,4 +1,4 @@
-"""The commands by name. A command's module is imported only when the command is run."""
+"""The whole command line. A command's module is imported only when the command is run."""
 
 import importlib
 from collections.abc import Callable
@@ -8,31 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import moldau
-
-COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "dev": ("serving.dev", "Run a ready-to-use node with no configuration file."),
-    "node": ("serving.node", "Run a node as its configuration file says."),
-    "storage": ("storage.command", "Make the folders of nodes ready; save and restore a cluster."),
-    "topics": ("admin.topics", "List, create, describe, change and delete topics."),
-    "produce": ("records.produce", "Send records, a line each, from a file or stdin."),
-    "consume": ("records.consume", "Print the records of a topic."),
-    "groups": ("groups.command", "See consumer groups and their lag; reset their offsets; delete them."),
-    "transactions": ("transactions.command", "See transactions; abort one whose producer is gone."),
-    "configs": ("admin.configs", "See and change the configuration of topics and brokers."),
-    "records": ("records.command", "Delete the oldest records of partitions."),
-    "quorum": ("admin.quorum", "See the quorum of controllers."),
-    "brokers": ("admin.brokers", "List the brokers and their log directories; move replicas."),
-    "cluster": ("admin.cluster", "See the cluster's features."),
-    "diskless": ("admin.diskless", "See diskless topics, their objects and their coordinators."),
-    "tiered": ("admin.tiered", "See what of topics lies in the remote tier."),
-    "chunks": ("admin.chunks", "See partition chunks; begin new ones and move old ones."),
-    "dump-log": ("dump.command", "Show what is in the files of a log folder."),
-    "pipeline": ("pipeline.command", "Run bulk jobs on Apache Spark: export topics to tables."),
-    "completion": ("completion", "Print the script that completes commands in a shell."),
-}
-"""Each command's name with its module below ``moldau.cli`` and a line of help, so that ``moldau --help``
-imports no module.
-"""
+from moldau.cli.commands import COMMANDS
 
 EPILOGUE: Final = """Try it:
 
@@ -54,14 +30,16 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"moldau.cli.{COMMANDS[cmd_name][0]}")
+        module = importlib.import_module(f"moldau.cli.{COMMANDS[cmd_name].module}")
         found = typer.main.get_command(module.app)
         found.name = cmd_name
+        if isinstance(found, TyperGroup):
+            found.help = COMMANDS[cmd_name].help
         return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, row.help) for name, row in COMMANDS.items()])
 
 
 app = typer.Typer(

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import typer
 
-from moldau.cli.app import COMMANDS, command
+from moldau.cli.app import command
+from moldau.cli.commands import COMMANDS
 
 _COMMON: Final = ("--bootstrap HOST:PORT", "--timeout SECONDS")
 """Options that all tools have. They are described once."""

@@ -9,10 +9,10 @@ import signal
 import sys
 from types import FrameType
 
+from moldau.cli.commands import COMMANDS
 from moldau.cli.errors import one_line
 from moldau.client.errors import ToolError
 
-SERVING_COMMANDS = ("dev", "node")
 INTERRUPTED = 130
 TRACEBACK_VARIABLE = "MOLDAU_TRACEBACK"
 
@@ -20,7 +20,7 @@ TRACEBACK_VARIABLE = "MOLDAU_TRACEBACK"
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    if arguments is None and given[:1] and given[0] in SERVING_COMMANDS:
+    if arguments is None and given[:1] and given[0] in COMMANDS and COMMANDS[given[0]].serves:
         # Importing a node takes some time. A signal during that time must also stop the process.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _leave)

@@ -12,7 +12,7 @@ from moldau.cli.output import print_json, print_table
 from moldau.client.cluster import with_client
 from moldau.client.quorum import ENDPOINT_BROKERS, describe_cluster
 
-app = new_app(help="List the brokers and their log directories; move replicas.", no_args_is_help=True)
+app = new_app(no_args_is_help=True)
 
 
 @app.command("decommission")

@@ -19,7 +19,7 @@ from moldau.client.cluster import Client, with_client
 from moldau.client.moves import placement
 from moldau.protocol.messages.metadata import MetadataResponseChunk
 
-app = new_app(help="See partition chunks; begin new ones and move old ones.", no_args_is_help=True)
+app = new_app(no_args_is_help=True)
 
 TopicOption: TypeAlias = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")]
 PartitionOption: TypeAlias = Annotated[

@@ -24,7 +24,7 @@ from moldau.protocol.messages.update_features import (
     UpdateFeaturesResponse,
 )
 
-app = new_app(help="See and change the cluster's features.", no_args_is_help=True)
+app = new_app(no_args_is_help=True)
 
 
 @app.command("features")

@@ -18,10 +18,7 @@ from moldau.cli.output import print_json, print_table
 from moldau.client.cluster import Client, with_client
 from moldau.protocol.messages.describe_configs import DescribeConfigsResourceResult
 
-app = new_app(
-    help="See and change the configuration of topics, brokers, their loggers, groups and client metrics.",
-    no_args_is_help=True,
-)
+app = new_app(no_args_is_help=True)
 
 
 class Kind(enum.StrEnum):

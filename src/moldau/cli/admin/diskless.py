@@ -20,7 +20,7 @@ from moldau.client.cluster import with_client
 from moldau.cluster.folders.meta_properties import encode_uuid as topic_id_text
 from moldau.cluster.racks.gateways import Gateways
 
-app = new_app(help="See diskless topics, their objects and their coordinators.", no_args_is_help=True)
+app = new_app(no_args_is_help=True)
 
 
 @app.command("topics")

@@ -37,7 +37,7 @@ from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from moldau.runtime.files.local_disk import LocalDisk
 from moldau.server.metadata.membership import controller_endpoints
 
-app = new_app(help="See and change the quorum of controllers.", no_args_is_help=True)
+app = new_app(no_args_is_help=True)
 
 
 @app.command("describe")

@@ -18,7 +18,7 @@ from moldau.runtime.errors import ErrorCode
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.storage.object_layout import decode_location
 
-app = new_app(help="See what of topics lies in the remote tier.", no_args_is_help=True)
+app = new_app(no_args_is_help=True)
 
 
 @app.command("topics")

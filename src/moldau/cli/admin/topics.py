@@ -34,7 +34,7 @@ from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTo
 from moldau.protocol.messages.metadata import MetadataResponseTopic
 from moldau.runtime.errors import ErrorCode, KafkaError
 
-app = new_app(help="List, create, describe, change and delete topics.", no_args_is_help=True)
+app = new_app(no_args_is_help=True)
 
 NamesArgument = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of topics.")]
 

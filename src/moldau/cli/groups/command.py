@@ -28,9 +28,7 @@ from moldau.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
 from moldau.protocol.records.groups import decode_assignment
 from moldau.runtime.errors import ErrorCode, KafkaError
 
-app = new_app(
-    help="See consumer groups and their lag; reset their offsets; delete them.", no_args_is_help=True
-)
+app = new_app(no_args_is_help=True)
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 GroupsArgument = Annotated[list[str], typer.Argument(metavar="GROUP", help="Ids of groups.")]

@@ -11,7 +11,7 @@ from moldau.cli.pipeline.consolidate import consolidate
 from moldau.cli.pipeline.export import export, replay
 from moldau.cli.pipeline.jobs import check_spark, run_jobs
 
-app = new_app(help="Bulk jobs on Apache Spark.", no_args_is_help=True)
+app = new_app(no_args_is_help=True)
 
 app.command("consolidate")(consolidate)
 app.command("export")(export)

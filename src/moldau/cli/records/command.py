@@ -17,7 +17,7 @@ from moldau.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 
-app = new_app(help="Delete the oldest records of partitions.", no_args_is_help=True)
+app = new_app(no_args_is_help=True)
 
 
 @app.callback()

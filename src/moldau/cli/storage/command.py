@@ -25,7 +25,7 @@ from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SystemEntropy
 from moldau.runtime.files.local_disk import LocalDisk
 
-app = new_app(help="Make the folders of nodes ready; save and restore a cluster.", no_args_is_help=True)
+app = new_app(no_args_is_help=True)
 app.command("restore")(restore_command)
 app.add_typer(backup_app, name="backup")
 

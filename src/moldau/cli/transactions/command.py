@@ -17,7 +17,7 @@ from moldau.protocol.messages import list_transactions as listing
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
 from moldau.runtime.errors import ErrorCode, KafkaError
 
-app = new_app(help="See transactions; abort one whose producer is gone.", no_args_is_help=True)
+app = new_app(no_args_is_help=True)
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The producer's transactional id.")]
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID", help="Transactional ids of producers.")]

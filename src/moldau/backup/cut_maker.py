@@ -162,9 +162,9 @@ class CutMaker:
     async def _begin(self) -> Ledger:
         """Continue from the newest cut of this generation.
 
-        The logs of a restored cluster are saved again from their start, because a later cut of the old
-        cluster may have other records at the same offsets. A cluster that has lost metadata since the newest
-        cut must not continue from that cut.
+        The logs of a restored cluster are saved again from their start. This is needed because a later cut of
+        the old cluster may have other records at the same offsets. A cluster that has lost metadata since the
+        newest cut must not continue from that cut.
         """
         found = await self._stored.newest()
         await self._cluster.until_current()

@@ -27,7 +27,7 @@ class KeyValue(NamedTuple):
 
 
 def batch_size_bytes(pairs: Sequence[KeyValue]) -> int:
-    """An upper limit of the size of a batch of ``pairs``."""
+    """An upper limit for the size of a batch that contains ``pairs``."""
     return BATCH_OVERHEAD_BYTES + sum(pair.size_bytes for pair in pairs)
 
 

@@ -65,14 +65,14 @@ class History:
         self.lines.append(f"{self.now_s():.6f} {text}")
 
     def identified(self, producer: str, producer_id: int) -> None:
-        """Record that a client without a transactional id got a producer id. No other client may get this id,
+        """Add the producer id that a client without a transactional id got. No other client may get this id,
         because the broker would treat the batches of a second client as repetitions."""
         owner = self.producer_ids.setdefault(producer_id, producer)
         if owner != producer:
             self.violate(f"producer id {producer_id} of {owner} is given to {producer}, too")
 
     def invoke(self, production: Production) -> None:
-        """Record that a producer sends a batch for the first time."""
+        """Add a batch that a producer sends for the first time."""
         self.productions.append(production)
         self._line(
             f"{production.producer} sends {production.first_number}+{len(production.values)} "
@@ -80,14 +80,14 @@ class History:
         )
 
     def end(self, production: Production, outcome: Outcome, base_offset: int = -1, reason: str = "") -> None:
-        """Record that the producer knows the outcome of a batch."""
+        """Add the outcome of a batch, which the producer knows now."""
         production.outcome = outcome
         production.base_offset = base_offset
         what = f"{production.producer} {outcome.value} {production.first_number} at {base_offset}"
         self._line(f"{what} {reason}".rstrip())
 
     def observe(self, observation: Observation) -> None:
-        """Record that a consumer read a record."""
+        """Add a record that a consumer read."""
         self.observations.append(observation)
         self._line(
             f"{observation.consumer} reads {observation.partition.index}:{observation.offset} "
@@ -95,16 +95,16 @@ class History:
         )
 
     def deleted(self, partition: PartitionName, first_offset: int) -> None:
-        """Record that an administrator got the new first offset of a partition."""
+        """Add the new first offset of a partition, which an administrator got."""
         self.deletions[partition] = max(first_offset, self.deletions.get(partition, 0))
 
     def note(self, text: str) -> None:
-        """Record an event of the world, for people who read the history."""
+        """Add an event of the world, for people who read the history."""
         self.notes.append(text)
         self._line("* " + text)
 
     def violate(self, text: str) -> None:
-        """Record a violation that a client observed directly."""
+        """Add a violation that a client observed directly."""
         self.violations.append(text)
         self._line("! " + text)
 

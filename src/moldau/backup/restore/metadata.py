@@ -2,7 +2,7 @@
 
 The replicas of all partitions are placed on the new brokers (:mod:`.placement`). The replicas are in sync,
 because they all have the same saved records, or no records. Old brokers and controllers are removed from the
-metadata; other nodes may be added after the restore. Nodes and clients use epochs and producer ids to see
+metadata. After the restore, other nodes may be added. Nodes and clients use epochs and producer ids to see
 which state is newer. The restore increases these numbers by a margin, because the old cluster may have used
 higher numbers after the cut. The margin is added once for each restore since the cut.
 """

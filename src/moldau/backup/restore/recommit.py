@@ -162,8 +162,8 @@ class Recommit:
         stamped: Container[UUID],
         report: RecommitReport,
     ) -> None:
-        """``owners`` are the coordinators of the diskless partitions. ``stamped`` are the topics whose
-        records get the time of their append as timestamp."""
+        """``owners`` are the coordinators of the diskless partitions. ``stamped`` are the topics with
+        LogAppendTime: their records get the time of the append as timestamp."""
         self._stamped = stamped
         self._coordinators = coordinators
         self._owners = owners

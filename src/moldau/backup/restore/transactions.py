@@ -52,9 +52,9 @@ class DecidedCommit(NamedTuple):
     partitions: frozenset[tuple[str, int]]
     """Its partitions, by topic."""
     next_epoch: int
-    """The first epoch whose batches belong to the producer's next transaction. Since version 2 of
-    transactions (KIP-890), this is the epoch of the markers. Before version 2, the next transaction has the
-    same epoch as this one."""
+    """The first epoch of the producer's next transaction: batches with this epoch or a later one belong to
+    that transaction. Since version 2 of transactions (KIP-890), this is the epoch of the markers. Before
+    version 2, the next transaction has the same epoch as this one."""
     decision: Decision = Decision(-1, -1)
     """The record with the outcome."""
 

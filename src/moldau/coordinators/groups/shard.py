@@ -97,7 +97,7 @@ class GroupShard:
         """Committed offsets, and the groups' complete generations by name."""
         return canonical(self.classic.by_id.items(), self.offsets)
 
-    # offsets of a group, whose state decides whether they may be changed
+    # offsets of a group: the group's state decides whether they may be changed
 
     def commit_offsets(
         self, token: Token, request: OffsetCommitRequest, api_version: int, now_ms: int

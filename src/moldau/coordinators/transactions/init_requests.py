@@ -1,6 +1,6 @@
 """InitProducerId: decides whether a producer may start over, and with which id and epoch. Pure.
 
-A producer that sends its identity may ask for a new epoch (KIP-360). It repeats the request when the answer
+A producer that sends its identity may ask for a new epoch (KIP-360). It repeats the request when the response
 was lost, and then gets the same epoch again. A producer without an identity fences every earlier one.
 """
 

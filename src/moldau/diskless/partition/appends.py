@@ -223,7 +223,7 @@ class PartitionAppends:
         return pending.answer
 
     def drop_answered(self) -> None:
-        """Free the memory of appends that were answered before the partition was known."""
+        """Free the memory of appends that got a response before the partition was known."""
         while self._pending and self._pending[0].answer.done():
             self._next_pending()
 

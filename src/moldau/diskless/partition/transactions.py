@@ -25,7 +25,7 @@ from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
 
 VERIFIED_MAX: Final = 1_000
-"""Number of producers of a partition whose verified guards are kept. For other producers, transactions are
+"""Number of producers for which a partition keeps verified guards. For other producers, transactions are
 verified again."""
 
 

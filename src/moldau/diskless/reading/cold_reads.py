@@ -39,7 +39,7 @@ class ColdReadSettings:
 
     budget_bytes: int = 64 * 1024**2
     look_ahead_bytes: int = 8 * 1024**2
-    """Number of bytes whose coordinates one request fetches."""
+    """A request fetches the coordinates of this number of bytes."""
     coordinate_lifetime_ms: int = 10_000
     """Time for which the coordinator's response is used. It must be shorter than the grace period of deleted
     objects."""

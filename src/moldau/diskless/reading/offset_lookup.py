@@ -109,8 +109,8 @@ class WalOffsetLookup:
     ) -> FoundOffset:
         """Find the offset for the coordinator's response."""
         if listed.batch is None:
-            # The response is a special offset, or a batch whose records all have its append time, or no
-            # record.
+            # The response is a special offset, or a batch, or no record. All records of the batch have the
+            # batch's append time.
             epoch = cache.generations.epoch_for_offset(listed.offset) if listed.offset >= 0 else -1
             return FoundOffset(listed.offset, listed.timestamp_ms, epoch)
         batch = listed.batch

@@ -65,8 +65,8 @@ class ClosePolicy:
     A large buffer that contains everything in flight need not wait, because producers with five requests in
     flight have sent all five.
 
-    The length of the pause depends on the upload time of an object, because a batch that arrives slightly too
-    late waits for the next object.
+    The length of the pause depends on the upload time of an object. The reason is that a batch that arrives
+    slightly too late must wait for the next object.
     """
 
     interval_ms: float

@@ -7,10 +7,10 @@ one commit at a time. Otherwise batches of a producer could be reordered.
 
 After a failure only the first commit is sent until its outcome is known. Then the other commits are sent.
 
-The guarantees of this module: Producers get a response only after the commit of their batches got one. If the
-outcome of a commit is unknown, the commit is repeated with the key of the same object until its outcome is
-known. The producers' timeouts do not stop these repetitions. A file without any accepted batch is reported
-through ``on_done`` like any other file.
+This module guarantees the following. Producers get a response only when the coordinator has responded to the
+commit of their batches. If the outcome of a commit is unknown, the commit is repeated with the key of the
+same object until its outcome is known. The producers' timeouts do not stop these repetitions. A file without
+any accepted batch is reported through ``on_done`` like any other file.
 """
 
 import asyncio

@@ -23,7 +23,7 @@ BATCHES_MAX: Final = 4_000
 
 @dataclass(slots=True)
 class HeldBytes:
-    """Bytes of batches in buffers and files whose producers have no response yet."""
+    """Bytes of batches in buffers and files for which the producers have no response yet."""
 
     size_bytes: int = 0
 

@@ -11,7 +11,7 @@ _NOT_SENT = -1
 
 
 class OpenCommits:
-    """The commits of one queue with an unknown outcome, in the order of their files.
+    """The commits of one queue whose outcome is not known yet, in the order of their files.
 
     All numbers belong to one epoch, which is the first known epoch. Without an epoch, commits have no place,
     and only one commit is open at a time.

@@ -2,9 +2,9 @@
 
 A task lists one shard of the store. It asks every coordinator whether it refers to the objects that are old
 enough. The brokers' own scan follows the same rules. If tasks of a sink are killed, their parts may remain,
-and no coordinator refers to parts. For parts, only the age is checked. Nothing is removed by default. If the
-cluster's brokers have not claimed the place in the store, the scan refuses to check it, because every object
-there would look like an orphan.
+and no coordinator refers to parts. For parts, only the age is checked. Nothing is removed by default. The
+cluster's brokers must have claimed the place in the store. Otherwise every object there would look like an
+orphan, so the scan refuses to check it.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ TIER_AGE_MS: Final = 3_600_000
 """Minimum age of orphans in the tier. It is longer than any lease, because younger objects may still be in
 use."""
 PARTS_GRACE_MS: Final = 24 * 60 * 60 * 1000
-"""Default grace period of parts. It is longer than any batch or job whose driver still needs its parts. A
-batch or job that takes longer fails, but no record is written twice or lost."""
+"""Default grace period of parts. It is longer than any batch or job, because the driver needs the parts until
+its end. A batch or job that takes longer fails, but no record is written twice or lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ class DeadLetters(NamedTuple):
 
 
 class WrittenUnit(NamedTuple):
-    """A completed unit: the path of its file (empty if there is no file), the number of records in the file,
-    and the unit's dead letters."""
+    """A completed unit. It has the path of its file (empty if there is no file), the number of records in the
+    file, and its dead letters."""
 
     unit: OffsetRange
     path: str

@@ -1,9 +1,9 @@
 """Decodes values in Avro's binary encoding to a column.
 
 The given schema is the reader's schema, which determines the columns. Records may be written with other
-schemas. Such a record begins with the header of Confluent's serializers (a zero byte, then four bytes, big
-endian), which contains the id of the writer's schema. If the writer's schema with this id is given, too,
-Avro's own rules resolve the difference.
+schemas. Such a record begins with the header of Confluent's serializers: a zero byte, then the id of the
+writer's schema in four bytes, big endian. If the writer's schema with this id is given, too, Avro's own rules
+resolve the difference.
 """
 
 import io

@@ -329,7 +329,7 @@ class _Choice(NamedTuple):
 
 
 def _together(found: ValueCounts, names: list[str], levels: int) -> ValueCounts:
-    """The sum of the counts of members whose names differ only in case, because these members share one
+    """The sum of the counts of several members. Their names differ only in case, so these members share one
     column."""
     if len(names) == 1:
         return found.members[names[0]]

@@ -2,7 +2,7 @@
 
 Every partition has two of the three nodes as replicas. Each new chunk has another pair of replicas. At the
 end every record is read from offset 0 on through all chunks. The chunks must have no gaps, and their replicas
-must be equal byte for byte. The first records of the last partition are deleted during the story.
+must be equal byte for byte. Meanwhile the first records of the last partition are deleted.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class _ShortenedReader(Consumer):
     deleted_before: Callable[[], int]
 
     async def read_to_end(self) -> list[tuple[int, bytes]]:
-        """The records after those whose deletion was requested."""
+        """The records that must still exist, because they are after the deleted records."""
         found = await super().read_to_end()
         first_offset = found[0][0] if found else self.position
         if first_offset < self.history.deletions.get(self.partition, 0):

@@ -1,8 +1,8 @@
 """Replicated partitions on nodes with two disks each. A disk fails under load, and is repaired or replaced.
 
-While a node works without one disk, the replicas on its other disk continue, and other nodes become leaders
-of the partitions on the failed disk. In another story, replicas move from disk to disk while nodes are
-killed. No acknowledged record may be lost.
+A node with one failed disk continues to work. The replicas on its other disk continue, and other nodes become
+leaders of the partitions on the failed disk. In another story, replicas move from disk to disk while nodes
+are killed. No acknowledged record may be lost.
 """
 
 import asyncio

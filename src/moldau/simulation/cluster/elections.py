@@ -24,7 +24,7 @@ abandoned."""
 
 
 class Voters(Protocol):
-    """The voters of a quorum whose elections are disturbed."""
+    """The voters of a quorum. Their elections are disturbed."""
 
     def leader_id(self) -> int:
         """The leader in a replica's state; 0 when there is none."""

@@ -1,8 +1,8 @@
 """Diskless topics on six brokers in three racks, with clients that name their racks.
 
-In the scenario without faults, no byte of a record is sent from one rack to another, and each rack sends at
-most one GET for an object. In the scenario with faults, clients must change brokers while producers have
-batches in flight.
+In the scenario without faults, no byte of a record is sent from one rack to another. Each rack sends at most
+one GET for an object. In the scenario with faults, clients must change brokers while producers have batches
+in flight.
 """
 
 import asyncio

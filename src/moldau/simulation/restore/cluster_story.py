@@ -1,9 +1,9 @@
 """Several brokers lose all disks at any moment, in several rounds. Each time they are restored, sometimes as
 other nodes.
 
-Producers, transactions and a consumer group continue during all rounds. There are four kinds of moments at
-which the disks are lost: a save is stored, an object is deleted, a leader is being replaced, or any other
-moment.
+Producers, transactions and a consumer group continue during all rounds. The disks are lost at one of four
+kinds of moments: when a save is stored, when an object is deleted, while a leader is replaced, or at any
+other moment.
 """
 
 import asyncio

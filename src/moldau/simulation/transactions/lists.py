@@ -16,8 +16,9 @@ Lists = Mapping[int, Sequence[CommittedRead]]
 def check_lists(
     transactions: Sequence[RecordedTransaction], final: Lists, consumers: Mapping[str, Lists]
 ) -> list[str]:
-    """The violations. There are three kinds: reads before the commit (G1a, G1b), reads that differ from the
-    final list or skip a part of it, and writes that contradict the order of transactions (G0).
+    """The violations. There are three kinds. First, reads before the commit (G1a, G1b). Second, reads that
+    differ from the final list or skip a part of it. Third, writes that contradict the order of transactions
+    (G0).
 
     ``final`` and the reads of each consumer have one entry for each partition.
     """

@@ -48,10 +48,10 @@ def check_transactions(
     """The violations. The arguments are all committed values by partition, the values that were read during
     the scenario, and offsets.
 
-    These violations are found: an aborted read (G1a), and an intermediate read (G1b), that is, a read of a
-    part of a transaction or of a transaction without an outcome yet. Also lost values, repeated values,
-    values in another order than the order of sending, values of a fenced producer, and offsets that differ
-    from the outcomes.
+    The check finds an aborted read (G1a) and an intermediate read (G1b). An intermediate read returns only a
+    part of a transaction, or returns values before the outcome of the transaction. The check also finds lost
+    and repeated values, and values in another order than the order of sending. It finds values of a fenced
+    producer, and offsets that differ from the outcomes.
     """
     found: list[str] = []
     for partition, values in final.items():

@@ -42,8 +42,8 @@ class LimitError(SimulationError):
 
 
 class SimulatedTask(asyncio.Task[T]):
-    """A task whose hash is its number in the order of creation. Sets of tasks therefore have the same order
-    in every run."""
+    """A task. Its hash is its number in the order of creation. Sets of tasks therefore have the same order in
+    every run."""
 
     def __init__(self, order: int, coro: Any, **options: Any) -> None:
         self._order = order
@@ -54,7 +54,7 @@ class SimulatedTask(asyncio.Task[T]):
 
 
 class SimulatedFuture(asyncio.Future[T]):
-    """A future whose hash is its number in the order of creation."""
+    """A future. Its hash is its number in the order of creation."""
 
     def __init__(self, order: int, loop: asyncio.AbstractEventLoop) -> None:
         self._order = order

@@ -187,7 +187,7 @@ class MetadataFollower:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a partition whose events are in this metadata partition is in use, or has an unfinished
+        """Whether this metadata partition has events of a partition that is in use or has an unfinished
         deletion."""
         return bool(self._held or self.deletions)
 

@@ -157,8 +157,8 @@ class TopicBasedRemoteLogMetadataManager:
     def on_metadata_partition_leadership(self, metadata_partition: int, *, leads: bool) -> None:
         """Begin or end this broker's leadership of a partition of the topic.
 
-        The leader follows this partition even if it uses none of the user partitions in it, because it must
-        know unfinished deletions (the KIP's remote partition remover).
+        The leader follows this partition even if it uses no user partition in it. It must do so because it
+        must know unfinished deletions (the KIP's remote partition remover).
         """
         if leads:
             self._led.add(metadata_partition)

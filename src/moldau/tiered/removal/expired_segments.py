@@ -73,7 +73,7 @@ class ExpiryPlan:
 def is_of_lineage(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_start_offset: int) -> bool:
     """Whether the records of the segment, from the log's start on, are or were in the log itself.
 
-    This is true under two conditions: the segment's epochs begin where the log's epochs begin, and each epoch
+    This is true under two conditions. The segment's epochs begin where the log's epochs begin. And each epoch
     ends in the segment at or before its end in the log.
     """
     starts = [(epoch.epoch, max(epoch.start_offset, log_start_offset)) for epoch in segment.leader_epochs]

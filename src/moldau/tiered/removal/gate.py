@@ -30,7 +30,7 @@ class _Wait(NamedTuple):
 
 
 class DeletionGate:
-    """The segments of a broker whose objects may not be deleted yet."""
+    """The segments of a broker that were removed, but whose objects must not be deleted yet."""
 
     def __init__(self, on_deleted: Callable[[UUID], None] = lambda _: None) -> None:
         """``on_deleted`` is called for each segment whose objects were deleted. Caches then drop the

@@ -1,5 +1,5 @@
-"""The leader's clean-up: it removes segments that retention no longer keeps, segments before the log's start,
-and leftovers."""
+"""The leader's clean-up. It removes segments that retention no longer keeps, segments before the log's start,
+and the remains of failed copies and deletions."""
 
 import asyncio
 import logging

@@ -53,8 +53,8 @@ unknown, so the caller repeats the call.
 """
 
 FORGOTTEN: Final = ErrorCode.operation_not_attempted
-"""Error code for a ``commit_file`` call whose file is so old that the coordinator has removed the result of
-the file.
+"""Error code for a ``commit_file`` call with an old file. The coordinator has already removed the result of
+this file.
 
 This call did nothing. If an earlier call was sent, its outcome stays unknown.
 """

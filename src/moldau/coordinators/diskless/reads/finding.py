@@ -14,7 +14,7 @@ ROWS_A_TURN: Final = 1_000
 BATCHES_A_TURN: Final = 1_000
 """After a search has found this number of batches, it pauses. This number takes some 10 ms."""
 PARTITION_BATCHES_MAX: Final = 4_000
-"""Maximum number of batches of a partition in a response. To find them takes some 30 ms without a pause."""
+"""Maximum number of batches of a partition in a response. Finding them takes some 30 ms without a pause."""
 ANSWER_BATCHES_MAX: Final = 32_768
 """Maximum number of batches in a response. It limits the memory of the response to some 30 MB. If an object
 contains small batches, the bytes that a caller may request contain more batches than this."""

@@ -145,8 +145,8 @@ class StoreReader:
         )
 
     def settled_size_bytes(self, partition: StoredPartition) -> int | None:
-        """Size of the partition's live batches; ``None`` while freed batches are still being subtracted, as
-        the known size is then too large."""
+        """Size of the partition's batches that are not deleted. ``None`` while freed batches are still being
+        subtracted, because the known size is then too large."""
         written = self._store.materialiser.partitions.get(partition.number)
         if written is None or written.wal_start != partition.wal_start:
             return None

@@ -422,8 +422,8 @@ class CommitDecision:
         return None
 
     def _check_ahead(self, draft: _Draft, window: Window | None, batch: BatchToCommit) -> Verdict | None:
-        """Hold a batch whose predecessor is missing. When the time limit has passed, refuse the batch or
-        accept its sequence."""
+        """Hold a batch, because the batch before it is missing. When the time limit has passed, refuse the
+        batch or accept its sequence."""
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         key = (draft.partition.number, batch.producer_id, epoch)
         expected = expected_sequence(window, epoch)

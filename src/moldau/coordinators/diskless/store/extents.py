@@ -1,9 +1,9 @@
 """Extents: the batches of one partition in one file, packed. Pure.
 
-A batch takes 21 bytes: byte offset, size and last offset delta (32 bits each), the largest timestamp (64
-bits) and flags (8 bits), each as a column. With these columns the store can free bytes and find timestamps of
-single batches without reading objects. A marker is packed as a batch without a position. The marker's content
-follows.
+A batch takes 21 bytes. These are byte offset, size and last offset delta (32 bits each), the largest
+timestamp (64 bits) and flags (8 bits). Each of them is a column. With these columns the store can free bytes
+and find timestamps of single batches without reading objects. A marker is packed as a batch without a
+position. The marker's content follows.
 """
 
 import struct

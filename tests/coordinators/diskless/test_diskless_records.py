@@ -107,6 +107,7 @@ def test_kips_form_comes_back(record: records.FileCommitted) -> None:
     [
         records.PartitionCreated(UUID(int=1), "name", 3),
         records.TransactionsEnded(5, (records.MarkerExtent(UUID(int=9), 3, 77, 1000, 4, 2, True),)),
+        records.TransactionsEnded(5, (records.MarkerExtent(UUID(int=9), 3, 77, 8, 4, 2, True, 6, 1 << 40),)),
         records.TopicDeleted(UUID(int=1)),
         records.RecordsDeleted(UUID(int=1), 3, 1 << 40),
         records.FilesClosed(17, ("a", "b")),

@@ -19,8 +19,17 @@ from moldau.coordinators.diskless.calls import (
     PartitionToFind,
     TransactionEnd,
 )
+from moldau.coordinators.diskless.calls.transactions import END_TRANSACTIONS
 from moldau.coordinators.diskless.store import checkpoint
+from moldau.protocol.codec import decode_request, encode_request
 from moldau.runtime import ErrorCode
+
+
+def test_a_marker_keeps_the_place_of_its_outcome_on_its_way() -> None:
+    marker = MarkerToWrite(TOPIC, 1, 7, 3, 2, True, 2, decision_partition=4, decision_offset=1 << 40)
+    key = END_TRANSACTIONS.request.API_KEY
+    sent = b"".join(encode_request(key, 0, END_TRANSACTIONS.ask(0, [marker], 0, 1_000)))
+    assert END_TRANSACTIONS.arguments(decode_request(key, 0, sent)) == [marker]
 
 
 async def write(house: House, key: str, producer_id: int, sequence: int, records: int = 2) -> int:

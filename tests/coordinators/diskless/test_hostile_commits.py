@@ -61,6 +61,12 @@ def test_a_file_with_too_many_batches_is_refused_before_they_are_made(
     assert refused.value.code is ErrorCode.invalid_request
 
 
+def test_a_file_without_parts_is_refused() -> None:
+    with pytest.raises(KafkaError, match="no parts") as refused:
+        commit_parts()
+    assert refused.value.code is ErrorCode.invalid_request
+
+
 def test_the_parts_of_a_file_share_its_maximum() -> None:
     half = equal_batches(MAX_FILE_BATCHES // 2)
     assert sum(len(call.batches) for _, call in commit_parts(half, half)) == MAX_FILE_BATCHES

@@ -34,13 +34,20 @@ from moldau.server.subsystems.tiered.metadata_topic import ClusterMetadataTopic,
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 from moldau.tiered.metadata.calls import AppendEventCall, EventOffsetsCall
+from moldau.tiered.metadata.lifecycle import RemotePartitionDeleteState
 from moldau.tiered.metadata.manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
-from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.metadata.records import encode_event
+from moldau.tiered.metadata.segments import RemotePartitionDeleteMetadata, TopicIdPartition
 from moldau.tiered.metadata.topic import EventWriter
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 NAME = "__remote_log_metadata"
 TOPIC_ID = UUID(int=9)
+EVENT = encode_event(
+    RemotePartitionDeleteMetadata(
+        TopicIdPartition(UUID(int=7), "t", 0), RemotePartitionDeleteState.DELETE_PARTITION_MARKED, 1, 1
+    )
+)
 
 
 class House:
@@ -258,7 +265,7 @@ def test_another_broker_is_answered_in_the_term_that_it_means(tmp_path: Path) ->
             topic = house.topic
 
             def call(metadata_epoch: int, epoch: int) -> AppendEventCall:
-                return AppendEventCall(0, metadata_epoch, UUID(int=7), 0, epoch, b"event")
+                return AppendEventCall(0, metadata_epoch, UUID(int=7), 0, epoch, EVENT)
 
             assert await topic.append_event(call(4, 6)) == 0
             assert await topic.event_offsets(EventOffsetsCall(0, 4, 4)) == (0, 1, 1, 1)
@@ -269,6 +276,11 @@ def test_another_broker_is_answered_in_the_term_that_it_means(tmp_path: Path) ->
             with pytest.raises(KafkaError) as caught:
                 await topic.append_event(call(4, 5))
             assert caught.value.code is ErrorCode.fenced_leader_epoch
+            for event, index in ((b"event", 0), (b"", 0), (EVENT[:-1], 0), (EVENT, 1)):
+                with pytest.raises(KafkaError, match="The event") as caught:
+                    await topic.append_event(AppendEventCall(0, 4, UUID(int=7), index, 6, event))
+                assert caught.value.code is ErrorCode.invalid_request
+            assert await topic.event_offsets(EventOffsetsCall(0, 4, 4)) == (0, 1, 1, 1)
             house.resign(5)
             with pytest.raises(KafkaError) as caught:
                 await topic.event_offsets(EventOffsetsCall(0, 4, 4))

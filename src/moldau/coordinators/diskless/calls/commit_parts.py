@@ -68,6 +68,8 @@ def _arguments(request: Any) -> CommitParts:
         tuple(request.owner_ids),
         request.object_format,
     )
+    if not request.parts:
+        raise KafkaError(ErrorCode.invalid_request, "The file has no parts.")
     parts: list[tuple[int, CommitFileCall]] = []
     room = MAX_FILE_BATCHES
     for part in request.parts:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC, InternalTopic
 from moldau.coordinators.log import PartitionCoordinatorLog
+from moldau.protocol.errors import ProtocolError
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
@@ -27,6 +28,7 @@ from moldau.server.subsystems.tiered.metadata_events import read_events
 from moldau.server.subsystems.tiered.metadata_peers import MetadataPeers
 from moldau.tiered.metadata.calls import AppendEventCall, EventOffsetsCall
 from moldau.tiered.metadata.manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
+from moldau.tiered.metadata.records import decode_event
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.metadata.topic import EventWriter, TopicDescription, TopicOffsets, TopicRecords
 from moldau.tiered.storage.storage_manager import RemoteStorageError
@@ -157,6 +159,7 @@ class HostedMetadataTopic:
 
     async def append_event(self, call: AppendEventCall) -> int:
         self._check_epoch(call.metadata_partition, call.metadata_leader_epoch)
+        _check_event(call)
         writer = EventWriter(
             TopicIdPartition(call.topic_id, self._topic_name(call.topic_id), call.partition_index),
             call.leader_epoch,
@@ -281,6 +284,17 @@ class ClusterMetadataTopic:
         """Whether this broker leads a partition now, or will lead it soon."""
         leader_id = self._view.leader_of(REMOTE_LOG_METADATA_TOPIC, partition)
         return self._hosted.leads(partition) or leader_id == self._view.local_id
+
+
+def _check_event(call: AppendEventCall) -> None:
+    """Raise INVALID_REQUEST if the call has no readable event of its partition. Each reader would skip it."""
+    try:
+        about = decode_event(call.event).topic_id_partition
+    except ProtocolError as error:
+        raise KafkaError(ErrorCode.invalid_request, f"The event cannot be read: {error}.") from error
+    if (about.topic_id, about.partition) != (call.topic_id, call.partition_index):
+        message = f"The event describes {about.topic_id}-{about.partition}, and not the call's partition."
+        raise KafkaError(ErrorCode.invalid_request, message)
 
 
 def _refused(partition: int, error: KafkaError) -> RemoteStorageError:

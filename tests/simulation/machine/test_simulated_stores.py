@@ -1,11 +1,14 @@
 """SQLite and the object store of the simulation."""
 
 import asyncio
+import gc
 import random
+import weakref
 
 import pytest
 
-from moldau.simulation.world.disks.disk import SimulatedDisk
+from moldau.runtime import Machine
+from moldau.simulation.world.disks.disk import MountedDisk, SimulatedDisk
 from moldau.simulation.world.disks.sqlite import open_sqlite
 from moldau.simulation.world.object_store import NoSuchObjectError, ObjectStoreError, SimulatedObjectStore
 from moldau.simulation.world.process import Process
@@ -34,6 +37,34 @@ def test_committed_rows_survive_a_loss_of_power(journal: str) -> None:
         assert heir.pragma("integrity_check") == "ok"
         heir.close()
         connection.close()
+
+
+class _Program:
+    """A program whose database is reachable from its process only."""
+
+
+def test_an_ended_world_with_an_open_database_is_freed() -> None:
+    async def story(world: World) -> None:
+        def begin(disk: MountedDisk) -> None:
+            program = _Program()
+            program.database = open_sqlite(disk, "/state.sqlite")  # type: ignore[attr-defined]
+            program.database.execute("create table t (a)")  # type: ignore[attr-defined]
+            disk.process.exhibit = program
+
+        async def run(machine: Machine) -> None:
+            assert isinstance(machine.disk, MountedDisk)
+            begin(machine.disk)
+
+        main = world.host("node-1").start(run).main
+        assert main is not None
+        await main
+
+    with World(1) as world:
+        world.run(story(world))
+    ended = weakref.ref(world)
+    del world
+    gc.collect()
+    assert ended() is None
 
 
 def test_the_object_store_keeps_and_serves() -> None:

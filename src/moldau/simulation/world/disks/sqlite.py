@@ -22,27 +22,32 @@ class _SimulatedVfsFile:
     """A database or journal file. Locks are not needed, because only one process at a time uses a volume.
 
     After the process has ended, SQLite still makes calls when a connection is destroyed. These calls have no
-    effect.
+    effect. The file then has no reference to the disk. Otherwise the process would never be freed, because
+    the garbage collector cannot see that a connection refers to its files.
     """
 
     def __init__(self, disk: MountedDisk, path: str, flags: list[int]) -> None:
         create = bool(flags[0] & apsw.SQLITE_OPEN_CREATE)
-        self._disk = disk
+        self._disk: MountedDisk | None = disk
         self._path = path
         self._new = create and not disk.exists(path)
-        self._file: File = disk.open(path, create=create)
+        self._file: File | None = disk.open(path, create=create)
         self._delete_on_close = bool(flags[0] & apsw.SQLITE_OPEN_DELETEONCLOSE)
         flags[1] = flags[0]
+        disk.process.on_exit.append(self._detach)
+
+    def _detach(self) -> None:
+        self._disk = self._file = None
 
     @property
     def _alive(self) -> bool:
-        return self._disk.process.alive
+        return self._disk is not None and self._disk.process.alive
 
     def xRead(self, amount: int, offset: int) -> bytes:
-        return self._file.read_at(offset, amount) if self._alive else b""
+        return self._file.read_at(offset, amount) if self._file is not None and self._alive else b""
 
     def xWrite(self, data: bytes, offset: int) -> None:
-        if not self._alive:
+        if self._disk is None or self._file is None or not self._alive:
             return
         host = self._disk.process.host
         if host is not None and host.defects.is_due(DefectPlace.SQLITE):
@@ -54,11 +59,11 @@ class _SimulatedVfsFile:
             raise kind(str(error)) from error
 
     def xTruncate(self, size: int) -> None:
-        if self._alive:
+        if self._file is not None and self._alive:
             self._file.truncate(size)
 
     def xSync(self, flags: int) -> None:
-        if not self._alive:
+        if self._disk is None or self._file is None or not self._alive:
             return
         self._file.sync()
         if self._new:  # SQLite's own file system also syncs the folder of a new file
@@ -66,12 +71,16 @@ class _SimulatedVfsFile:
             self._new = False
 
     def xFileSize(self) -> int:
-        return self._file.size() if self._alive else 0
+        return self._file.size() if self._file is not None and self._alive else 0
 
     def xClose(self) -> None:
+        if self._disk is None or self._file is None or not self._alive:
+            return
         self._file.close()
-        if self._delete_on_close and self._alive:
+        if self._delete_on_close:
             self._disk.remove(self._path)
+        self._disk.process.on_exit.remove(self._detach)
+        self._detach()
 
     def xLock(self, level: int) -> None:
         pass
@@ -96,12 +105,15 @@ class SimulatedVfs(apsw.VFS):
     """A file system for SQLite over the disk of a process. Its time and randomness are fixed."""
 
     _disk: MountedDisk | None = None
-    """The simulated disk. It is ``None`` after the garbage of an ended process was collected, because the
-    file system is collected before its databases."""
+    """The simulated disk. It is ``None`` after the process has ended."""
 
     def __init__(self, name: str, disk: MountedDisk) -> None:
         self._disk = disk
         super().__init__(name, "")
+        disk.process.on_exit.append(self._detach)
+
+    def _detach(self) -> None:
+        self._disk = None
 
     def xOpen(self, name: Any, flags: list[int]) -> Any:
         if name is None:

@@ -33,8 +33,8 @@ def throughput_row(name: str, size: int, partitions: int, sample: Sample) -> dic
 
 
 def limit_of(sample: Sample) -> str:
-    """The process that was busy nearly all the time. If there is no such process, both processes waited for a
-    core or for the disk."""
+    """The process that was busy nearly all the time. If there is no such process, client and broker both
+    waited for a core or for the disk."""
     if sample.broker_share > BUSY_SHARE:
         return "broker"
     return "client" if sample.client_cpu_s / sample.wall_s > BUSY_SHARE else "neither"
@@ -96,7 +96,8 @@ def bench_requests(report: Report, broker: Broker, plan: Plan) -> None:
 
 
 def bench_at_rest(report: Report, broker: Broker, plan: Plan) -> None:
-    """Start time, an idle node, and a node with many consumers that wait."""
+    """The start time, the resources of an idle node, and the resources of a node with many consumers that
+    wait."""
     idle = watch_idle(broker, plan.idle_s)
     title = "Start and rest"
     report.add(title, {"what": "start to ready, s", "value": round(broker.start_s, 2), "goal": ""})

@@ -40,7 +40,8 @@ def usage_of(pid: int) -> Usage:
 
 
 class Broker:
-    """A broker's process. It accepts clients when the constructor returns. ``stop`` also removes its data."""
+    """A broker's process. It accepts clients when the constructor returns. ``stop`` ends it and removes its
+    data."""
 
     name: str
 
@@ -104,7 +105,8 @@ class Moldau(Broker):
 
 
 class Kafka(Broker):
-    """Apache Kafka from its jars: one KRaft node, broker and controller, JVM with 1 GiB of heap."""
+    """Apache Kafka from its jars: one KRaft node that is broker and controller. Its JVM has a heap
+    of 1 GiB."""
 
     name = "kafka"
 
@@ -114,7 +116,7 @@ class Kafka(Broker):
         properties.write_text(kafka_properties(self.folder / "data", port, controller_port))
         java = ["java", "-cp", f"{JARS}/*"]
         quiet = [f"-Dlog4j2.configurationFile={quiet_logging(self.folder)}"]
-        # In Kafka, formatting is a step of the operator, and not part of the start.
+        # With Kafka, an operator formats the folder before the start. So this step is not part of the start.
         formatting = ["kafka.tools.StorageTool", "format", "--config", str(properties)]
         subprocess.run(
             [*java, *quiet, *formatting, "--cluster-id", "bW9sZGF1LWJlbmNoLWthZg", "--standalone"],
@@ -159,7 +161,7 @@ class Kafka(Broker):
 
 
 def quiet_logging(folder: pathlib.Path) -> pathlib.Path:
-    """The log contains only warnings, like the log of the other broker."""
+    """The log contains only warnings, as the log of Moldau does."""
     path = folder / "log4j2.properties"
     path.write_text(
         "status = error\nappender.console.type = Console\nappender.console.name = console\n"

@@ -1,6 +1,7 @@
 """From WAL objects to Kafka segments: ``python -m bench.consolidation``.
 
-It measures the builder alone, on batches in memory, and then a broker that consolidates earlier records.
+The first part measures the code that builds segments, with batches in memory. The second part measures a
+broker that consolidates earlier records.
 """
 
 import argparse
@@ -70,7 +71,7 @@ def bench_consolidation(report: Report, folder: pathlib.Path, plan: Plan) -> Non
 
 
 def build(batch_size: int, repeats: int) -> dict[str, Any]:
-    """Copy, check and index one segment; the best of several runs."""
+    """Copy, check and index one segment. Returns the best of several runs."""
     value = os.urandom(batch_size - 90)
     batch = build_batch(
         [Record(0, 1_700_000_000_000, None, value, ())], producer_id=7, producer_epoch=0, base_sequence=0
@@ -97,7 +98,7 @@ def build(batch_size: int, repeats: int) -> dict[str, Any]:
 
 
 def consolidate(broker: Broker, name: str, partitions: int, plan: Plan) -> Sample:
-    """Produce, then let the broker consolidate; return the cost."""
+    """Produce records. Then let the broker consolidate them. Returns the cost."""
     with topic(broker, name, partitions):
         size_bytes = plan.bytes_by_record_size[10_240]
         records = size_bytes // BROKER_BATCH_BYTES
@@ -146,7 +147,7 @@ def switch(broker: Broker, value: str) -> None:
 
 
 async def until_empty(client: Client, broker: Broker, name: str) -> int:
-    """Wait until the WAL contains nothing of the topic; return the number of its records."""
+    """Wait until the WAL contains no records of the topic. Returns the number of the topic's records."""
 
     host, _, port = broker.bootstrap.rpartition(":")
     while True:

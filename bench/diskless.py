@@ -30,7 +30,7 @@ UPLOAD_TIMES: Final = re.compile(
 )
 PACED_RECORDS_PER_S: Final = 1000
 LONG_RUN_BYTES: Final = 250_000_000
-"""Records of one idempotent producer at S3's latency. They are about fifty objects."""
+"""Records of one idempotent producer at S3's latency. They are enough for about fifty objects."""
 SAMPLE_INTERVAL_S: Final = 0.1
 
 BILLED: Final = "diskless.append.early.close.puts.per.second=8"
@@ -90,7 +90,7 @@ class MemoryWatch:
 
 
 def bench_diskless(report: Report, folder: pathlib.Path, plan: Plan, stores: Sequence[str]) -> None:
-    """Measure every store in turn."""
+    """Measure one store after the other."""
     for store in stores:
         broker = DisklessMoldau(folder / store, STORES[store])
         try:
@@ -184,7 +184,7 @@ def one_idempotent_producer(report: Report, broker: Broker, plan: Plan, store: s
 
 
 def java_producer(report: Report, broker: Broker, plan: Plan, store: str) -> None:
-    """Kafka's own ProducerPerformance with its defaults: idempotent, batches of 16 KiB."""
+    """Kafka's own ProducerPerformance with its defaults. It is idempotent and sends batches of 16 KiB."""
     if not any(JARS.glob("kafka-tools-*.jar")):
         return
     for partitions in PARTITION_COUNTS:
@@ -212,7 +212,8 @@ def producer_performance(bootstrap: str, name: str, records: int) -> dict[str, f
 
 
 def p50_ms(before: dict[float, float], after: dict[float, float]) -> float:
-    """The median of the values between two reads, with the precision of a bucket."""
+    """The median of the values between two reads of a histogram. It is as exact as a bucket of the
+    histogram."""
     counts = {bound: after[bound] - before.get(bound, 0.0) for bound in sorted(after)}
     half, below, low = max(counts.values(), default=0.0) / 2, 0.0, 0.0
     for bound, count in counts.items():
@@ -223,15 +224,16 @@ def p50_ms(before: dict[float, float], after: dict[float, float]) -> float:
 
 
 def latency(report: Report, broker: DisklessMoldau, plan: Plan, store: str, early_close: str) -> None:
-    """A steady load, far below the node's limit, so that only waiting is measured.
+    """A steady load, far below the node's limit, so that only waiting times are measured.
 
-    The goal is interval/2 + PUT p50 + 5 ms. The node measures the time of the PUT, because a disk adds to
+    The goal is interval/2 + PUT p50 + 5 ms. The node measures the duration of the PUT, because a disk adds to
     S3's latency.
     """
     for partitions in PARTITION_COUNTS:
         with topic(broker, f"latency-{partitions}-{early_close}", partitions) as name:
             load = {"topic": name, "partitions": partitions, "record_size": RECORD_SIZE}
-            # The first batch of a partition opens its files, which takes a second in total on a busy disk.
+            # The first batch of a partition opens the partition's files. On a busy disk this takes a second
+            # for all partitions together.
             measure(broker, "produce", records=500 * partitions, **load)
             before = broker.upload_times()
             sample = measure(

@@ -1,9 +1,9 @@
 """The diskless coordinator alone: ``python -m bench.diskless_coordinator [--live-batches 5000000]``.
 
-Commits files of 500 batches over 50 partitions and 10 idempotent producers through log, replay and SQLite,
-four files at a time. Then, while all batches are live, it measures FindBatches of 64 batches at random
-places, a snapshot while commits continue, and two restarts. The first restart is clean. The second restart is
-from the snapshot and the log, after the loss of SQLite's file.
+It commits files of 500 batches over 50 partitions and 10 idempotent producers. The files pass through log,
+replay and SQLite, four at a time. Then, while all batches are live, it measures FindBatches of 64 batches at
+random places, a snapshot while commits continue, and two restarts. The first restart is after a clean stop.
+The second restart is from the snapshot and the log, after the loss of SQLite's file.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Bench:
         self.files = 0
 
     async def start(self) -> float:
-        """Start the coordinator; return the seconds until its first response."""
+        """Start the coordinator. Returns the seconds until its first response."""
         began = time.perf_counter()
         self.epoch += 1
         self.snapshots = SnapshotLog.open(
@@ -100,7 +100,7 @@ class Bench:
         while self.files * FILE_BATCHES < live_batches:
             calls = [self.call() for _ in range(200)]
             gc.collect()
-            gc.freeze()  # the calls are part of the benchmark, so their tracing is no cost of the coordinator
+            gc.freeze()  # later collections must not trace the calls of the benchmark
             began, cpu_began = time.perf_counter(), time.process_time()
             await self.commit(calls, latencies)
             spent += time.perf_counter() - began
@@ -144,7 +144,8 @@ class Bench:
             )
 
     async def _latencies_until(self, end: Coroutine[Any, Any, object], pause_s: float) -> list[float]:
-        """Times of commits while ``end`` runs: one after the other with a pause, or IN_FLIGHT at a time."""
+        """Durations of commits while ``end`` runs. Commits are sent one after the other with a pause, or
+        IN_FLIGHT at a time."""
         latencies: list[float] = []
         ending = asyncio.ensure_future(end)
         calls = [self.call() for _ in range(IN_FLIGHT)]

@@ -2,8 +2,8 @@
 such a request, and the node's memory.
 
 ``python -m bench.hostile`` starts a node. During each attack another client (the bystander) produces and
-requests metadata on its own connection. ``--only NAME`` runs some attacks, ``--source FOLDER`` is another
-copy of the code.
+requests metadata on its own connection. ``--only NAME`` runs only some attacks. ``--source FOLDER`` uses
+another copy of the code.
 """
 
 import argparse
@@ -84,7 +84,7 @@ class Client:
 
 
 def bystander(port: int, topic: str, stop: Any, longest: Any, answers: Any) -> None:
-    """Alternate requests for metadata and produce requests; the longest wait for an answer is the silence."""
+    """Alternate metadata and produce requests. The longest wait for a response is the silence."""
     client = Client(port)
     batch = build_batch([Record(0, int(time.time() * 1000), b"k", b"v")])
     while not stop.is_set():

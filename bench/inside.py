@@ -59,7 +59,7 @@ class Wire(asyncio.Transport):
         self.paused = False
 
     async def reading(self) -> None:
-        """Return when the connection reads again, or after some turns of the loop at the latest."""
+        """Return when the connection reads again, but at the latest after some turns of the event loop."""
         while self.paused:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -81,8 +81,8 @@ def connect(server: SocketServer) -> tuple[ServerConnection, Wire]:
 
 
 async def feed(connection: ServerConnection, wire: Wire, data: memoryview) -> None:
-    """Deliver bytes like a loop: as many at a time as fit into the buffer, and no bytes while reading is
-    paused."""
+    """Deliver bytes as an event loop does: each time as many as fit into the buffer, and none while reading
+    is paused."""
     while data:
         await wire.reading()
         room = connection.get_buffer(-1)
@@ -155,7 +155,7 @@ async def poll(server: SocketServer, options: argparse.Namespace) -> None:
 
 
 def print_profile(profile: cProfile.Profile) -> None:
-    """Functions by their own time, and the total time of each file's functions."""
+    """The time of each function without its callees, and the total time of all functions in each file."""
     stats = pstats.Stats(profile).sort_stats("tottime")
     stats.print_stats(30)
     by_file: dict[str, float] = {}
@@ -186,7 +186,8 @@ def _nothing(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
 
 
 async def validation(server: SocketServer, options: argparse.Namespace) -> None:
-    """Produce with all rules, with size and checksum only, and without checks, in turns."""
+    """Produce with all rules, with size and checksum only, and without checks. The three variants
+    alternate."""
     connection, wire = connect(server)
     burst = memoryview(canned.produce_frame(TOPIC, 0, options.size) * options.burst)
     rules = {"all rules": classic_partition.validate_produce, "size and CRC": _size_and_crc, "none": _nothing}

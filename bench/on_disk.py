@@ -1,7 +1,7 @@
-"""The cost of reading files of expensive batches, and of beginning a segment.
+"""The cost of reading files with expensive batches, and the cost of beginning a segment.
 
 ``python -m bench.on_disk`` prints processor time, which depends little on other work on the machine, and the
-growth of the peak memory. Each row is measured in a process of its own.
+growth of the peak memory. Each row is measured in a separate process.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def open_log(folder: str) -> PartitionLog:
 
 
 def recover(folder: str, batch: bytes, count: int) -> str:
-    """Open a log after a kill; everything in it is checked."""
+    """Open a log after a kill. All its batches are checked."""
     write_segment(folder, batch, count)
     return timed(lambda: open_log(folder))
 

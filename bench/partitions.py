@@ -1,8 +1,8 @@
 """``python -m bench.partitions [COUNT ...]``: a node with many partitions.
 
-For each count, it measures the time to create this number of partitions in one request, to produce a record
-to each, to restart, and to delete the partitions. It also measures memory, descriptors, and the longest time
-for which a pinging client gets no response.
+For each count, it measures four times: to create this number of partitions in one request, to produce a
+record to each partition, to restart, and to delete the partitions. It also measures memory, descriptors, and
+the longest time for which another client gets no response.
 """
 
 import argparse
@@ -72,7 +72,7 @@ class Connection:
 
 
 class Pinger:
-    """Pings a node from a thread of its own while the block runs."""
+    """A client that sends small requests to a node from its own thread while the block runs."""
 
     def __init__(self, bootstrap: str) -> None:
         self._connection = Connection(bootstrap)

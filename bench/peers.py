@@ -1,4 +1,4 @@
-"""``make bench-peers``: the same load against Moldau and Apache Kafka, in turns, on the same machine."""
+"""``make bench-peers``: the same load alternates between Moldau and Apache Kafka on the same machine."""
 
 import argparse
 import pathlib
@@ -43,7 +43,7 @@ def throughput(report: Report, brokers: Brokers, plan: Plan) -> None:
             produced: Samples = {name: [] for name in brokers}
             fetched: Samples = {name: [] for name in brokers}
             for repeat in range(plan.repeats):
-                # The brokers take turns, so that other work on the machine affects both.
+                # The brokers are measured alternately, so that other work on the machine affects both.
                 for name, broker in brokers.items():
                     one, two = run_both(broker, plan, size, partitions, f"load-{size}-{partitions}-{repeat}")
                     produced[name].append(one)
@@ -53,7 +53,7 @@ def throughput(report: Report, brokers: Brokers, plan: Plan) -> None:
 
 
 def compare(report: Report, kind: str, size: int, partitions: int, samples: Samples) -> None:
-    """One row: both brokers and the ratio."""
+    """One row of the table, with the values of both brokers and the ratio."""
     ours, theirs = median_sample(samples["moldau"]), median_sample(samples["kafka"])
     row: dict[str, Any] = {"load": kind, "record": f"{size} B", "partitions": partitions}
     for name, sample in (("moldau", ours), ("kafka", theirs)):

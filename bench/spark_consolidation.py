@@ -1,8 +1,8 @@
 """Consolidation on Spark: ``python -m bench.spark_consolidation``.
 
-Batches of 16 KiB in the WAL become segments. The input are files in the page cache, and the output are synced
-files. Tasks of a warm session do this work, and for comparison the same function in two plain processes. As a
-further comparison, the same processes copy the same objects, and sync each copy. It needs PySpark.
+Batches of 16 KiB in the WAL become segments. The input files are in the page cache, and the output files are
+synced. Tasks of a warm session do this work. For comparison, two plain processes call the same functions. For
+another comparison, the same processes copy the same objects and sync each copy. The benchmark needs PySpark.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Round:
 def bench_spark_consolidation(
     report: Report, folder: pathlib.Path, plan: Plan, units: Sequence[int] = (UNITS,)
 ) -> None:
-    """Measure tasks and plain processes in turns, with one session for all numbers of units."""
+    """Measure tasks and plain processes alternately. One session is used for all numbers of units."""
     from moldau.pipeline.session import SparkPool
 
     broker = DisklessMoldau(folder / "spark-consolidation", SETTINGS)
@@ -77,7 +77,8 @@ def bench_spark_consolidation(
 def _measure(report: Report, broker: Broker, engines: dict[str, RunUnits], repeats: int, units: int) -> None:
     results: dict[str, list[Round]] = {}
     for repeat in range(repeats + 1):
-        # The first round is not counted, because processes import modules, and the JVM compiles its code.
+        # The first round is not counted. In this round, processes import modules, and the JVM compiles its
+        # code.
         for engine, run in engines.items():
             name = f"c-{units}-{repeat}-{'-'.join(engine.replace(',', '').split())}"
             results.setdefault(engine, []).append(_consolidate(broker, name, units, run, engine == COPY))
@@ -142,7 +143,7 @@ class _Copied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copy an object with the system's fastest call, and sync the copy; return its size."""
+    """Copy an object with the system's fastest call, and sync the copy. Returns its size."""
 
     url: str
 

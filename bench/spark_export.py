@@ -1,7 +1,7 @@
 """A topic becomes a table: ``python -m bench.spark_export``.
 
-Each row is one round of an export of a whole diskless topic, on a session that is warm. The cost of a round
-with one record of each partition is shown separately. It needs PySpark.
+Each row is one round that exports a whole diskless topic in a warm session. A separate column has the cost of
+a round with one record of each partition. The benchmark needs PySpark.
 """
 
 import argparse
@@ -22,7 +22,7 @@ RECORDS: Final = {100: 8_000_000, 1024: 2_000_000}
 PARTITIONS: Final = 8
 CORES: Final = 2
 WARM_UPS: Final = 2
-"""Rounds before the measured rounds, in which the workers are started."""
+"""Rounds before the measured rounds. The workers start in these rounds."""
 FORMATS: Final = ("parquet", "iceberg")
 
 

@@ -1,9 +1,9 @@
 """``format("moldau")`` compared with Spark's own connector: ``python -m bench.spark_source``.
 
-Each row is a query that reads every value of the same diskless topic, with all columns decoded, on a warm
-session with compiled code. The cost of a query for one record of each partition is shown separately. CPU is
-the time of the driver, the JVM and the Python workers, without the CPU time of the broker. It needs PySpark
-and, for the comparison, the connector's jars (``tools/fetch_clients.py``).
+Each row is a query that reads every value of the same diskless topic, with all columns decoded, in a warm
+session with compiled code. A separate column has the cost of a query for one record of each partition. CPU is
+the time of the driver, the JVM and the Python workers, without the CPU time of the broker. The benchmark
+needs PySpark and, for the comparison, the connector's jars (``tools/fetch_clients.py``).
 """
 
 import argparse
@@ -25,7 +25,7 @@ CONNECTOR: Final = pathlib.Path(".tools/spark-kafka")
 RECORDS: Final = {100: 8_000_000, 1024: 2_000_000}
 PARTITIONS: Final = 8
 WARM_UPS: Final = 3
-"""Runs before the measured runs, in which the workers are started and the JVM compiles its code."""
+"""Runs before the measured runs. The workers start in these runs, and the JVM compiles its code."""
 READERS: Final = {
     "moldau, from objects": ("moldau", {}),
     "moldau, through the broker": ("moldau", {"readFrom": "brokers"}),

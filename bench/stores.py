@@ -14,7 +14,7 @@ KEPT_OBJECTS: Final = 4
 
 
 class ForgetfulStorage:
-    """Copies each object into recycled memory, and soon drops it: a store with a low cost.
+    """Copies each object into recycled memory, and drops it soon. So this store costs little.
 
     A node does not read objects that it has just written, because their records are first in its memory and
     then in its local segments.
@@ -56,7 +56,8 @@ class ForgetfulStorage:
 
 
 class BottomlessStorage(ForgetfulStorage):
-    """Accepts all objects and stores nothing. It shows the cost without a disk and without memory."""
+    """Accepts all objects and stores nothing. It shows a node's cost without the cost of a disk or
+    of memory."""
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         pass
@@ -65,7 +66,7 @@ class BottomlessStorage(ForgetfulStorage):
 def open_bottomless_tier(
     configs: Mapping[str, str], machine: Machine, meters: Meters
 ) -> ObjectStorageManager:
-    """For ``remote.log.storage.manager.class.name``: segments are copied and cannot be read."""
+    """For ``remote.log.storage.manager.class.name``. Segments can be copied to it, but cannot be read."""
     return ObjectStorageManager(BottomlessStorage())
 
 

@@ -42,7 +42,7 @@ SETTLE_S: Final = 1.0
 """
 SEGMENT_RECORDS: Final = SEGMENT_BYTES // RECORD_SIZE
 PAST_RECORDS: Final = 5 * SEGMENT_RECORDS // 2
-"""Minimum number of records of a partition, with which two of its segments are remote."""
+"""Minimum number of records in a partition. With this number, two of its segments are remote."""
 NOBODY: Final = "nobody reads"
 OTHER: Final = "another node is read from"
 SAME: Final = "this node is read from"
@@ -65,13 +65,13 @@ WRITTEN: Final = {
     "none": ("remote.log.storage.manager.class.name=bench.stores.open_bottomless_tier",),
     "files": (),
 }
-"""Stores to copy to. The first store accepts all objects and stores nothing."""
+"""Stores to which segments are copied. The first store accepts all objects and stores nothing."""
 READ: Final = {"memory": ("rsm.config.url=memory://",), "files": ()}
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The parts, stores and numbers of partitions to measure; all by default."""
+    """The parts, stores and numbers of partitions to measure. By default all of them are measured."""
 
     parts: Sequence[str] = PARTS
     stores: Sequence[str] = ()
@@ -98,7 +98,7 @@ class TieredMoldau(Moldau):
 
 @contextmanager
 def topic(broker: Broker, name: str, partitions: int, *, tiered: bool) -> Iterator[str]:
-    """A topic for one measurement; copied segments leave the disk soon."""
+    """A topic for one measurement. Segments leave the disk soon after they were copied."""
     config = {"file.delete.delay.ms": "100", "segment.bytes": str(SEGMENT_BYTES)}
     if tiered:
         config |= {"remote.storage.enable": "true", "local.retention.bytes": "1"}
@@ -112,7 +112,7 @@ def topic(broker: Broker, name: str, partitions: int, *, tiered: bool) -> Iterat
 
 
 def bench_tiered(report: Report, folder: pathlib.Path, plan: Plan, wanted: Wanted = EVERYTHING) -> None:
-    """Measure all parts, each on its own nodes."""
+    """Measure all parts. Each part uses its own nodes."""
     for store, settings in WRITTEN.items():
         if wanted.has("produce", store):
             with node(folder / f"tiered-to-{store}", settings) as broker:
@@ -142,7 +142,7 @@ def node(folder: pathlib.Path, settings: Sequence[str]) -> Iterator[Broker]:
 
 @contextmanager
 def nodes(folder: pathlib.Path, settings: Sequence[str]) -> Iterator[tuple[Broker, Broker]]:
-    """Two independent nodes. Requests to one node put no load on the other."""
+    """Two independent nodes. Requests to one node cause no work on the other node."""
     with node(folder / "one", settings) as one, node(folder / "other", settings) as other:
         yield one, other
 
@@ -183,8 +183,8 @@ def produce_latency(report: Report, broker: Broker, plan: Plan, store: str, part
 
 
 def begin_apart(broker: Broker, name: str, partitions: int) -> None:
-    """Close a segment of each partition, because work that occurs only once is not measured; then fill the
-    next segments partly, so that they do not all close at the same moment."""
+    """Close a segment of each partition, because work that occurs only once must not be measured. Then fill a
+    part of each next segment, so that these segments do not all close at the same moment."""
     producer = BatchProducer(broker.bootstrap, name, RECORD_SIZE, 2 * SEGMENT_RECORDS, {})
     for partition in range(partitions):
         producer.produce(partition, SEGMENT_RECORDS + 1 + SEGMENT_RECORDS * partition // partitions)
@@ -216,7 +216,8 @@ def past(broker: Broker, plan: Plan, partitions: int) -> Iterator[str]:
 
 
 def catch_up(report: Report, pair: tuple[Broker, Broker], plan: Plan, store: str, partitions: int) -> None:
-    """Read the remote part at full speed, first alone and then while a producer runs."""
+    """Read the remote part at full speed. First no producer runs, and then a producer runs at the
+    same time."""
     broker = pair[0]
     with past(broker, plan, partitions) as name, past(pair[1], plan, partitions):
         load = {"topic": name, "partitions": partitions, "record_size": RECORD_SIZE}
@@ -267,8 +268,8 @@ def beside_a_producer(
     """A steady producer to the first node, in three cases: without a reader, with a reader of the second
     node, and with a reader of the first node.
 
-    The reader of the second node is the control. With it the machine does the same work, but the producer's
-    node does none of this work.
+    The reader of the second node is the control. In this case the machine does the same work, but the
+    producer's node does no part of it.
     """
     slices: dict[str, list[Slice]] = {NOBODY: [], OTHER: [], SAME: []}
     past_topic = {"topic": name, "partitions": partitions}
@@ -292,7 +293,7 @@ def beside_a_producer(
 
 @contextmanager
 def reading(reader: Steered | None) -> Iterator[Slice]:
-    """Run a reader during the block; its result is added at the end."""
+    """Run a reader during the block. Its result is added at the end of the block."""
     found: Slice = {}
     if reader is not None:
         reader.tell()

@@ -1,7 +1,8 @@
-"""Slices of different kinds in turns, in one run, on the same nodes, topics and connections.
+"""Slices of different kinds alternate in one run, on the same nodes, topics and connections.
 
-A p99 depends on a few moments, so one run gives little information about another run. The cost of a kind of
-slice is the median of its ratios to neighbouring slices, which ran under the same conditions.
+A p99 depends on a few moments, so one run gives little information about another run. Each slice is compared
+with its neighbours, which ran under the same conditions. The cost of a kind of slice is the median of these
+ratios.
 """
 
 import json
@@ -22,7 +23,7 @@ Slice: TypeAlias = dict[str, float]
 
 
 class Steered:
-    """A load of :mod:`bench.loads.tiered_load` in a process of its own."""
+    """A load of :mod:`bench.loads.tiered_load` in its own process."""
 
     def __init__(self, load: str, spec: Mapping[str, Any]) -> None:
         command = [sys.executable, "-m", "bench.loads.tiered_load", load, json.dumps(spec)]
@@ -86,7 +87,7 @@ def busy_s() -> float:
 
 
 class Ratios(NamedTuple):
-    """The ratio of two p99, slice by slice: the median and its quartiles."""
+    """The ratio of two p99 values for each pair of slices. Returns the median and its quartiles."""
 
     median: float
     low: float

@@ -44,13 +44,13 @@ GIB = 1 << 30
 
 
 def moldau(node: Node, *arguments: str) -> str:
-    """Run the command line against the node; return its output."""
+    """Run a ``moldau`` command against the node. Returns its output."""
     command = [sys.executable, "-m", "moldau", *arguments, "--bootstrap", node.bootstrap]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def produce(node: Node) -> set[int]:
-    """Produce all orders, with a crash half-way; return the numbers of those that were acknowledged."""
+    """Produce all orders, with a crash after half of them. Returns the numbers of the acknowledged orders."""
     acknowledged: set[int] = set()
     producer = Producer(
         {
@@ -92,7 +92,8 @@ def crash(node: Node) -> None:
 
 
 def consume(node: Node, expected: int) -> list[int]:
-    """Read the topic from the start as a consumer group; return the order numbers in their order."""
+    """Read the topic from the start as a consumer group. Returns the order numbers in the order of the
+    records."""
     consumer: Any = KafkaConsumer(
         TOPIC, bootstrap_servers=node.bootstrap, group_id="demo", auto_offset_reset="earliest"
     )
@@ -106,7 +107,7 @@ def consume(node: Node, expected: int) -> list[int]:
 
 
 def check(acknowledged: set[int], consumed: list[int]) -> bool:
-    """Print the result; return whether it is correct."""
+    """Print the result. Returns whether it is correct."""
     missing = acknowledged - set(consumed)
     doubled = len(consumed) - len(set(consumed))
     table = Table(title="After a kill in the middle")
@@ -136,7 +137,8 @@ def show_store(node: Node) -> None:
 
 
 def show_table(node: Node, acknowledged: set[int]) -> bool:
-    """Consolidate and export the topic, and query the table; return whether it has every order once."""
+    """Consolidate and export the topic, and query the table. Returns whether the table has every
+    order once."""
     reason = missing_packages() or missing_java()
     if reason is not None:
         console.print(f"[yellow]no table:[/] {reason}")
@@ -196,7 +198,7 @@ def main() -> int:
 
 
 def single_node() -> int:
-    """Run the demo with one node; return the exit code."""
+    """Run the demo with one node. Returns the exit code."""
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="moldau-demo-") as folder:
         node = Node(folder)

@@ -1,12 +1,12 @@
-"""A Moldau cluster in a minute: three kinds of topics, three nodes killed one after the other, no record
-missing.
+"""A Moldau cluster in a minute. It has three kinds of topics. Three nodes are killed one after the other, and
+no record is missing.
 
 The demo starts three brokers in three racks and three controllers, each in its own process. It creates a
 replicated classic topic, a diskless topic and a tiered topic. An idempotent producer and a consumer group run
 all the time. Meanwhile three nodes are killed with SIGKILL and started again, one after the other: the broker
 that leads the coordinator of the diskless topic, the active controller, and another broker. Finally every
 topic is read from its beginning. The demo prints the result and the producer's longest pause at each kill.
-``demo.py --cluster`` starts it.
+``demo.py --cluster`` starts this demo.
 """
 
 import json
@@ -58,7 +58,7 @@ class ClusterDemo:
         self._kills: list[Kill] = []
 
     def run(self) -> bool:
-        """Run the demo; return whether no record is missing, doubled or out of order."""
+        """Run the demo. Returns whether no record is missing, doubled or out of order."""
         for topic, configs in TOPICS.items():
             options = [each for config in configs for each in ("--config", config)]
             self._moldau("topics", "create", topic, "-p", str(PARTITIONS), "-r", str(REPLICAS), *options)
@@ -98,13 +98,13 @@ class ClusterDemo:
         self._await(awaited, lambda: self._stream.is_served_since(moment))
         self._cluster.start_again(node_id)
         wait_until_back()
-        # The last pauses end with the next acknowledgements.
+        # The last pauses end when the next records are acknowledged.
         moment = time.monotonic()
         self._await(awaited, lambda: self._stream.is_served_since(moment))
         self._kills.append(Kill(f"{name} ({node_id})", self._stream.pauses_s(begin, time.monotonic())))
 
     def _check(self) -> bool:
-        """Read everything from its beginning and print the result; return whether it is correct."""
+        """Read all topics from their beginning and print the result. Returns whether it is correct."""
         stream, deadline = self._stream, self._deadline
         left = stream.end(deadline)
         found = read_from_the_beginning(self._cluster.bootstrap, list(TOPICS), deadline)
@@ -191,7 +191,7 @@ class ClusterDemo:
             time.sleep(0.1)
 
     def _moldau(self, *arguments: str) -> str:
-        """Run the command line against the cluster; return its output."""
+        """Run a ``moldau`` command against the cluster. Returns its output."""
         command = [sys.executable, "-m", "moldau", *arguments, "--bootstrap", self._cluster.bootstrap]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:

@@ -20,7 +20,8 @@ from rich.console import Console
 console = Console()
 
 SETTINGS = (
-    # With these settings Spark consolidates at the end, without waiting for an hour or for 64 MiB.
+    # With these settings Spark consolidates at the end of the demo. By default it would wait for an hour or
+    # for 64 MiB.
     "diskless.consolidation.enable=false",
     "diskless.consolidation.segment.bytes=1048576",
     "diskless.consolidation.max.age.ms=0",
@@ -40,7 +41,7 @@ class Node:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start the process; return once it accepts clients."""
+        """Start the process. Returns when the node accepts clients."""
         began = time.monotonic()
         self._metrics_port = free_port()
         command = [sys.executable, "-m", "moldau", "dev", "--data", str(self.folder / "data")]
@@ -81,7 +82,7 @@ class Node:
         console.print(f"node {self._process.pid} stopped, exit code {code}")
 
     def _count_requests(self) -> None:
-        """Add this process's requests to the object store, which are in its /metrics."""
+        """Add this process's requests to the object store. The numbers are in its /metrics."""
         for name, value in self.metrics().items():
             meter, _, labels = name.partition("{")
             if meter == "moldau_objects_ObjectStorage_RequestsPerSec_total":

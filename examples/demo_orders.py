@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 
 def orders(count: int, seed: int = 7) -> Iterator[tuple[str, bytes]]:
-    """A realistic stream of orders: many customers, of whom a few order often, and values of 100 to 400
-    bytes.
-    """
+    """A realistic stream of orders. There are many customers, and a few of them order often. Values have 100
+    to 400 bytes."""
     chance = random.Random(seed)
     for number in range(count):
         customer = f"customer-{int(chance.paretovariate(1.2)) % 500:03d}"

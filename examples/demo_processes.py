@@ -1,7 +1,8 @@
-"""The cluster demo's processes: one ``moldau dev`` with several nodes, and the restarted nodes.
+"""The processes of the cluster demo: one ``moldau dev`` with several nodes, and the nodes that were
+restarted.
 
-``moldau dev`` does not restart a dead node; it prints the command for the restart on stderr. The demo runs
-this command, and ends the processes that it started by their own pids.
+``moldau dev`` does not restart a dead node. It prints the command for the restart on stderr, and the demo
+runs this command. The demo ends the processes that it started by their own pids.
 """
 
 import contextlib
@@ -30,7 +31,8 @@ SETTINGS = (
     # All diskless partitions have one coordinator, so the loss of its broker has the largest effect.
     "diskless.metadata.topic.num.partitions=1",
     "min.insync.replicas=2",
-    # A tiered topic's segments leave the brokers' disks within seconds instead of minutes.
+    # With these settings, segments of a tiered topic leave the brokers' disks within seconds instead of
+    # minutes.
     "log.retention.check.interval.ms=1000",
     "remote.log.manager.task.interval.ms=500",
     "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector",
@@ -49,7 +51,7 @@ class Deadline:
         self._end = time.monotonic() + timeout_s
 
     def left_s(self, awaited: str) -> float:
-        """The remaining seconds. Raises :class:`Late` when there are none."""
+        """The remaining seconds. Raises :class:`Late` if the deadline has passed."""
         left_s = self._end - time.monotonic()
         if left_s <= 0:
             raise Late(awaited)
@@ -82,9 +84,8 @@ class ClusterProcesses:
         self._restarted: dict[int, subprocess.Popen[str]] = {}
 
     def start(self, first_port: int = 0) -> None:
-        """Start all nodes; return once each accepts clients. The brokers are at ``first_port`` and the ports
-        after it, or at any.
-        """
+        """Start all nodes. Returns when each node accepts clients. The brokers use ``first_port`` and the
+        ports after it. Without ``first_port`` they use any free ports."""
         began = time.monotonic()
         self._start(first_port, ())
         console.print(
@@ -93,7 +94,8 @@ class ClusterProcesses:
         )
 
     def restore(self, store: pathlib.Path) -> None:
-        """Start all nodes in new folders, at the addresses of the lost brokers, from their object store."""
+        """Restore all nodes from their object store into new folders, and start them at the addresses of the
+        lost brokers."""
         first_port = int(self.bootstrap.split(",")[0].rpartition(":")[2])
         self._start(first_port, ("--restore-from", f"file://{store}"))
 
@@ -106,7 +108,7 @@ class ClusterProcesses:
         self.bootstrap = self._ready(self._dev, "a cluster that accepts clients", self._stderr).split()[1]
 
     def kill(self, node_id: int, kind: str) -> None:
-        """End a node with SIGKILL, and wait until ``moldau dev`` has reported it."""
+        """End a node with SIGKILL, and wait until ``moldau dev`` has reported its end."""
         pid = self._node(node_id)["pid"]
         os.kill(pid, signal.SIGKILL)
         console.print(f"[red]{kind} {node_id} (pid {pid}) killed[/] with SIGKILL")
@@ -117,9 +119,8 @@ class ClusterProcesses:
         self._advice[node_id] = found[1]
 
     def start_again(self, node_id: int) -> None:
-        """Start a killed node on its data with the command of ``moldau dev``; return once it accepts
-        clients.
-        """
+        """Start a killed node on its data, with the command that ``moldau dev`` prints. Returns when the node
+        accepts clients."""
         began = time.monotonic()
         log = pathlib.Path(self._node(node_id)["log"])
         process = self._run([*shlex.split(self._advice[node_id]), "--log-level", "warning"], log)
@@ -144,7 +145,7 @@ class ClusterProcesses:
         return kept
 
     def stop(self) -> list[str]:
-        """End all processes, brokers before controllers; return those that did not end cleanly."""
+        """End all processes, brokers before controllers. Returns the processes that did not end cleanly."""
         dev = [] if self._dev is None else [("moldau dev", self._dev)]
         roles = {node_id: self._node(node_id)["roles"] for node_id in self._restarted}
         again = [(f"node {node_id}", process) for node_id, process in self._restarted.items()]
@@ -181,7 +182,7 @@ class ClusterProcesses:
             )
 
     def _ready(self, process: subprocess.Popen[str], awaited: str, log: pathlib.Path) -> str:
-        """The line by which a process reports that it accepts clients."""
+        """The line that a process prints when it accepts clients."""
         assert process.stdout is not None
         if not select.select([process.stdout], [], [], self._deadline.left_s(awaited))[0]:
             raise Late(awaited)

@@ -1,10 +1,10 @@
-"""A Moldau cluster loses every disk under load, and is restored from its object store; no record is missing.
+"""A Moldau cluster loses every disk under load, and is restored from its object store. No record is missing.
 
 The demo starts three brokers and three controllers, each in its own process. An idempotent producer writes to
-a diskless topic and a consumer group reads it, all the time. Then all six processes are killed with SIGKILL,
-and all their folders are deleted. Only the object store is left. Three new brokers and three new controllers
-are restored from it, at the addresses of the lost nodes. The producer and the consumer run during all of
-this. ``demo.py --restore`` starts it.
+a diskless topic, and a consumer group reads this topic. Both run all the time. Then all six processes are
+killed with SIGKILL, and all their folders are deleted. Only the object store is left. Three new brokers and
+three new controllers are restored from the object store, at the addresses of the lost nodes. ``demo.py
+--restore`` starts this demo.
 """
 
 import pathlib

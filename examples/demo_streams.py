@@ -1,6 +1,5 @@
-"""The cluster demo's clients: a producer and a consumer that continue while nodes are down, and the final
-reading.
-"""
+"""The clients of the cluster demo: a producer and a consumer that continue while nodes are down, and a reader
+for the final check."""
 
 import contextlib
 import json
@@ -49,11 +48,12 @@ class OrderStream:
         return self._producer.flush(deadline.left_s("the end of the stream"))
 
     def is_served_since(self, moment: float) -> bool:
-        """Whether in each partition a record that was sent after ``moment`` is acknowledged."""
+        """Whether each partition has an acknowledged record that was sent after ``moment``."""
         return all(sent > moment for sent in self._sent_at.values())
 
     def pauses_s(self, begin: float, end: float) -> dict[str, float]:
-        """Longest time without an acknowledgement in a partition of each topic, between two moments."""
+        """For each topic, the longest time without an acknowledgement in one of its partitions, between two
+        moments."""
         pauses: dict[str, float] = defaultdict(float)
         for (topic, _), moments in self._acknowledged_at.items():
             gaps = (
@@ -123,7 +123,7 @@ class GroupReader:
 def read_from_the_beginning(
     bootstrap: str, topics: Sequence[str], deadline: Deadline
 ) -> dict[str, dict[int, list[int]]]:
-    """The order numbers in the partitions of each topic, in the order of their offsets."""
+    """The order numbers in each topic's partitions, in the order of the offsets."""
     settings = {"group.id": "check", "enable.auto.commit": False, "enable.partition.eof": True}
     consumer = Consumer({"bootstrap.servers": bootstrap, **settings, **QUIET})
     open_places = {(topic, partition) for topic in topics for partition in range(PARTITIONS)}

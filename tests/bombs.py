@@ -1,4 +1,4 @@
-"""Batches that become large, or contain many records, when they are opened."""
+"""Batches that become large or contain many records when they are decompressed."""
 
 from moldau.records import Compression, Record, build_batch
 from moldau.records.batch import BatchHeader, parse_header
@@ -7,11 +7,12 @@ from moldau.records.rewriting import assemble_batch
 from moldau.records.varint import encode_varint
 
 TINY_RECORD = b"\x0c\0\0\0\x01\x01\0"
-"""A record without key and value. Its offset is that of the first record, so it must also be renumbered."""
+"""A record without key and value. Its offset is that of the first record, so its offset must be changed when
+it is appended again."""
 
 
 def tiny_records(codec: Compression, count: int, now_ms: int, max_timestamp_ms: int | None = None) -> bytes:
-    """A batch of ``count`` records of seven bytes; its header may contain a false max timestamp."""
+    """A batch of ``count`` records of seven bytes. Its header may contain a false max timestamp."""
     payload = compress(codec, TINY_RECORD * count)
     latest_ms = now_ms if max_timestamp_ms is None else max_timestamp_ms
     return assemble_batch(_header(now_ms, count), int(codec), now_ms, latest_ms, count, payload)

@@ -1,6 +1,5 @@
-"""Fixtures and rules for all tests: Hypothesis checks behaviour, never time; tests that share a process; one
-S3 server.
-"""
+"""Fixtures and rules for all tests. Hypothesis checks behaviour but never time. Tests that share a node run
+in one process. All tests share one S3 server."""
 
 import ast
 import functools
@@ -34,9 +33,9 @@ LATE = (
 )
 
 ON_SPARK = ("test_on_spark.py", "test_source_on_spark.py", "test_notebook.py", "test_iceberg_on_spark.py")
-"""Files whose tests share one Spark session, a JVM that takes long to start."""
+"""Files whose tests share one Spark session. Its JVM takes long to start."""
 ALONE = ("tests/simulation/", "tests/integration/clients/test_kafka_python_suite.py")
-"""Tests that share nothing and take long."""
+"""Tests that take long, and do not share a node or a session with other tests."""
 COMPUTING = "tests/simulation/"
 """Tests that never wait, neither for a client nor for a disk."""
 LONG = (
@@ -54,15 +53,15 @@ LONG = (
     "tests/server/limits/test_amplification.py",
     "tests/cli/serving/test_cli_cluster.py",
 )
-"""Files and groups that take longest. They begin in this order, so that none is left at the end; those with a
-JVM of Spark are apart, because each needs a core."""
+"""Files and groups of tests that take longest. They begin in this order, so that no long one is left at the
+end. Files that need a JVM of Spark are far apart in the list, because each of them needs a core."""
 
 
 class ByWhatTestsShare(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Assigns tests to processes: the tests of one file share a node, and so a process.
+    """Assigns tests to processes. The tests of one file share a node, so they run in one process.
 
-    One process begins with the simulations, and the others with what takes longest. So the tests that wait
-    leave a core for those that compute, and at the end only short ones are left.
+    One process begins with the simulations. The other processes begin with the tests that take longest. So
+    tests that wait run beside tests that compute, and only short tests are left at the end.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -88,7 +87,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByWhatTestsS
 
 @functools.cache
 def place_of(scope: str) -> int:
-    """The scope's place in the order in which scopes begin; those that take shorter have one place."""
+    """The place of a scope in the order in which scopes begin. All scopes that are not in ``LONG`` have the
+    last place."""
     return next((place for place, long in enumerate(LONG) if scope.startswith(long)), len(LONG))
 
 
@@ -96,7 +96,7 @@ REAL_TIME = ("aiokafka", "confluent_kafka", "kafka", "moldau.testing", "pyspark"
 """Imports of tests with real nodes, processes and clients, whose outcome may depend on the machine's
 speed."""
 PURE = ("aiokafka.record", "kafka.record")
-"""Files among these that only compute."""
+"""Modules of these packages that only compute."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -107,7 +107,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # runs before -m selects tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that run in real time; all others are deterministic."""
+    """Mark the tests that run in real time. All other tests are deterministic."""
     for item in items:
         if "simulation" not in item.path.parts and runs_in_real_time(item.path):
             item.add_marker("real_time")
@@ -115,7 +115,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @functools.cache
 def runs_in_real_time(file: pathlib.Path) -> bool:
-    """Whether a test file, or a helper of its room that it uses, imports one of :data:`REAL_TIME`."""
+    """Whether a test file imports one of :data:`REAL_TIME`, directly or through a helper in its folder."""
     seen, waiting = {file}, [file]
     folders = [folder for folder in file.parents if TESTS in folder.parents]
     while waiting:
@@ -159,11 +159,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _records_of_any_age_stay() -> Iterator[None]:
-    """Tests create records with old timestamps, which the first round of retention would delete.
+    """Switch retention off, because tests create records with old timestamps, which the first round of
+    retention would delete.
 
-    The first round runs half a minute after a node has started, which on a slow machine is in the middle of a
-    test. Therefore retention is disabled, except on nodes that set ``log.retention.check.interval.ms``
-    themselves.
+    The first round begins half a minute after a node has started. On a slow machine, this is in the middle of
+    a test. Nodes that set ``log.retention.check.interval.ms`` themselves keep retention.
     """
     import moldau.testing.node
     from moldau.server.settings import development_config
@@ -181,10 +181,11 @@ def _records_of_any_age_stay() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def free_port() -> Callable[[], int]:
-    """Returns a port that stays free until the test listens on it, also between two lives of a node.
+    """Returns a port that stays free until the test listens on it, also while a node is down between two
+    starts.
 
-    A port that the system chose for a socket may be assigned to another program when the socket is
-    closed. These ports are assigned only to programs that request one by its number.
+    If the system chose a port for a socket, it may assign this port to another program when the socket is
+    closed. The ports of this fixture are assigned only to programs that request one by its number.
     """
     chance = random.SystemRandom()
 
@@ -214,7 +215,7 @@ sys.stdin.read()  # until the tests' process closes the pipe or is gone
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
-    """A real S3 server on loopback, in a process of its own."""
+    """A real S3 server on loopback. It runs in a separate process."""
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVER],
         stdin=subprocess.PIPE,

@@ -11,7 +11,7 @@ from moldau.storage.topic_partition import TopicPartition
 async def get_or_create(
     manager: LogManager, topic_partition: TopicPartition, config: LogConfig, topic_id: uuid.UUID
 ) -> PartitionLog:
-    """The partition's log, with this configuration; created when there is none.
+    """The partition's log with this configuration. It is created if it does not exist.
 
     Raises ``KafkaError(kafka_storage_error)``.
     """

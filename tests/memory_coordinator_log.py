@@ -35,20 +35,20 @@ class MemoryLog:
         return base_offset
 
     def commit(self, offset: int | None = None) -> None:
-        """Move the high watermark to ``offset`` (the log's end by default)."""
+        """Move the high watermark to ``offset``. The default is the end of the log."""
         self.high_watermark = self.log_end_offset if offset is None else offset
         self._moved.set()
         for listener in list(self._listeners):
             listener(self.high_watermark)
 
     async def until(self, offset: int) -> None:
-        """Wait until everything below ``offset`` is committed."""
+        """Wait until all records before ``offset`` are committed."""
         while self.high_watermark < offset:
             self._moved.clear()
             await self._moved.wait()
 
     def truncate(self, offset: int) -> None:
-        """Drop the batches from ``offset`` on, as can happen at a change of leaders."""
+        """Drop the batches from ``offset`` on, as can happen when the leader changes."""
         self.batches = [batch for batch in self.batches if parse_header(batch).base_offset < offset]
         self.log_end_offset = offset
         self.high_watermark = min(self.high_watermark, offset)
@@ -77,7 +77,7 @@ class MemoryLog:
         return end
 
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
-        """This log has no producers. So no producer is fenced, and no producer needs a guard."""
+        """This log has no producers, so it fences no producer and requires no guard."""
         return None
 
     def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:

@@ -5,5 +5,5 @@ from moldau.protocol.schema import Message
 
 
 def request_class(api_key: int) -> type[Message]:
-    """The request's class; raises ProtocolError for an unknown key."""
+    """The class of the request. Raises ProtocolError for an unknown API key."""
     return codec._load(api_key)[0]

@@ -1,5 +1,5 @@
-"""The requests of an API with the highest cost for their size. They consist of tags, or of arrays with as
-many of the smallest items as possible."""
+"""The requests of each API that cost most for their size. They consist of tags, or of arrays with as many of
+the smallest items as possible."""
 
 from collections.abc import Iterator
 from struct import calcsize
@@ -11,7 +11,8 @@ UNKNOWN_TAG = b"\x7f\0"
 
 
 def worst_requests(cls: type[Message], version: int, size_bytes: int) -> Iterator[bytes]:
-    """Bodies of about ``size_bytes``: one for each array of the message and one of tags."""
+    """Request bodies of about ``size_bytes``. There is one body for each array of the message, and one with
+    tags."""
     flexible = is_flexible(cls, version)
     minimal = _Minimal(version, flexible)
     for path in minimal.arrays(cls, ()):
@@ -23,14 +24,14 @@ def worst_requests(cls: type[Message], version: int, size_bytes: int) -> Iterato
 
 
 class _Minimal:
-    """Encodes messages with as few bytes as possible, except for one array."""
+    """Encodes messages. All fields except one array use as few bytes as possible."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
         self.flexible = flexible
 
     def arrays(self, cls: type[Message], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        """Paths of fields to every array, including nested arrays."""
+        """The path of fields to each array, including nested arrays."""
         for field in layout(cls, self.version, self.flexible).fields:
             if field.array:
                 yield (*path, field.name)
@@ -38,7 +39,7 @@ class _Minimal:
                 yield from self.arrays(field.kind, (*path, field.name))
 
     def struct(self, cls: type[Message], path: tuple[str, ...], size_bytes: int) -> bytes:
-        """A message whose array at ``path`` fills this many bytes; the other arrays are empty or null."""
+        """A message whose array at ``path`` fills this many bytes. All other arrays are empty or null."""
         fields = layout(cls, self.version, self.flexible).fields
         out = b"".join(
             self.field(field, path[1:], size_bytes, chosen=bool(path) and field.name == path[0])
@@ -50,7 +51,7 @@ class _Minimal:
         if field.array:
             if not chosen:
                 return self.length(0, 4)
-            if path:  # one item, which contains the array
+            if path:  # this is one item, which contains the array
                 assert not isinstance(field.kind, str)
                 return self.length(1, 4) + self.struct(field.kind, path, size_bytes)
             item = self.item(field)

@@ -1,9 +1,9 @@
-"""Fail when modules import each other in a circle, a module of the server imports too many other modules of
-the server, a kind of coordinator imports another kind, or a pure module imports an impure one.
+"""Fail in these cases: modules import each other in a circle, a module of the server imports too many other
+modules of the server, a kind of coordinator imports another kind, or a pure module imports an impure one.
 
-A module or package is pure when the first paragraph of its docstring says "Pure."; for a package, this
-includes all its modules. Imports for types alone count, too, except for circles in the groups below. See
-docs/decisions/0021-circles-of-types.md.
+A module or package is pure if the first paragraph of its docstring says "Pure." For a package, this includes
+all its modules. Imports that are needed only for types count, too, except for circles in the groups of this
+module. See docs/decisions/0021-circles-of-types.md.
 """
 
 import ast
@@ -36,11 +36,12 @@ CIRCLES_OF_TYPES: Final = (
         "moldau.simulation.world.world",
     ),
 )
-"""Modules that may import each other's types. Each name also stands for the modules below it."""
+"""Groups of modules that may import each other's types. Each name also includes the modules inside that
+package."""
 SERVER: Final = "moldau.server"
 SERVER_IMPORTS_MAX: Final = 14
 COMPOSITION: Final = "moldau.server.composition"
-"""The one module that may import all subsystems."""
+"""Only this module may import all subsystems."""
 
 COORDINATORS: Final = "moldau.coordinators"
 """Each package in this package is a kind of coordinator."""
@@ -75,16 +76,17 @@ IMPURE: Final = frozenset(
         "uvloop",
     }
 )
-"""Modules with a loop, a file, a socket, a clock, a thread or randomness."""
+"""Modules that use an event loop, a file, a socket, a clock, a thread or randomness."""
 TOOLS: Final = frozenset({"moldau.protocol.generate"})
-"""Tools in a pure package. They are beside the code that they generate."""
+"""Tools inside a pure package. They are in the same folder as the code that they generate."""
 SOURCES: Final = pathlib.Path(__file__).parents[1] / "src"
 
 Imports = Mapping[str, frozenset[str]]
 
 
 def imports(*, with_types: bool, external: bool = False) -> Imports:
-    """The imports of each module of the package: modules of the package, and those in ``external``."""
+    """The imports of each module of the package. They include modules of the package and modules in
+    ``external``."""
     graph = grimp.build_graph(
         PACKAGE,
         exclude_type_checking_imports=not with_types,
@@ -95,7 +97,8 @@ def imports(*, with_types: bool, external: bool = False) -> Imports:
 
 
 def circle_in(graph: Imports) -> list[str] | None:
-    """The modules of a circle, each imported by the next; None when there is none."""
+    """The modules of a circle, in which each module is imported by the next one. None if there is
+    no circle."""
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
@@ -109,7 +112,8 @@ def is_in(module: str, group: Iterable[str]) -> bool:
 
 
 def joined(graph: Imports, groups: Iterable[tuple[str, ...]]) -> Imports:
-    """The graph with each group as one module, named after the group's first module."""
+    """The import graph in which each group is one module. Its name is the name of the group's
+    first module."""
     name_of = {name: name for name in graph}
     for group in groups:
         name_of |= {name: group[0] for name in graph if is_in(name, group)}
@@ -154,7 +158,7 @@ def related_kinds(typed: Imports) -> Iterator[str]:
 
 
 def findings(typed: Imports, executed: Imports) -> Iterator[str]:
-    """One line for each mistake. ``typed`` also contains imports that are needed only for types."""
+    """One line for each violation. ``typed`` also contains imports that are needed only for types."""
     if (circle := circle_in(executed)) is not None:
         yield f"circle of imports: {' <- '.join(circle)}"
     elif (circle := circle_in(joined(typed, CIRCLES_OF_TYPES))) is not None:

@@ -1,6 +1,6 @@
-"""Fail when code gets too long: a source file over 500 lines or a function over 60.
+"""Fail if code is too long: a source file with more than 500 lines, or a function with more than 60.
 
-Generated files say so in their first line and are left out.
+Generated files are not checked. Their first line says that they are generated.
 """
 
 import ast

@@ -1,8 +1,8 @@
-"""Fail when a test makes a call with the wrong arguments, or uses a name or attribute that does not exist.
+"""Fail if a test calls a function with the wrong arguments, or uses a name or attribute that does not exist.
 
 mypy reads all tests, also functions without types. Only the errors of these three kinds are reported, because
-the tests have no complete types. The check finds calls with an old signature, also in tests that are not part
-of a narrow run.
+the tests do not have complete types. The check finds calls that still use an old signature, even if their
+tests are not run.
 """
 
 import os
@@ -29,12 +29,12 @@ OPTIONS: Final = (
     "--no-color-output",
 )
 PATH: Final = os.pathsep.join(("src", "tests", "."))
-"""Folders of packages: the tests' own modules are found from ``tests``, and ``bench`` and ``tools`` from the
-root."""
+"""The folders in which mypy searches for modules. The tests' own modules are found from ``tests``, and
+``bench`` and ``tools`` from the root."""
 
 
 def findings(lines: Iterable[str]) -> list[str]:
-    """The lines of mypy's output that count."""
+    """The lines of mypy's output that are reported."""
     return [line for line in lines if re.search(rf"\[(?:{'|'.join(CODES)})\]$", line)]
 
 

@@ -1,8 +1,8 @@
-"""List violations of the glossary's advice (docs/glossary.md) as warnings. People should read the warnings;
-their number is not a goal.
+"""List violations of the glossary's advice (docs/glossary.md) as warnings. People should read the warnings.
+Their number is not a goal.
 
-It lists docstrings with a vague beginning, words with a simpler synonym, and folders with too many files. A
-class name with two meanings is an error, and the exit code is then 1.
+The check lists docstrings with a vague beginning, words that have a simpler synonym, and folders with too
+many files. A class name with two meanings is an error, and the exit code is then 1.
 """
 
 import ast
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = ("src/moldau", "src/pyspark_moldau")
 GENERATED = "src/moldau/protocol/messages/"
-"""Nested types of several messages have the same names, because these are Kafka's own."""
+"""Nested types of several messages may have the same names, because these are Kafka's own names."""
 FOLDER_FILES = 15
 
 RIDDLE = re.compile(r"(What|Whatever|Who|Whoever|Whom|Whose|The same|Those|Nobody|Somebody)\b")
@@ -37,7 +37,7 @@ WORDS = {
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and text of each docstring, including those of variables."""
+    """The line and the text of each docstring, including docstrings of variables."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -89,7 +89,7 @@ def findings() -> tuple[list[str], list[str]]:
 
 
 def double_names(places: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Class names that are used for two things, given the places of each."""
+    """Class names that are used for two different things, with the places of both."""
     for one, found in sorted(places.items()):
         if len(found) > 1:
             yield f"class {one} has {len(found)} meanings: {', '.join(found)}"

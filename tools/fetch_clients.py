@@ -1,9 +1,9 @@
-"""Fetch the other clients that the integration tests use into ``.tools/``.
+"""Fetch the clients of other projects, which the integration tests use, into ``.tools/``.
 
 Kafka's own jars and its metadata shell, Spark's connector and Avro's Java library come from Maven. The
-JavaScript clients come from npm (the versions are pinned in ``tools/clients/``). kafka-python's test suite
-comes from its source distribution (the version that is installed). Moldau runs without these clients. The
-exit code is 1 when one of them is not available.
+JavaScript clients come from npm, with versions that are pinned in ``tools/clients/``. kafka-python's test
+suite comes from its source distribution, in the version that is installed. Moldau itself does not need these
+clients. The exit code is 1 if one of them is not available.
 """
 
 import importlib.metadata
@@ -18,7 +18,8 @@ TARGET = pathlib.Path(__file__).resolve().parent.parent / ".tools"
 
 
 def _fetch_from_maven(pom: pathlib.Path, folder: pathlib.Path) -> None:
-    """The dependencies of a project file, fetched once, because a stamp in the folder identifies the file."""
+    """The dependencies of a project file. They are fetched only once, because a stamp in the folder
+    identifies the project file."""
     stamp = folder / ".complete"
     if stamp.exists() and stamp.read_text() == pom.read_text():
         return
@@ -36,12 +37,12 @@ def fetch_jars() -> None:
 
 
 def fetch_metadata_shell() -> None:
-    """Kafka's metadata shell into ``.tools/shell``; it runs with the jars of ``.tools/jars``."""
+    """Kafka's metadata shell into ``.tools/shell``. It also needs the jars of ``.tools/jars``."""
     _fetch_from_maven(HERE / "shell" / "pom.xml", TARGET / "shell")
 
 
 def fetch_streams() -> None:
-    """Kafka Streams into ``.tools/streams``; it runs with the jars of ``.tools/jars``."""
+    """Kafka Streams into ``.tools/streams``. It also needs the jars of ``.tools/jars``."""
     _fetch_from_maven(HERE / "streams" / "pom.xml", TARGET / "streams")
 
 
@@ -75,7 +76,7 @@ def fetch_node_modules() -> None:
 
 
 def fetch_kafka_python_tests() -> None:
-    """kafka-python's own tests into ``.tools/kafka-python/test``; wheels do not contain them."""
+    """kafka-python's own tests into ``.tools/kafka-python/test``. Its wheels do not contain these tests."""
     version = importlib.metadata.version("kafka-python")
     target = TARGET / "kafka-python"
     stamp = target / ".complete"
@@ -96,10 +97,10 @@ def fetch_kafka_python_tests() -> None:
     archive.unlink()
     (unpacked,) = target.glob("kafka_python-*")
     (unpacked / "test").rename(target / "test")
-    # The package beside the tests would shadow the installed one.
+    # The source package beside the tests would be imported instead of the installed package.
     shutil.rmtree(unpacked)
-    # Both files are missing in the distribution. Without the first one, the package "test" of the standard
-    # library is found.
+    # Both files are missing in the distribution. Without the first one, Python would import the package
+    # "test" of the standard library.
     (target / "test" / "__init__.py").touch()
     shutil.copy(service, target / "test" / "service.py")
     stamp.write_text(content)

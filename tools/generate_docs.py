@@ -1,6 +1,8 @@
-"""Write the generated pages of docs/, so that definitions in the code are not described again by hand.
+"""Write the generated pages of docs/. They describe definitions in the code, so nobody has to describe these
+by hand.
 
-``python tools/generate_docs.py`` writes them; ``--check`` only lists stale pages and exits 1.
+``python tools/generate_docs.py`` writes the pages. ``--check`` only lists pages that are out of date, and
+exits with 1 if there are any.
 """
 
 import asyncio
@@ -138,7 +140,7 @@ Jobs of `moldau pipeline run` have metrics of their own: see [jobs](pipeline.md#
 
 
 def diagram(moves: dict[str, list[str]]) -> str:
-    """A Mermaid state diagram of a table of moves."""
+    """A Mermaid state diagram made from a table of moves."""
     lines = ["stateDiagram-v2"]
     lines += [f"    {source} --> {target}" for source, targets in moves.items() for target in targets]
     return "\n".join(lines) + "\n"
@@ -206,8 +208,9 @@ _RIGHTS: Mapping[Right | None, str] = {
 
 
 def _own_rows(handlers: HandlerTable) -> Iterator[str]:
-    """Each API of our own with its right, and with the first sentence of its module, which begins with the
-    API's name. ``handlers`` are those of a broker with all features.
+    """Each API of Moldau's own, with its right and the first sentence of its module.
+
+    This sentence begins with the API's name. ``handlers`` are the handlers of a broker with all features.
     """
     rights = {key: decided.right for key, decided in DECIDED_APIS.items()}
     rights |= {key: served(handler).right for key, handler in handlers.items()}
@@ -253,7 +256,7 @@ def metrics_page() -> str:
 
 
 def _metric_rows(text: str, *prefixes: str) -> Iterator[str]:
-    """Each family of a Prometheus text whose name begins with one of ``prefixes``."""
+    """The metric families of a Prometheus text whose names begin with one of ``prefixes``."""
     help_texts = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
         if name.startswith(prefixes):
@@ -261,7 +264,7 @@ def _metric_rows(text: str, *prefixes: str) -> Iterator[str]:
 
 
 def pages() -> dict[pathlib.Path, str]:
-    """Every generated page with its expected content."""
+    """Every generated page, with the content that it should have."""
     return {
         DOCS / "cli.md": cli_page(),
         DOCS / "configuration.md": configuration_page(),

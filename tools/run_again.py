@@ -1,8 +1,8 @@
-"""Run failed tests of real nodes, processes and clients once more, alone. Name the tests that now pass as
-flaky.
+"""Run failed tests of real nodes, processes and clients a second time, without other tests. Report the tests
+that now pass as flaky.
 
-A deterministic test is never run again. The exit code is 0 if every failure was a real-time test that now
-passes.
+A deterministic test is never run a second time. The exit code is 0 if every failure was a real-time test that
+now passes.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 FAILURES_MAX = 5
-"""If there are more failures than this, the cause is an error, not a slow machine."""
+"""If more tests than this failed, the cause is an error, not a slow machine."""
 
 
 def main() -> int:

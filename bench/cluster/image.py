@@ -32,12 +32,12 @@ FEATURES: Final = {
 }
 PARTITIONS_A_TOPIC: Final = 1_000
 SNAPSHOTS: Final = {"metadata.log.max.snapshot.interval.ms": "5000"}
-"""A snapshot follows soon after the last creation, because the no-op records of an idle controller are
-sufficient for a new snapshot."""
+"""The next snapshot follows soon after the last creation. The no-op records of an idle controller are enough
+to cause it."""
 
 
 class SilentBroker:
-    """A broker with the id 1 that is registered and unfenced while the block runs, and serves no clients."""
+    """A broker with the id 1. It is registered and unfenced while the block runs, but serves no clients."""
 
     def __init__(self, address: str) -> None:
         self._connection = Connection(address)
@@ -69,7 +69,7 @@ class SilentBroker:
         self._connection.close()
 
     def _register(self, request: BrokerRegistrationRequest) -> bool:
-        """False while the newly elected controller is not active yet."""
+        """False as long as the newly elected controller is not active."""
         answer = self._connection.call(REGISTRATION, request)
         if answer.error_code is ErrorCode.not_controller:
             return False
@@ -91,7 +91,7 @@ class SilentBroker:
 
 
 def measure_image(nodes: ClusterNodes, partitions: int, idle_s: float) -> Figures:
-    """The figures of a cluster of one controller, which this function starts."""
+    """Start a cluster of one controller. Returns its measurements."""
     (controller,) = nodes.controllers
     nodes.start()
     nodes.leader()

@@ -23,7 +23,7 @@ from moldau.protocol.messages.metadata import MetadataRequest
 from moldau.protocol.schema import Message
 
 Figures: TypeAlias = dict[str, float | int | str]
-"""The figures of one system, by the name of the measurement."""
+"""The measurements of one system, each with its name."""
 
 CONTROLLERS: Final = (101, 102, 103)
 BROKERS: Final = (1, 2, 3)
@@ -45,7 +45,7 @@ PROPERTIES: Final = {
 
 
 class ClusterNodes:
-    """The processes of one cluster; ``stop`` ends all of them."""
+    """The processes of one cluster. ``stop`` ends all of them."""
 
     name: str
 
@@ -57,7 +57,7 @@ class ClusterNodes:
         brokers: Iterable[int] = BROKERS,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Formats the folders and starts no process. ``properties`` are for all nodes."""
+        """Formats the folders, but starts no process. ``properties`` are for all nodes."""
         self.folder = folder
         folder.mkdir(parents=True)
         self.controllers, self.brokers = tuple(controllers), tuple(brokers)

@@ -1,1 +1,1 @@
-"""Loads of the benchmarks, each in a process of its own, and the clients that produce them."""
+"""Loads of the benchmarks and their clients. Each load runs in its own process."""

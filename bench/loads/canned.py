@@ -20,14 +20,14 @@ FETCH_VERSION = 11
 """These versions are so old that every Kafka since 2.4 handles them in the same way. Both identify topics by
 name."""
 PIPELINE_DEPTH = 256
-"""Number of requests in one write; at most twice as many are in flight (Moldau reads up to 512)."""
+"""Number of requests in one write. At most twice as many are in flight (Moldau reads up to 512)."""
 
 LONG_POLL_MS = 500
-"""Maximum wait of an idle consumer's fetch: librdkafka's and Java's default."""
+"""Maximum wait of an idle consumer's fetch. This is the default of librdkafka and of the Java client."""
 
 
 def frame(api_key: ApiKey, version: int, message: Message) -> bytes:
-    """A whole request with its length; all have the same correlation id."""
+    """A whole request with its length. All requests have the same correlation id."""
     header = encode_request_header(RequestHeader(api_key, version, 7, "bench"))
     body = b"".join([bytes(header), *map(bytes, encode_request(api_key, version, message))])
     return struct.pack(">i", len(body)) + body
@@ -89,7 +89,7 @@ def receive_response(connection: socket.socket) -> bytes:
 
 
 class Pipeline:
-    """One connection that keeps produce requests in flight; responses are counted by their size."""
+    """One connection that keeps produce requests in flight. It counts responses by their size."""
 
     def __init__(self, bootstrap: str, topic: str, partition: int, record_size_bytes: int) -> None:
         request = produce_frame(topic, partition, record_size_bytes)
@@ -128,7 +128,8 @@ class Pipeline:
 
 
 def run_pipelines(pipelines: list[Pipeline], requests_each: int) -> None:
-    """Send ``requests_each`` (a multiple of the depth) on every connection and read all answers."""
+    """Send ``requests_each`` requests (a multiple of the depth) on every connection, and read all
+    responses."""
     poller = select.poll()
     by_number = {pipeline.fileno(): pipeline for pipeline in pipelines}
     goals = {number: pipeline.sent + requests_each for number, pipeline in by_number.items()}
@@ -152,7 +153,7 @@ def run_pipelines(pipelines: list[Pipeline], requests_each: int) -> None:
 
 
 def hold_long_polls(bootstrap: str, topic: str, count: int, max_wait_ms: int) -> "LongPolls":
-    """Open ``count`` connections that each fetch at the end of ``topic``."""
+    """Open ``count`` connections. Each of them fetches at the end of ``topic``."""
     request = fetch_frame(topic, 0, 0, max_wait_ms)
     connections = []
     for position in range(count):
@@ -171,8 +172,8 @@ class LongPolls:
         self._poller = select.epoll()
 
     def start(self) -> None:
-        """Send every consumer's first request; the requests are spread over the time of a poll, like those
-        of real consumers."""
+        """Send every consumer's first request. Like requests of real consumers, these requests are spread
+        over the duration of a poll."""
         for position, (number, connection) in enumerate(self._connections.items()):
             self._poller.register(number, select.EPOLLIN)
             connection.sendall(self._request)
@@ -180,7 +181,7 @@ class LongPolls:
                 time.sleep(0.009)
 
     def run(self, seconds: float) -> int:
-        """Keep every consumer waiting for ``seconds``; return the number of answered polls."""
+        """Keep every consumer waiting for ``seconds``. Returns the number of polls that got a response."""
         answered = 0
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

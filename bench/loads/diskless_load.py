@@ -9,8 +9,8 @@ Spec = dict[str, Any]
 
 
 def produce_by_many(spec: Spec) -> load.Result:
-    """``records`` records in total, by ``producers`` parallel librdkafka producers. The load ends with the
-    last response."""
+    """``producers`` parallel producers of librdkafka send ``records`` records in total. The load ends with
+    the last response."""
     from bench.loads.rdkafka import BatchProducer
 
     partitions, producers, left = spec["partitions"], spec["producers"], spec["records"]

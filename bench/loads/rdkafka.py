@@ -1,8 +1,9 @@
-"""librdkafka by ctypes, from the wheel of confluent-kafka: batches go in and out without Python objects.
+"""librdkafka, called by ctypes from the wheel of confluent-kafka. Batches are produced and consumed without
+Python objects.
 
 confluent-kafka's own interface makes one Python object for each record, and its cost would dominate the
 measurement. Here a producer hands over an array of messages that share one payload
-(``rd_kafka_produce_batch``), and a consumer drains its queue in C (``rd_kafka_consume_callback_queue`` with a
+(``rd_kafka_produce_batch``). A consumer reads its queue in C (``rd_kafka_consume_callback_queue`` with a
 callback that does nothing).
 """
 
@@ -138,7 +139,8 @@ class BatchProducer(Client):
             message.payload, message.len = address, payload_size_bytes
 
     def produce(self, partition: int, count: int) -> None:
-        """Enqueue ``count`` records (at most the batch count); wait while librdkafka's queue is full."""
+        """Put ``count`` records into librdkafka's queue (at most the batch count). Wait while the queue is
+        full."""
         while count:
             # librdkafka neither copies nor frees the payload, which exists longer than every message
             count -= lib.rd_kafka_produce_batch(self._topic, partition, FLAG_NONE, self._messages, count)

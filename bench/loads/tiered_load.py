@@ -1,7 +1,7 @@
 """Loads for tiered topics that a parent process controls: ``python -m bench.loads.tiered_load LOAD SPEC``.
 
-Each load reads JSON lines from stdin and answers with JSON lines on stdout. So slices of different kinds
-follow each other in one process, on the same connections.
+Each load reads JSON lines from stdin, and responds with JSON lines on stdout. So different kinds of slices
+can run one after the other in one process, on the same connections.
 """
 
 import contextlib
@@ -38,7 +38,8 @@ _batch_head: Final = struct.Struct(">qi11xi").unpack_from
 
 
 def steady(spec: dict[str, Any]) -> None:
-    """A producer at a fixed rate and a consumer at the end; each command is a slice: a topic and seconds."""
+    """A producer at a fixed rate and a consumer at the end of the topic. Each command is one slice, with a
+    topic and a number of seconds."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": spec["bootstrap"], "linger.ms": spec["linger_ms"]})
@@ -73,7 +74,7 @@ def steady(spec: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def tail(spec: dict[str, Any]) -> Iterator[Callable[[str], None]]:
-    """A reader at the tail; calling the result sets its topic."""
+    """A reader at the end of a topic. Call the result to set its topic."""
     from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
     consumer = Consumer(
@@ -101,11 +102,12 @@ def tail(spec: dict[str, Any]) -> Iterator[Callable[[str], None]]:
 
 
 def catch_up(spec: dict[str, Any]) -> None:
-    """One consumer that reads the remote part repeatedly, as a consumer on another machine would.
+    """One consumer that reads the remote part again and again. It should have as little effect as a consumer
+    on another machine.
 
     Therefore its process and its session have the lowest priority. It reads only the ends of batches, and the
     kernel discards the other bytes without copying them. A command begins a slice, and the next command ends
-    it.
+    this slice.
     """
     os.setsid()
     with contextlib.suppress(OSError):
@@ -148,7 +150,7 @@ class CatchUpReader:
         return end
 
     def fetch(self) -> None:
-        """Send one request for all partitions, and read its answer."""
+        """Send one request for all partitions, and read its response."""
         parts = [
             FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=PARTITION_BYTES)
             for number, offset in enumerate(self._offsets)
@@ -206,7 +208,7 @@ class CatchUpReader:
 
 
 def commands() -> Iterator[dict[str, Any]]:
-    """Report that everything is prepared; then return the lines of the parent, until it closes the pipe."""
+    """Report that everything is prepared. Then return the lines of the parent until it closes the pipe."""
     tell({"ready": True})
     while line := sys.stdin.readline():
         yield json.loads(line)

@@ -17,7 +17,7 @@ BUSY_SHARE = 0.85
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run. Sizes are sizes of record values; MB are 10^6 bytes."""
+    """One run. Sizes are sizes of record values. MB means 10^6 bytes."""
 
     wall_s: float
     records: int
@@ -47,7 +47,7 @@ class Sample:
 
 
 def measure(broker: Broker, load: str, **spec: Any) -> Sample:
-    """Run a load against a broker; ``module`` is the module of the load, ``bench.loads.load`` by default."""
+    """Run a load against a broker. ``module`` is the module of the load, ``bench.loads.load`` by default."""
     module = spec.pop("module", "bench.loads.load")
     spec |= {"load": load, "bootstrap": broker.bootstrap}
     worker = subprocess.Popen(

@@ -24,7 +24,7 @@ class Process(NamedTuple):
 
 
 def processes(without: Collection[int] = ()) -> list[Process]:
-    """This process and its descendants, except ``without`` and its descendants."""
+    """This process and its descendants. ``without`` and its descendants are not included."""
     children: dict[int, list[Process]] = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -18,7 +18,7 @@ RESULTS = pathlib.Path("bench/results")
 
 @dataclass(slots=True)
 class Report:
-    """Rows by table; each row is a flat mapping whose keys are the columns."""
+    """Rows by table. Each row is a flat mapping whose keys are the columns."""
 
     name: str
     environment: dict[str, str]
@@ -91,5 +91,5 @@ def megabytes(size_bytes: float) -> int:
 
 
 def rounded(value: float) -> float | int:
-    """Three significant digits are more than the variation of the runs justifies."""
+    """Three significant digits. The runs vary so much that more digits would be useless."""
     return round(value) if value >= 100 else round(value, 1 if value >= 10 else 2)

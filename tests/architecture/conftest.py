@@ -21,7 +21,7 @@ def load(name: str) -> ModuleType:
 
 @pytest.fixture
 def check_imports() -> ModuleType:
-    """A new ``tools/check_imports.py``."""
+    """A freshly imported module ``tools/check_imports.py``."""
     return load("check_imports")
 
 

@@ -1,5 +1,5 @@
-"""If an addition lacks a second place, an error names this place. Each kind of thing has one declaration, and
-rarely a line in another file (``docs/architecture/adding.md``)."""
+"""If an addition lacks a declaration in a second file, an error names this file. Each kind of thing is
+declared in one place, and sometimes needs a line in another file (``docs/architecture/adding.md``)."""
 
 import ast
 import pathlib
@@ -29,7 +29,7 @@ def classes_with_base(folder: str, *bases: str) -> Iterator[str]:
 
 
 def called_in(*places: str) -> set[str]:
-    """The names that are called in some files and folders."""
+    """The names of the functions that some files and folders call."""
     files = [file for each in places for file in [SOURCE / each, *sorted((SOURCE / each).rglob("*.py"))]]
     return {
         node.func.id

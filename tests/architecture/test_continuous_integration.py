@@ -1,4 +1,4 @@
-"""``.ci/run`` ends with the exit code of its commands; its own clean-up does not change it."""
+"""``.ci/run`` ends with the exit code of its commands. Its own clean-up does not change this exit code."""
 
 import pathlib
 import shutil
@@ -32,7 +32,7 @@ runpy.run_path({script!r}, run_name="__main__")
 
 @pytest.fixture
 def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder with the real ``.ci/run`` in it, and a replacement for every program that it calls."""
+    """A folder that contains the real ``.ci/run`` and a replacement for every program that it calls."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
     programs = {"bin/make": MAKE, "bin/kcat": "#!/bin/sh\n"}

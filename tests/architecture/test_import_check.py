@@ -12,7 +12,7 @@ def check(check_imports: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleT
 
 
 def graph(**imported: str) -> dict[str, frozenset[str]]:
-    """Modules of ``m`` with the names that each imports, separated by blanks."""
+    """Modules of ``m``, each with the names that it imports. The names are separated by blanks."""
     return {f"m.{name}": frozenset(f"m.{each}" for each in text.split()) for name, text in imported.items()}
 
 

@@ -1,4 +1,5 @@
-"""``tools/check_voice.py`` finds vague docstrings and words to avoid. Names with two meanings are errors."""
+"""``tools/check_voice.py`` finds vague docstrings and words to avoid. If a class name has two meanings, this
+is an error."""
 
 import importlib.util
 import pathlib

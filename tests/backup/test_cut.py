@@ -1,4 +1,4 @@
-"""The object of a cut: written content can be read again, and damage is found."""
+"""The object of a cut: written content can be read back, and damage is detected."""
 
 import uuid
 

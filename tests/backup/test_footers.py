@@ -11,7 +11,7 @@ TURNS_MAX = 10_000
 
 
 class SlowFirst:
-    """A store that returns the first response after the other responses."""
+    """A store that sends its first response after all other responses."""
 
     def __init__(self) -> None:
         self.answered = 0
@@ -38,4 +38,4 @@ def test_a_slow_footer_delays_no_others() -> None:
     report = RecommitReport()
     found = asyncio.run(find_objects(SlowFirst(), ObjectWindow(0, 0), report))  # type: ignore[arg-type]
     assert found == []
-    assert len(report.damaged) == 20  # the number of names is limited
+    assert len(report.damaged) == 20  # the number of object names in a listing is limited

@@ -116,7 +116,8 @@ def test_uploads_share_a_look_and_begin_the_next_one_early(monkeypatch: pytest.M
         await asyncio.gather(*(node.guard.before_upload() for _ in range(10)))
         assert looks == 1
         for expected in (2, 3):
-            # The lease is nearly over: the uploads go on, and one of them looks.
+            # The lease is nearly over. All uploads continue, and one of them reads the latest generation from
+            # the store.
             await asyncio.sleep(LEASE_S * 0.85)
             began_s = loop.time()
             await asyncio.gather(*(node.guard.before_upload() for _ in range(10)))

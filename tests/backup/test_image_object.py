@@ -1,5 +1,5 @@
-"""The image in the object store: the same image can be built from it, and only changed parts are encoded
-again."""
+"""The image in the object store. A test builds the same image from the object again. When the image changes,
+only changed parts are encoded again."""
 
 import asyncio
 from uuid import UUID
@@ -81,7 +81,7 @@ def test_only_changes_are_encoded_again(image: MetadataImage, monkeypatch: pytes
     assert encoded == len(list(to_records(image)))
     encoded = 0
     asyncio.run(encoder.encode(changed(image, partition(5, 1, leader=2))))
-    assert 0 < encoded < 600  # a group of small topics
+    assert 0 < encoded < 600  # only the group of small topics with this topic is encoded
     encoded = 0
     asyncio.run(encoder.encode(changed(image, partition(0, 1_700, leader=2))))
-    assert 0 < encoded < 1_700  # a part of the big topic, and the group that has its former state again
+    assert 0 < encoded < 1_700  # a part of the big topic, and the changed group again

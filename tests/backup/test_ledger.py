@@ -1,5 +1,5 @@
-"""The ledger of saved logs, compared with a model. The log grows, is sometimes shortened, and is sometimes
-saved again as a whole."""
+"""The ledger of saved logs, compared with a model. The log grows. Sometimes it gets shorter, and sometimes it
+is saved again as a whole."""
 
 import uuid
 
@@ -30,14 +30,14 @@ def _piece(start: int, end: int, number: int = 0) -> LogPiece:
 
 @given(st.lists(st.tuples(st.integers(0, 2_000), st.booleans(), st.integers(0, 3)), min_size=1, max_size=60))
 def test_the_pieces_are_a_log_that_reaches_its_end(rounds: list[tuple[int, bool, int]]) -> None:
-    """Compaction has removed some records at the beginning of the saved part."""
+    """Compaction has removed some records at the beginning of the part that is saved."""
     ledger, end, stored, completed_end = Ledger(None), 0, 0, -1
     for number, (growth, succeeds, removed) in enumerate(rounds):
         end += growth
         wanted = ledger.request(LOG)
         assert wanted.saved_end_offset == completed_end
         asked = max(0, wanted.from_offset)
-        start = min(asked + removed, end - 1)  # compaction keeps the last record
+        start = min(asked + removed, end - 1)  # compaction never removes the last record of a log
         pieces = [_piece(start, end, number)] if asked < end else []
         stored += sum(each.part.size_bytes for each in pieces)
         ledger.saved(LOG.topic, SavedLog(LOG.log_id, wanted.from_offset < 0, pieces))

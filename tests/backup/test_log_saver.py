@@ -1,4 +1,4 @@
-"""Saves of a compacted log: tombstones of saved records are saved, too."""
+"""Saves of a compacted log. If a saved record is deleted later, its tombstone is saved, too."""
 
 import asyncio
 import pathlib
@@ -76,7 +76,7 @@ def test_a_new_leader_saves_nothing_before_it_knows_all_committed_records(
         (8, 8, 8, False),
         (6, 8, 4, True),  # a tombstone may be missing among the records that are read again
         (9, 8, 8, True),  # a tombstone may be missing among the new records
-        (END, END, END, False),  # nothing is read
+        (END, END, END, False),  # no record is read
     ],
 )
 def test_records_that_compaction_has_seen_are_not_added_to_earlier_ones(

@@ -1,5 +1,5 @@
-"""The maker of cuts, tested with a cluster in memory: the order of the logs, failures, and rounds without a
-change."""
+"""``backup.cut_maker`` with a cluster in memory: the order in which logs are saved, failures, and rounds
+without a change."""
 
 import asyncio
 import functools
@@ -41,7 +41,7 @@ async def newest_cut(storage: MemoryStorage) -> ClusterCut | None:
 
 
 def on_a_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test on an event loop of its own."""
+    """Run a test on a new event loop."""
 
     @functools.wraps(story)
     def test() -> None:

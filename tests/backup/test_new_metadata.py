@@ -1,4 +1,4 @@
-"""The metadata of a cluster, rewritten for the nodes that are restored."""
+"""The metadata of a cluster, rewritten for the new nodes of a restore."""
 
 import uuid
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""A deletion waits until its record is saved, and until the other logs are saved at least up to the same
-moment."""
+"""A deletion waits until the record that causes it is saved. It also waits until the other logs are saved at
+least up to the same moment."""
 
 import uuid
 

@@ -1,4 +1,5 @@
-"""A deletion waits for a round that began after the deletion's record, compared with a model of the maker."""
+"""A deletion waits for a save round that began after the deletion's record was written. The code is compared
+with a model of the rounds."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +9,7 @@ from moldau.backup.saved_rounds import SavedRounds
 
 @given(st.lists(st.sampled_from(["request", "complete", "fail", "new maker", "wait"]), max_size=60))
 def test_a_wait_is_over_after_a_round_that_began_later(steps: list[str]) -> None:
-    """A request may reach this broker at any time of a round, or not at all."""
+    """A request for the saved ends may reach this broker at any time of a round, or not at all."""
     now = 0
     rounds = SavedRounds(lambda: float(now))
     maker, complete, round_began = 0, 0, 0

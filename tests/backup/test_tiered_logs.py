@@ -36,7 +36,9 @@ def test_only_segments_that_can_be_read_count() -> None:
         segments.apply(done)
     first = segment(0, 0, 0).id
     segments.apply(RemoteLogSegmentMetadataUpdate(first, 3, State.DELETE_SEGMENT_STARTED, 1))
-    segments.apply(RemoteLogSegmentMetadataUpdate(first, 3, State.COPY_SEGMENT_FINISHED, 1))  # refused
+    segments.apply(
+        RemoteLogSegmentMetadataUpdate(first, 3, State.COPY_SEGMENT_FINISHED, 1)
+    )  # this is refused
     finished = segments.finished(NAME)
     assert [each.start_offset for each in finished] == [10, 20]
     assert {each.custom_metadata for each in finished} == {b"custom"}
@@ -53,7 +55,8 @@ def test_the_log_begins_where_segments_lead_to_the_newest_one() -> None:
     newest = segment(5, 40, 49, epoch=6)
     some = [segment(1, 0, 9), segment(2, 20, 32), segment(3, 30, 39), newest]
     assert remote_chain(some) == RemoteChain(newest, 20)
-    # An earlier leader has copied more records, but the latest leader had lost these records.
+    # An earlier leader has copied more records. The latest leader had lost these records before it copied its
+    # own.
     assert remote_chain([*some, segment(4, 40, 60, epoch=5)]) == RemoteChain(newest, 20)
     assert remote_chain([replace(newest, start_offset=41), *some[:3]]) == RemoteChain(
         replace(newest, start_offset=41), 41

@@ -1,4 +1,4 @@
-"""Chunks and their partition, as they are in the image."""
+"""Chunks and their partition, as the metadata image contains them."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""The first offset of a partition with chunks, which is never below the first remaining chunk."""
+"""The first offset of a partition with chunks. It is never before the first remaining chunk."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from moldau.storage.log.config import LogConfig
 
 
 class Classic:
-    """A kind whose replicas are leaders, or follow broker 2."""
+    """A partition kind whose replicas are leaders, or follow broker 2."""
 
     def __init__(self, *, leads: bool) -> None:
         self._leads = leads

@@ -1,4 +1,4 @@
-"""If a broker cannot read its copy of a chunk, the records come from the copies of other brokers."""
+"""If a broker cannot read its copy of a chunk, it gets the records from the copies of other brokers."""
 
 import asyncio
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ FAILURES = (OSError("a bad disk"), KafkaError(ErrorCode.kafka_storage_error, "a 
 
 
 class BadHolder:
-    """A broker that has every chunk, and cannot read them."""
+    """A broker that has every chunk but cannot read it."""
 
     def __init__(self, failure: Exception) -> None:
         self._failure = failure

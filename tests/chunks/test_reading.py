@@ -1,4 +1,4 @@
-"""Reads before the active chunk, over chunks with responses that the test sets."""
+"""Reads before the active chunk. The test sets the response of each inactive chunk."""
 
 import asyncio
 from dataclasses import replace
@@ -20,7 +20,7 @@ FIRST, SECOND = chunk(0, 9, 1), chunk(10, 19, 1)
 
 
 class Chunks:
-    """Chunks with one batch in each, of 100 bytes."""
+    """Inactive chunks. Each contains one batch of 100 bytes."""
 
     def __init__(self) -> None:
         self.reads: list[tuple[int, int]] = []
@@ -33,7 +33,7 @@ class Chunks:
 
 
 class Active:
-    """The active chunk, whose log begins at 20 on the disk."""
+    """The active chunk. Its log on the disk begins at offset 20."""
 
     topic = "t"
     key = PartitionKey(UUID(int=1), 0)

@@ -1,4 +1,5 @@
-"""The state of a new replica at a border. It comes from a broker that has the chunk before the border."""
+"""The state of a new replica at the border of two chunks. The replica gets this state from a broker that has
+the chunk before the border."""
 
 import asyncio
 from uuid import UUID
@@ -19,7 +20,7 @@ EPOCHS = b"0\n2\n0 0\n3 12\n"
 
 
 class Holder:
-    """A broker that returns the files of the second chunk, a few bytes at a time."""
+    """A broker that sends the files of the second chunk, a few bytes at a time."""
 
     def __init__(self, **files: bytes) -> None:
         self.files = {name.replace("_", "-"): content for name, content in files.items()}

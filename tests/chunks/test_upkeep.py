@@ -1,4 +1,4 @@
-"""The rounds of retention, and the cost of a change of the metadata."""
+"""The rounds of retention, and the cost of a change of the metadata image."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ OLD = partition(chunk(0, 9, 1, max_timestamp_ms=1000), chunk(10, 19, 1, max_time
 
 
 class Reports:
-    """A fake that fails for the first partition."""
+    """A fake that raises an exception for the first partition."""
 
     def __init__(self) -> None:
         self.told: list[int] = []
@@ -121,7 +121,7 @@ class Topics(dict[str, Any]):
 
 
 class Source:
-    """Other brokers with a chunk. ``meanwhile`` runs while it is copied."""
+    """Other brokers with a copy of a chunk. ``meanwhile`` is called while the chunk is copied."""
 
     def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         self.asked: list[tuple[int, ...]] = []

@@ -1,4 +1,4 @@
-"""A node for each module, and a way to run commands against it."""
+"""A node for each test module, and a function that runs commands against this node."""
 
 import io
 import sys
@@ -30,7 +30,7 @@ def node() -> "Iterator[moldau.testing.Node]":
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsysbinary: Any) -> Run:
-    """Run a command without a node; ``stdin`` is its input."""
+    """Run a command without a node. ``stdin`` is its input."""
 
     def run(*arguments: str, stdin: bytes = b"") -> Ran:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))

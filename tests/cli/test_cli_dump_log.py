@@ -1,4 +1,5 @@
-"""``dump-log``: its exact output for files that the test writes, and for every file of a stopped node."""
+"""``dump-log``: its exact output for files that the test writes, and its checks of every file of a stopped
+node."""
 
 import json
 from uuid import UUID
@@ -279,7 +280,7 @@ def test_all_that_a_node_writes_is_in_order(cli, tmp_path):
 
 
 def test_records_of_a_state_topic_are_shown_by_the_schema_in_its_row(monkeypatch):
-    """A new kind of coordinator needs no extra decoder."""
+    """A new kind of coordinator needs no decoder of its own."""
     row = StateTopic(
         name="__new",
         retention=StateRetention.COMPACTED,

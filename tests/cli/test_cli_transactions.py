@@ -7,7 +7,8 @@ from confluent_kafka import KafkaException, Producer
 
 @pytest.fixture
 def producer(run, node):
-    """A producer with an open transaction in partition 0 of a topic; its name is the transactional id."""
+    """A producer with an open transaction in partition 0 of a topic. The name of the topic is also the
+    transactional id."""
     name = f"orders-{uuid.uuid4().hex[:8]}"
     run("topics", "create", name, "-p", "1")
     made = Producer({"bootstrap.servers": node.bootstrap_servers, "transactional.id": name, "log_level": 0})

@@ -1,4 +1,4 @@
-"""A small config policy for tests of the cluster folder: it has real rules and few keys."""
+"""A small config policy for tests in this folder. Its rules are real, but it has only a few keys."""
 
 from collections.abc import Mapping, Sequence
 

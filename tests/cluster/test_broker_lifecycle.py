@@ -1,5 +1,5 @@
-"""A controller and a broker on a formatted folder with a real quorum log, from start to controlled
-shutdown."""
+"""A controller and a broker, from their start to the controlled shutdown. They use a formatted folder and a
+real quorum log."""
 
 import asyncio
 import pathlib
@@ -180,8 +180,8 @@ def test_a_node_starts_stops_and_comes_back(tmp_path: pathlib.Path) -> None:
 
 
 class PatientChannel:
-    """A controller that unfences a broker. When the broker wants to stop, the controller sends no agreement
-    for a while, and then agrees."""
+    """A controller that unfences a broker. When the broker requests its shutdown, the channel fails for
+    ``away_s`` seconds. Then the controller agrees to the shutdown."""
 
     def __init__(self, away_s: float) -> None:
         self._away_s = away_s
@@ -308,7 +308,7 @@ def test_a_second_broker_with_the_same_id_says_so_and_gives_up(
 
 
 class ScriptedController:
-    """Accepts every registration, and fences the broker on command."""
+    """A controller that accepts every registration, and fences the broker when the test requests this."""
 
     def __init__(self) -> None:
         self.fences = False

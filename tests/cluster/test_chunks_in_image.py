@@ -1,4 +1,4 @@
-"""Inactive chunks in the image, and the fields of partitions with chunks."""
+"""Inactive chunks in the metadata image, and the fields of partitions with chunks."""
 
 import uuid
 from itertools import pairwise
@@ -44,7 +44,8 @@ def _chunk(start: int, end: int) -> r.ChunkRecord:
 
 
 def _image(*borders: int) -> MetadataImage:
-    """A partition with a chunk between each two borders. The active chunk begins at the last border."""
+    """A partition with an inactive chunk between each pair of adjacent borders. The active chunk begins at
+    the last border."""
     chunks = [_chunk(start, end - 1) for start, end in pairwise(borders)]
     change = r.PartitionChangeRecord(
         partition_id=0, topic_id=TOPIC_ID, leader=1, start_offset=borders[-1], start_timestamp=5
@@ -65,7 +66,7 @@ def test_a_partition_without_chunks_has_none() -> None:
 
 
 def test_its_records_have_the_bytes_that_kafka_reads_in_version_2() -> None:
-    """Our own tags are not written for partitions without chunks."""
+    """Records of partitions without chunks do not contain Moldau's own tags."""
     change = r.PartitionChangeRecord(partition_id=1, topic_id=TOPIC_ID, leader=3)
     assert (
         encode_record(change, 29).hex()
@@ -143,7 +144,8 @@ def test_a_change_without_a_start_keeps_it() -> None:
 
 
 def test_level_0_of_the_feature_forgets_where_active_chunks_begin() -> None:
-    """Kafka's snapshots would lose the fields, and all nodes have the same image."""
+    """At level 0 a controller of Kafka may write snapshots, and these do not contain the fields of chunks.
+    All nodes must have the same image, so Moldau's nodes remove the fields, too."""
     gone = r.ChunkChangeRecord(partition_id=0, topic_id=TOPIC_ID, start_offset=0, chunk_epoch=1, replicas=[])
     level = r.FeatureLevelRecord(name="moldau.chunk.version", feature_level=1)
     image = image_of([level, gone], _image(0, 10))

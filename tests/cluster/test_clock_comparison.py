@@ -1,5 +1,5 @@
-"""A node logs once that its clock differs from the active controller's clock. Old records do not count as a
-difference."""
+"""A node logs once that its clock differs from the active controller's clock. The age of an old record does
+not count as a difference."""
 
 import logging
 
@@ -24,7 +24,7 @@ class Node:
         return 1_700_000_000_000 + int(self.elapsed_s * 1000)
 
     def idle(self, seconds: int, *, lag_ms: int = 20) -> None:
-        """Get a no-op record every half second, ``lag_ms`` after its append."""
+        """The node gets a no-op record every half second. Each record arrives ``lag_ms`` after its append."""
         for _ in range(2 * seconds):
             self.elapsed_s += 0.5
             self.comparison.on_commit([MetadataBatch(0, 1, self._time_ms() - lag_ms, ())])

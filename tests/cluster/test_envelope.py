@@ -1,4 +1,4 @@
-"""The Envelope (KIP-590): the controller extracts the request that a broker wrapped."""
+"""The Envelope (KIP-590): a broker wraps a request, and the controller extracts it."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_a_request_keeps_its_client_and_the_rest_of_its_time() -> None:
     request = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=3)], timeout_ms=30_000)
     envelope = wrap(request, 7, ALICE, 1_200)
     assert envelope.client_host_address == bytes((10, 0, 0, 7))
-    # Kafka's DefaultPrincipalData, version 0, after its version.
+    # The fields of Kafka's DefaultPrincipalData in version 0, without the version number before them.
     assert envelope.request_principal == b"\x00\x00" + b"\x05User" + b"\x06alice" + b"\x00" + b"\x00"
     header, inner, caller = unwrap(envelope)
     assert (header.api_key, header.api_version, header.client_id) == (ApiKey.CREATE_TOPICS, 7, "admin-1")

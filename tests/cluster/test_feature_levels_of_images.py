@@ -11,7 +11,7 @@ SUPPORTED = {"metadata.version": (7, 29), "moldau.diskless.version": (0, 1), "tr
 
 
 class Replica:
-    """A publisher that gets one feature level after another."""
+    """A publisher to which the test gives one feature level after another."""
 
     def __init__(self):
         self.faults = []
@@ -56,7 +56,7 @@ def test_the_level_is_checked_when_the_node_has_caught_up():
 
 @pytest.mark.parametrize(("name", "level"), [("transaction.version", 3), ("share.version", 1)])
 def test_levels_of_other_features_are_no_fault(name, level):
-    """Kafka checks these levels when a broker registers."""
+    """Kafka checks these levels when a broker registers, so this check ignores them."""
     replica = Replica()
     assert replica.publisher.check_levels() is None
     replica.commit(name, level)

@@ -1,5 +1,5 @@
-"""The first records of a new cluster: other nodes use the feature levels that were set when the first node
-was formatted."""
+"""The first records of a new cluster. They contain the feature levels that were set when the first node was
+formatted, so all other nodes use the same levels."""
 
 from cluster_fakes import SmallConfigPolicy
 

@@ -1,4 +1,5 @@
-"""Folders that Kafka's StorageTool has formatted: the metadata log gets its folder at the first start."""
+"""Folders that Kafka's StorageTool has formatted. The folder of the metadata log is created at the first
+start."""
 
 import base64
 import pathlib

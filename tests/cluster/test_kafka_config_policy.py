@@ -1,4 +1,4 @@
-"""The policy over the real config definitions."""
+"""The config policy with the real definitions of configs."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The generations of a log, which are the leader epochs of diskless records."""
+"""The generations of a log. They are the leader epochs of diskless records."""
 
 import uuid
 from dataclasses import replace

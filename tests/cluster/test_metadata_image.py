@@ -150,7 +150,7 @@ records = st.one_of(
 
 
 def _replay_what_fits(candidates: list[Message]) -> tuple[MetadataImage, list[Message]]:
-    """An image of all records, except records that contradict earlier records."""
+    """An image of all records that do not contradict an earlier record."""
     image, kept = EMPTY_IMAGE, []
     for record in candidates:
         try:
@@ -169,7 +169,7 @@ def test_a_snapshot_says_what_the_log_says(candidates: list[Message]) -> None:
     assert again == image
     assert list(to_records(again)) == snapshot
     assert again.topics.owner_load == image.topics.owner_load
-    # One delta over all records has the same result as one delta for each record.
+    # The result is the same with one delta for all records and with one delta for each record.
     assert image_of(kept) == image
     for topic in image.topics:
         assert image.topics.get_by_id(topic.topic_id) is topic

@@ -1,4 +1,4 @@
-"""Each field of a partition survives a snapshot of the metadata."""
+"""A snapshot of the metadata contains each field of a partition."""
 
 import dataclasses
 import uuid
@@ -34,7 +34,7 @@ FIELDS: dict[str, tuple[dict[str, Any], Any]] = {
     "start_offset": ({"start_offset": 40}, 40),
     "start_timestamp_ms": ({"start_offset": 40, "start_timestamp": 5}, 5),
 }
-"""Fields of the partition's record, and the value of the field of the partition."""
+"""Fields of the partition's record, each with the value that the image's partition must have."""
 OF_OTHER_RECORDS = {"chunks"}
 
 

@@ -21,7 +21,8 @@ def test_it_is_a_sorted_dict(changes: list[tuple[dict[int, int], set[int]]]) -> 
         map_before, model_before = versions[-1]
         model = {key: value for key, value in {**model_before, **puts}.items() if key not in removals}
         versions.append((map_before.updated(puts, removals), model))
-    # Old versions are checked at the end, so that effects of later changes on them are detected.
+    # Old versions are checked at the end. So the test detects later changes that wrongly affect an old
+    # version.
     for map_, model in versions:
         assert list(map_.items()) == sorted(model.items())
         assert len(map_) == len(model)

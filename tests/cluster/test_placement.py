@@ -1,4 +1,5 @@
-"""Placement of replicas: balanced leaders, spread racks, no leader on a fenced broker."""
+"""Placement of replicas: leaders are balanced, racks are used evenly, and no fenced broker becomes
+a leader."""
 
 import uuid
 from collections import Counter

@@ -19,7 +19,7 @@ SCENARIOS = {1: (3, 12), 2: (6, 12), 3: (12, 12), 4: (24, 12), 5: (36, 12), 6: (
 
 
 def scenario(broker_count: int, coordinator_count: int) -> tuple[list[RackBroker], list[int]]:
-    """Brokers in three racks in turn, and preferred replicas that are spread over all brokers."""
+    """Brokers that are spread over three racks, and preferred replicas that are spread over all brokers."""
     brokers = [RackBroker(number, "abc"[number % 3]) for number in range(broker_count)]
     return brokers, [each * broker_count // coordinator_count for each in range(coordinator_count)]
 
@@ -103,7 +103,7 @@ def test_commit_calls_of_a_file_are_bounded(cluster: Cluster) -> None:
             others = [set(cluster.in_rack(other)) & set(cluster.hosts) for other in cluster.racks - {rack}]
             bound = sum(_ceil(len(hosts), len(members)) for hosts in others)
             if len(set(cluster.hosts)) < len(members):
-                bound = 1  # a group of coordinators is divided, and each broker has a part of one group
+                bound = 1  # a group is divided, and each broker serves a part of one group
         for broker_id in members:
             assert found.commit_calls(broker_id) <= bound
 
@@ -111,7 +111,7 @@ def test_commit_calls_of_a_file_are_bounded(cluster: Cluster) -> None:
 @settings(max_examples=40)
 @given(st.integers(2, 5), st.integers(1, 6), st.integers(1, 3))
 def test_equal_racks_take_one_call_for_each_other_rack(racks: int, size: int, held: int) -> None:
-    """Coordinators share hosts, so there are fewer calls than other brokers."""
+    """Several coordinators have the same host, so a broker needs fewer calls than there are other brokers."""
     brokers = [RackBroker(number, f"rack-{number % racks}") for number in range(racks * size)]
     found = produce_gateways(brokers, [number % len(brokers) for number in range(held * len(brokers))])
     assert all(found.commit_calls(each.broker_id) <= racks - 1 for each in brokers)
@@ -168,8 +168,8 @@ def test_the_order_of_registrations_does_not_count(cluster: Cluster, data: st.Da
 
 
 def test_a_new_broker_moves_little() -> None:
-    """60 coordinators have 20 hosts in another rack. The fifth broker of a rack gets its share of them,
-    about 12."""
+    """60 coordinators are on 20 hosts of another rack. A fifth broker is added to the rack. It becomes the
+    gateway of about 12 of these coordinators."""
     brokers = [RackBroker(number, "a" if number < 20 else "b") for number in range(24)]
     hosts = [number % 20 for number in range(60)]
     before = produce_gateways(brokers, hosts)

@@ -22,8 +22,8 @@ VOTERS = VoterSet(Voter(ReplicaKey(node_id), f"c{node_id}", 9093) for node_id in
 
 
 class Client:
-    """A channel that can connect to the hosts in ``connects``. Hosts in ``answers`` respond with their name;
-    other hosts never respond."""
+    """A channel that can connect only to the hosts in ``connects``. Hosts in ``answers`` send their name as
+    response. Other hosts never respond."""
 
     def __init__(self, connects: set[str], answers: set[str]) -> None:
         self.connects = connects
@@ -43,8 +43,8 @@ class Client:
 
 
 async def send_over_a_move(client: Any) -> tuple[Any, float]:
-    """Send while node 1 leads, and let node 2 lead a second later. Returns the answer or the error's code,
-    and the time."""
+    """Send a request while node 1 leads, and let node 2 become the leader a second later. Returns the
+    response or the error code, and the time."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     channel = RemoteControllerChannel(client, VOTERS.get, lambda: 1 if loop.time() < began + 1 else 2)
@@ -59,7 +59,8 @@ async def send_over_a_move(client: Any) -> tuple[Any, float]:
     ("connects", "answers", "outcome", "within_s"),
     [
         ({"c1", "c2"}, {"c1", "c2"}, "c1", 0.1),
-        # The request was not sent to the leader that cannot be reached, so it goes to the next leader.
+        # The first leader cannot be reached, so it never got the request. Therefore the channel sends the
+        # request to the next leader.
         ({"c2"}, {"c2"}, "c2", 1.2),
         # The node that received the request may have executed it, so the channel waits a little longer for
         # the response.
@@ -76,7 +77,7 @@ def test_a_silent_leader_is_left_for_its_successor(
 
 
 async def send_until(client: Any, leader_id: int | None, wait_s: float | None) -> tuple[Any, float]:
-    """Send for a client that waits ``wait_s``. Returns the error's code and the time."""
+    """Send a request for a client that waits for ``wait_s``. Returns the error code and the time."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     channel = RemoteControllerChannel(client, VOTERS.get, lambda: leader_id)
@@ -109,9 +110,8 @@ def test_a_lost_answer_is_logged_with_the_name_of_its_caller(caplog: pytest.LogC
 
 
 class Resigned(Client):
-    """The first controller responds that it does not lead any more. The second controller serves the
-    request.
-    """
+    """The first controller responds that it is not the leader any more. The second controller serves the
+    request."""
 
     async def request(
         self, host: str, port: int, api_key: int, version: int | None, message: Any, timeout_ms: int

@@ -36,7 +36,7 @@ def _format(*folders: pathlib.Path, **changes: object) -> list[str]:
     return format_storage(LocalDisk(), ENTROPY, FormatRequest(**values), 1234)  # type: ignore[arg-type]
 
 
-def test_folders_say_whose_they_are(tmp_path: pathlib.Path) -> None:
+def test_folders_name_their_node_and_cluster(tmp_path: pathlib.Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     assert _format(first, second) == [str(first), str(second)]
     properties = read_meta_properties(LocalDisk(), str(first))

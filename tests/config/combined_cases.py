@@ -1,4 +1,5 @@
-"""Cases with several keys: times in several units, limits that are keys themselves, and dynamic changes."""
+"""Cases with several config keys: times in several units, limits that are keys themselves, and dynamic
+changes."""
 
 from collections.abc import Iterator
 

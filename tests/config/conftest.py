@@ -1,5 +1,5 @@
-"""``--rewrite``: gets Kafka's verdicts again and writes them into the golden table, so that the diff can
-be reviewed."""
+"""The option ``--rewrite`` gets Kafka's verdicts again and writes them into the golden table, so that the
+diff can be reviewed."""
 
 import contextlib
 
@@ -7,6 +7,6 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    # Several folders of tests have golden files; the first one that is collected registers the option.
+    # Several test folders have golden files. The folder that is collected first registers the option.
     with contextlib.suppress(ValueError):
         parser.addoption("--rewrite", action="store_true", help="rewrite the golden scripts")

@@ -8,7 +8,8 @@ from kafka_verdicts import Case
 
 
 class Difference(NamedTuple):
-    """A reason, and the cases that it explains: those with one of ``keys`` for which ``applies`` is true."""
+    """A reason, and the cases that it explains. These are the cases with one of ``keys`` for which
+    ``applies`` is true."""
 
     reason: str
     moldau_accepts: bool
@@ -122,7 +123,7 @@ DIFFERENCES = (
 
 
 def explanation(case: Case, *, moldau_accepts: bool) -> Difference | None:
-    """The reason for which the verdicts differ; ``None`` without an explanation."""
+    """The reason why the verdicts differ, or ``None`` if there is no explanation."""
     names = {key for key, _ in case.given}
     for difference in DIFFERENCES:
         if (

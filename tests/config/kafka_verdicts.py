@@ -1,8 +1,9 @@
 """Kafka's verdicts on configurations: the cases, the JVM that checks them, and the golden table.
 
-A case sets one key to a value (below, at and beyond each limit, or a malformed text), or sets several keys
-that Kafka checks together. The table in ``golden/kafka_verdicts.txt`` has a block for each surface and key:
-``+`` and the values that Kafka accepts, ``-`` and those that it refuses.
+A case sets one key to a value, or sets several keys that Kafka checks together. A value is below, at or
+beyond a limit, or is malformed text. The table in ``golden/kafka_verdicts.txt`` has a block for each surface
+and key. A line with ``+`` has the values that Kafka accepts, and a line with ``-`` the values that Kafka
+refuses.
 """
 
 import json
@@ -28,8 +29,7 @@ BASE = {
     "log.dirs": "/tmp/logs",
     "remote.log.storage.system.enable": "true",
 }
-"""The configuration to which each case is applied. A case of the surface ``static`` adds or replaces
-values."""
+"""The configuration to which each case is added. A case of the surface ``static`` adds or replaces values."""
 
 SURFACES_OF = {
     "broker": ("static", "dynamic-broker", "dynamic-default"),
@@ -203,7 +203,7 @@ def _doubles(key: Key) -> list[str]:
 
 
 def _quoted(key: Key) -> list[str]:
-    """The possible values in the description of a key's limits."""
+    """The possible values, extracted from the description of a key's limits."""
     listed = re.fullmatch(r"(?:\(case insensitive\) )?\[([\w, -]+)\]", key.bounds)
     return [] if listed is None else [*listed[1].split(", "), listed[1].split(", ")[0].swapcase()]
 

@@ -1,6 +1,7 @@
-"""Every key accepts the values that Kafka accepts: both get values at, below and beyond each limit.
+"""Every key accepts exactly the values that Kafka accepts. Both systems get values below, at and beyond each
+limit.
 
-Kafka's verdicts are in ``golden/kafka_verdicts.txt``; ``pytest tests/config --rewrite`` asks Kafka's own
+Kafka's verdicts are in ``golden/kafka_verdicts.txt``. ``pytest tests/config --rewrite`` runs Kafka's own
 classes again, which needs Java and Kafka's jars.
 """
 
@@ -51,7 +52,8 @@ RESOURCES = {
 
 
 def refusal(case: Case) -> str | None:
-    """Moldau's message for a case that it refuses. Any exception of another kind fails the test."""
+    """Moldau's error message for a case that Moldau refuses. An exception of any other type fails
+    the test."""
     try:
         if case.surface == "static":
             BrokerConfig.from_properties(BASE, as_mapping(case))
@@ -65,7 +67,8 @@ def refusal(case: Case) -> str | None:
 
 
 class Judged(NamedTuple):
-    """A case with both verdicts; Moldau's verdict is the message of its refusal, or ``None``."""
+    """A case with the verdicts of Kafka and Moldau. Moldau's verdict is its error message, or ``None`` if it
+    accepts the case."""
 
     case: Case
     kafka_accepts: bool
@@ -131,7 +134,7 @@ def test_what_is_accepted_can_be_used(judged: list[Judged]) -> None:
 
 
 def use_broker(config: BrokerConfig) -> None:
-    """Compute everything that a node derives from its configuration at its start and at each change."""
+    """Compute all values that a node derives from its configuration at its start and at each change."""
     settings.log_manager_settings(config)
     settings.network_limits(config)
     settings.broker_listeners(config)

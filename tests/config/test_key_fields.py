@@ -1,4 +1,5 @@
-"""Settings that name their keys: each field has a declared key, of its type and with its default."""
+"""Settings whose fields name their config keys. Each field must name a declared key, with the same type and
+default."""
 
 from dataclasses import MISSING, fields
 

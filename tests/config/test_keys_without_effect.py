@@ -1,4 +1,4 @@
-"""Keys without effect are marked, and all other keys are read somewhere."""
+"""Keys without effect are marked. All other keys are read by some code."""
 
 import re
 from pathlib import Path
@@ -27,8 +27,8 @@ READ_BY_PREFIX = re.compile(r"remote\.log\.manager\.(copy|fetch)\.(max\.bytes|qu
 
 def source_of_readers() -> str:
     definitions = ROOT / "config"
-    # A key that is only compared with another key has no effect. The pipeline contains names of client
-    # options.
+    # If a key is only compared with another key, it has no effect. The code of the pipeline is not searched,
+    # because it contains names of client options.
     aside = [definitions / name for name in ("keys", "synonyms.py", "node_combinations.py", "dynamic.py")]
     aside.append(ROOT / "pipeline")
     return "\n".join(
@@ -65,7 +65,7 @@ def test_the_page_marks_what_waits() -> None:
     assert "| `num.partitions` |" in page
 
 
-def test_a_node_names_what_it_was_given_in_vain(tmp_path: Path) -> None:
+def test_a_node_names_keys_that_have_no_effect(tmp_path: Path) -> None:
     config = development_config(
         str(tmp_path), 0, {"transaction.two.phase.commit.enable": "true", "num.partitions": "3"}
     )
@@ -80,7 +80,7 @@ def test_a_node_names_what_it_was_given_in_vain(tmp_path: Path) -> None:
     assert without_effect(development_config(str(tmp_path), 0, {})) == {}
 
 
-def test_a_node_names_keys_of_single_listeners_that_it_was_given_in_vain(tmp_path: Path) -> None:
+def test_a_node_names_keys_of_single_listeners_that_have_no_effect(tmp_path: Path) -> None:
     keys = {
         "listener.name.PLAINTEXT.max.connections": "100",
         "listener.name.internal.max.connections": "100",

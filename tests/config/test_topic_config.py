@@ -108,7 +108,7 @@ def test_good_tiered_and_diskless_topics():
     assert TopicConfig.validate({"diskless.enable": "true"}, TIERED).is_diskless
 
 
-def test_what_a_topic_is_does_not_follow_the_brokers_default():
+def test_the_kind_of_a_topic_does_not_follow_the_brokers_default():
     diskless = BrokerConfig({"diskless.system.enable": "true", "log.diskless.enable": "true"})
     old = TopicConfig.effective(diskless, {})
     assert not old.is_diskless

@@ -1,4 +1,4 @@
-"""A group shard with a log in memory, and with timers on a clock that a test moves."""
+"""A group shard with a log in memory. A test moves the clock of its timers."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +30,7 @@ def subscription(topic: str) -> bytes:
 
 @dataclass
 class GroupModel:
-    """Runs operations as the runtime would, but commits take no time."""
+    """Runs operations as the runtime does, but without waiting for commits."""
 
     settings: GroupSettings
     now_ms: int = 0
@@ -81,7 +81,7 @@ class GroupModel:
             self.fresh_replies.append((reply.token, reply.response))
 
     def advance(self, by_ms: int) -> None:
-        """Let time pass. Timers fire in order."""
+        """Move the clock forward. Timers that are due fire in order."""
         end_ms = self.now_ms + by_ms
         while True:
             due = [(at_ms, str(key), key) for key, at_ms in self.timers.items() if at_ms <= end_ms]
@@ -182,7 +182,7 @@ class GroupModel:
         generation: int = -1,
         retention_ms: int = -1,
     ) -> Token:
-        """Raises :class:`KafkaError` like the shard. After that the request counts as completed."""
+        """Raises :class:`KafkaError` like the shard. In this case, too, the request counts as completed."""
         token = self.token()
         part = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
         request = OffsetCommitRequest(

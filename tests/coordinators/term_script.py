@@ -26,7 +26,7 @@ TOPIC = "__sums"
 
 
 class SumShard:
-    """Adds numbers."""
+    """A shard that adds numbers."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -60,7 +60,7 @@ class FixedClock:
 
 
 class LedPartition(ClassicPartition):
-    """A partition that has only an identity."""
+    """A partition without data. It has only its identity."""
 
     def __init__(self, topic_id: UUID, index: int) -> None:
         self._identity = PartitionKey(topic_id, index)
@@ -75,7 +75,8 @@ class LedPartition(ClassicPartition):
 
 
 class TermModel:
-    """A kind with a store, led through the registry; reports each load, store and unload."""
+    """A kind of coordinator with a store, which the registry leads. It reports each load, each change of the
+    store and each unload."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -118,7 +119,7 @@ class TermModel:
             case "write", [partition, number]:
                 await self._write(partition, number)
             case "settle", []:
-                # Without disks, a load or a close takes only a few turns of the loop.
+                # There is no disk, so a load or a close takes only a few turns of the event loop.
                 for _ in range(20):
                     await asyncio.sleep(0)
             case "show", []:

@@ -79,7 +79,7 @@ def damaged(*pairs: Pair) -> bytearray:
 
 
 class Loaded(NamedTuple):
-    """The state of a runtime one second after it got a log."""
+    """The state of a runtime one second after it began to load a log."""
 
     shards: list[Any]
     problem: str | None
@@ -139,7 +139,7 @@ def offsets_in(loaded: Loaded) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_record_is_skipped_and_said(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_record_is_skipped_and_reported(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     loaded = load_groups(
         batch_of(offset_of("before", 1)),
         batch_of(BROKEN[kind], offset_of("beside", 2)),
@@ -247,7 +247,7 @@ def test_a_diskless_coordinator_passes_over_control_batches() -> None:
 
 
 def test_a_batch_of_many_records_is_replayed_in_turns() -> None:
-    """The loop turns in the middle of a batch, however many records it has."""
+    """The event loop runs other tasks while a batch is replayed, even if the batch has many records."""
     log = MemoryLog()
     log.append(batch_of(*(offset_of(f"group-{number}", number) for number in range(5_000))))
     loader = ShardLoader(

@@ -1,6 +1,5 @@
-"""An exception in a coordinator: waiting requests get an error, and the shard is loaded again from its
-log.
-"""
+"""A coordinator raises an unexpected exception. Waiting requests then get an error, and the shard is loaded
+again from its log."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,11 +17,11 @@ from moldau.simulation.world.world import World
 
 
 class Defect(Exception):
-    """An exception of a kind that no code expects."""
+    """An exception of a type that no code expects."""
 
 
 class Trap:
-    """Raises an exception once, at the operation for which it is set."""
+    """Raises an exception once, in the operation that the test chooses."""
 
     def __init__(self) -> None:
         self.place = ""
@@ -111,7 +110,7 @@ def wait(shard: WaitingShard, now_ms: int, token: Token) -> Effects[int]:
 
 
 @pytest.mark.parametrize("place", ["operation", "encode", "replay", "timer", "store"])
-def test_nobody_waits_for_ever_and_the_next_is_served(place: str) -> None:
+def test_no_request_waits_forever_and_the_next_request_is_served(place: str) -> None:
     async def story() -> None:
         trap, log, unexpected = Trap(), MemoryLog(), UnexpectedErrors()
         kind = CoordinatorKind(

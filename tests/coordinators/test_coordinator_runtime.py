@@ -1,4 +1,5 @@
-"""The runtime decides, replays, appends, and answers after the commit. It loads, loses and unloads shards."""
+"""The runtime decides, replays, appends, and responds after the commit. It also loads and unloads shards, and
+handles the loss of leadership."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -79,7 +80,7 @@ def total(shard: CounterShard, now_ms: int) -> int:
 
 
 def new_runtime(**options: Any) -> Runtime:
-    """``options`` are those of the declared kind."""
+    """``options`` are passed to the declared kind."""
     kind = CoordinatorKind(
         topic=StateTopic(name="t", retention=StateRetention.COMPACTED, factor_key="", saved_in_step=0),
         new_shard=lambda partition: CounterShard(),
@@ -90,7 +91,7 @@ def new_runtime(**options: Any) -> Runtime:
 
 
 def in_virtual_time(story: Coroutine[Any, Any, None]) -> None:
-    """Run a story in virtual time, so that a busy machine causes no time-out."""
+    """Run a test in virtual time, so that a busy machine causes no time-out."""
     with World(1) as world:
         world.run(story)
 
@@ -238,7 +239,7 @@ def test_loading_replays_all_batches_skips_unknown_records_and_applies_markers()
 
 
 class FencingLog(MemoryLog):
-    """A log with an open transaction after the committed records."""
+    """A log whose committed records are followed by an open transaction."""
 
     def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
         raise KafkaError(ErrorCode.invalid_producer_epoch, f"late marker of version {version}")
@@ -335,7 +336,7 @@ def test_a_producers_records_get_a_batch_of_their_own() -> None:
 
 
 class ListStore:
-    """Keeps committed numbers, as a database would."""
+    """Stores committed numbers, as a database does."""
 
     def __init__(self) -> None:
         self.numbers: list[tuple[int, int]] = []
@@ -372,7 +373,8 @@ def test_a_store_gets_what_is_committed_and_is_where_the_next_load_begins() -> N
         await asyncio.sleep(1)
         assert await code_of(pending) is ErrorCode.not_coordinator
         assert store.closed == 1
-        # Without this, readers of the store would not see responses of an earlier epoch.
+        # The load waits for the commit. Without this wait, a read could miss records for which an earlier
+        # leader has already sent responses.
         assert not runtime.is_active(0)
         assert await code_of(runtime.read(0, total)) is ErrorCode.coordinator_load_in_progress
         log.commit()

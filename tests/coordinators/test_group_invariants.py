@@ -1,4 +1,4 @@
-"""Random histories of a group. These invariants hold for any behaviour of its members."""
+"""Random histories of a group. The invariants must be true for any behaviour of its members."""
 
 import contextlib
 
@@ -22,7 +22,7 @@ TOPICS = ("orders", "returns")
 
 
 class GroupLife(RuleBasedStateMachine):
-    """Clients that are mostly correct, in a group of at most four members."""
+    """Clients that usually follow the protocol, in a group of at most four members."""
 
     model: GroupModel
 
@@ -154,7 +154,7 @@ class GroupLife(RuleBasedStateMachine):
     # Invariants
 
     def _look(self) -> None:
-        """Check the answers and records since the last check."""
+        """Check the responses and records since the last check."""
         for record in self.model.fresh_records:
             if isinstance(record, GroupRecord):
                 if record.value is None:
@@ -176,7 +176,7 @@ class GroupLife(RuleBasedStateMachine):
             self._forget_generations()
 
     def _forget_generations(self) -> None:
-        """The group was removed. A new group with its name counts generations from the start."""
+        """The group was removed. A new group with the same name counts its generations from the start."""
         self.written_generation = self.generation = 0
         self.leaders.clear()
         self.assigned.clear()

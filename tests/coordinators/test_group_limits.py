@@ -49,7 +49,7 @@ def test_the_metadata_of_all_members_are_bounded() -> None:
     assert first.error_code is ErrorCode.none
     assert join("b", 600).error_code is ErrorCode.group_max_size_reached
     assert join("c", 5).error_code is ErrorCode.none, "a member with little metadata has room always"
-    # The member has no more metadata than before.
+    # The member's metadata are not larger than before.
     assert join("a", 1_500, first.member_id).error_code is ErrorCode.none
     assert join("a", 2_500, first.member_id).error_code is ErrorCode.group_max_size_reached
     model.leave((first.member_id, None), group="a")

@@ -79,7 +79,7 @@ async def start(log: MemoryLog, seed: int = 1, orders: UUID = ORDERS) -> GroupSe
 
 
 def in_virtual_time(story: Coroutine[Any, Any, None]) -> None:
-    """Run a story in virtual time, so that a busy machine causes no time-out."""
+    """Run a test in virtual time, so that a busy machine causes no time-out."""
     with World(1) as world:
         world.run(story)
 
@@ -110,7 +110,7 @@ def join_request(member_id: str = "", instance_id: str | None = None, **fields: 
 
 
 async def join_stable(service: GroupService, instance_id: str | None = None) -> JoinGroupResponse:
-    """One member that has joined and synced with assignment ``mine``."""
+    """One member that has joined, and has synced with the assignment ``mine``."""
     joined = await service.classic.join(
         caller(3 if instance_id is None else 5), join_request("", instance_id)
     )
@@ -229,7 +229,7 @@ def test_a_restart_restores_groups_offsets_and_sessions() -> None:
             group_id="g", generation_id=1, member_id=joined.member_id, group_instance_id="i-1"
         )
         assert (await service.classic.heartbeat(caller(4), beat)).error_code is ErrorCode.none
-        # A restarted static member continues without a rebalance, and must not compute a new assignment.
+        # A restarted static member continues without a rebalance. It must not compute a new assignment.
         again = await service.classic.join(caller(9), join_request("", "i-1"))
         assert (again.generation_id, again.skip_assignment) == (1, True)
         assert again.leader == again.member_id != joined.member_id
@@ -303,7 +303,7 @@ def test_a_failing_log_answers_sync_and_commit_with_what_clients_understand() ->
         assert synced.error_code is ErrorCode.coordinator_not_available
         log.failure = None
         await service.runtime.until_loaded(0)
-        # No part of the generation was written, so the member starts over.
+        # No part of the new generation was written, so the member must join again.
         rejoined = await service.classic.join(caller(3), join_request(joined.member_id))
         assert rejoined.error_code is ErrorCode.unknown_member_id
 

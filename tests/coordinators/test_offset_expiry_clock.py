@@ -1,4 +1,5 @@
-"""Committed offsets expire by a clock that does not follow jumps ahead."""
+"""Committed offsets expire by a special clock. If the machine's clock jumps ahead, this clock does
+not jump."""
 
 import asyncio
 from uuid import UUID

@@ -1,4 +1,5 @@
-"""The records of ``__consumer_offsets``: Kafka's bytes, and back."""
+"""The records of ``__consumer_offsets``: encoding results in Kafka's bytes, and decoding returns
+the values."""
 
 from uuid import UUID
 
@@ -66,7 +67,8 @@ def test_what_is_written_is_read_again(record: ConsumerOffsetsRecord) -> None:
 
 @given(names, groups)
 def test_what_a_group_takes_in_the_log_is_known_before_it_is_written(name: str, group: StoredGroup) -> None:
-    """The host must be able to append all records that the shard accepts, or it would lose the shard."""
+    """The log must be able to append every record that the shard accepts. If an append fails, the shard is
+    lost."""
     written = batch_size_bytes([KeyValue(*CODEC.encode(GroupRecord(name, group)))])
     assert written <= group.batch_size_bytes(name) <= written + 2
 

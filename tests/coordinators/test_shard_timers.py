@@ -1,4 +1,4 @@
-"""Named timers on the loop's clock."""
+"""Named timers on the event loop's clock."""
 
 import asyncio
 
@@ -38,13 +38,13 @@ def test_timers_fire_at_the_last_time_they_were_given() -> None:
         await asyncio.sleep(0)
         return fired
 
-    # In real time on a busy machine, all timers would be due at once.
+    # The test uses virtual time. In real time on a busy machine, all timers could be due at once.
     with World(1) as world:
         assert world.run(main()) == ["earlier", "later", "end"]
 
 
 def test_a_timer_that_is_due_at_once_fires_on_a_loop_whose_handles_know_no_time() -> None:
-    # uvloop answers call_at(now) with a plain Handle, which has no when().
+    # For call_at(now), uvloop returns a plain Handle, which has no method when().
     uvloop = pytest.importorskip("uvloop")
 
     async def main() -> TimerKey:

@@ -1,4 +1,5 @@
-"""Golden scripts of epochs of leadership; ``pytest tests/coordinators --rewrite`` renews them."""
+"""Golden scripts of epochs of leadership. ``pytest tests/coordinators --rewrite`` writes their
+outputs again."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Fakes for reading: a coordinator in memory as readers see it, objects that it refers to, and the reading
-part of a broker."""
+"""Fakes for tests of reading: a coordinator in memory, the objects to which it refers, and the reading part
+of a broker."""
 
 import asyncio
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ from moldau.storage.topic_partition import TopicPartition
 
 @dataclass
 class Known:
-    """A partition at the coordinator."""
+    """The state of a partition at the coordinator."""
 
     log_start: int = 0
     wal_start: int = 0
@@ -69,7 +69,7 @@ class Known:
 
 
 class MemoryCoordinator:
-    """Answers like a real coordinator. A test may make it unavailable, or let it forget batches."""
+    """Responds like a real coordinator. A test may make it unavailable, or remove batches from its state."""
 
     def __init__(self) -> None:
         self.partitions: dict[PartitionId, Known] = {}
@@ -217,7 +217,7 @@ class NoWriter:
 
 
 class ReadingBroker:
-    """A broker's cacher and partitions over a store and a coordinator that other brokers write to."""
+    """A broker's cacher and partitions. They use a store and a coordinator to which other brokers write."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class ReadingBroker:
         self.start()
 
     def start(self) -> None:
-        """(Re)start the reading part of the broker; its disk is kept."""
+        """Start or restart the reading part of the broker. Its disk stays unchanged."""
         self.meters = Meters()
         self.recent = RecentObjects(1 << 24)
         self.arrivals: WaitingRoom[PartitionKey] = WaitingRoom()
@@ -309,10 +309,10 @@ class ReadingBroker:
         own: bool = False,
         at_once: bool = False,
     ) -> str:
-        """Another broker (or, with ``own``, this broker) writes an object of one batch for each row.
+        """Write an object with one batch for each row. Another broker writes it, or this broker with ``own``.
 
-        With ``at_once`` this broker's cacher gets the batches directly. The call returns when the cacher has
-        them.
+        With ``at_once``, this broker's cacher gets the batches directly. In this case the call returns when
+        the cacher has the batches.
         """
         self.objects += 1
         now_ms = self.machine.clock.now_ms()
@@ -354,12 +354,12 @@ class ReadingBroker:
         return object_key
 
     def rounds(self) -> int:
-        """Rounds of the cacher that found batches to read."""
+        """Rounds of the cacher in which it found batches to read."""
         scope = self.meters.scoped("moldau.diskless", "Read")
         return int(sum(scope.value("RoundsPerSec", path=path) or 0 for path in ("tail", "catch-up")))
 
     def gets(self) -> int:
-        """Number of requests to the store, of all kinds of readers."""
+        """Number of requests to the store by all kinds of readers together."""
         scope = self.meters.scoped("moldau.diskless", "Read")
         return int(
             sum(scope.value("ObjectGetsPerSec", path=path) or 0 for path in ("tail", "catch-up", "cold"))
@@ -386,7 +386,7 @@ async def read(
 
 
 def values_of(outcome: ReadOutcome, from_offset: int) -> list[tuple[int, bytes]]:
-    """Offsets and values as a consumer reads them from a fetch."""
+    """Offsets and values that a consumer reads in one fetch."""
     found = []
     for view in outcome.views:
         for position, header in iter_headers(view):
@@ -400,7 +400,7 @@ def values_of(outcome: ReadOutcome, from_offset: int) -> list[tuple[int, bytes]]
 async def consume(
     partition: DisklessPartition, start: int, end: int, max_bytes: int = 1 << 20
 ) -> dict[int, bytes]:
-    """Consume like a client that retries, until ``end``."""
+    """Read up to ``end`` like a client that retries."""
     got: dict[int, bytes] = {}
     offset = start
     for _ in range(5_000):

@@ -1,4 +1,5 @@
-"""Unused files, orphans, retention and the topics of the metadata, with real coordinators on files."""
+"""Unused files, orphans, retention and the topics in the metadata. The tests use real coordinators
+on files."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -49,7 +50,7 @@ class MovedClock:
 
 
 class Cluster:
-    """Two coordinators, a store, and the background work of the broker that leads both."""
+    """Two coordinators and a store, with the background work of the broker that leads both coordinators."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = MovedClock()
@@ -92,7 +93,7 @@ class Cluster:
     async def commit(
         self, key: str, *partitions: int, created_ms: int | None = None, owners: Sequence[int] = ()
     ) -> None:
-        """Commit one batch in each partition; coordinator n has partition n."""
+        """Commit one batch in each partition. Coordinator n has partition n."""
         created_ms = self.clock.now_ms() if created_ms is None else created_ms
         for number in partitions:
             batch = BatchToCommit(TOPIC, number, 0, 100 * number, 100, 9, 10, self.clock.now_ms(), 0)
@@ -103,7 +104,7 @@ class Cluster:
     async def delete_all(self, *partitions: int) -> None:
         for number in partitions:
             await self.service.delete_records(number, [OffsetToDelete(TOPIC, number, -1)])
-        # The stores subtract freed bytes a little later.
+        # The stores subtract freed bytes from the sizes of files a little later.
         await asyncio.sleep(0.2)
 
     def stored(self) -> set[str]:
@@ -111,7 +112,7 @@ class Cluster:
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    """Run a story in virtual time, so that background work runs at its time even on a busy machine."""
+    """Run a test in virtual time, so that background work runs at its time even on a busy machine."""
     with World(1) as world:
         world.run(story)
 
@@ -190,7 +191,7 @@ def test_only_what_no_coordinator_knows_is_an_orphan(tmp_path: Path) -> None:
 
 
 def test_objects_with_records_of_unknown_topics_are_kept(tmp_path: Path) -> None:
-    """A restore lists such objects, even if a coordinator has the other batches of the object."""
+    """A restore lists such objects, even if a coordinator has other batches of the same object."""
 
     async def story() -> None:
         async with cluster(tmp_path) as here:
@@ -265,14 +266,14 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
             for key, is_owned in ((stray, True), (whole, False), (live, False)):
                 (file,) = await here.service.describe_files(1, [key])
                 assert file.is_owned is is_owned
-            # The owner has closed the object's key, so a late commit is refused.
+            # The owner has closed the object's key, so it refuses a late commit of the object.
             with pytest.raises(KafkaError, match=r"old|closed"):
                 await here.commit(stray, 0, owners=(0, 1))
             for _ in range(200):
                 await here.reclaimer.run_once()
                 if len(here.stored()) == 1:
                     break
-                # Files that were handed over or freed appear a moment later.
+                # Files that were handed over or freed appear in the list a moment later.
                 here.clock.time_ms += GRACE_MS + 1
                 await asyncio.sleep(0.05)
             assert here.stored() == {live}

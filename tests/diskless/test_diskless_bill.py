@@ -1,4 +1,4 @@
-"""Requests to the store for each GiB (the bill), as ``/metrics`` shows them."""
+"""The number of requests to the store for each GiB (the bill), as ``/metrics`` shows it."""
 
 import time
 import urllib.request
@@ -41,7 +41,7 @@ def test_a_node_shows_its_bill() -> None:
         "log.diskless.enable": "true",
         "diskless.storage.url": "memory://",
         "metrics.listener": "127.0.0.1:0",
-        # Saves of the logs are requests, too, and come at any time.
+        # Saves of the logs also cause requests, which may happen at any time.
         "backup.enable": "false",
     }
     with Node(properties=properties) as node:
@@ -66,5 +66,5 @@ def test_a_node_shows_its_bill() -> None:
     assert uploaded > 0
     shown = found['moldau_diskless_Bill_RequestsPerGiBProduced{operation="upload"}']
     assert shown == uploads / (uploaded / GIB)
-    # This node reads its own objects from memory, so consuming costs no request.
+    # This node reads its own objects from memory, so consumers cause no requests.
     assert found['moldau_diskless_Bill_RequestsPerGiBConsumed{operation="fetch"}'] == 0

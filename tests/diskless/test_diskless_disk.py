@@ -1,4 +1,4 @@
-"""The disk of a node holds metadata and a cache of diskless topics, but no other data."""
+"""The disk of a node contains metadata and a cache of diskless topics, but no other data."""
 
 import shutil
 import time
@@ -56,7 +56,7 @@ def files_with_payload(folder: Path) -> set[str]:
     return {path.parent.name for path in folder.rglob("*") if path.is_file() and MARK in path.read_bytes()}
 
 
-def test_only_caches_hold_records_and_nobody_misses_them(tmp_path: Path) -> None:
+def test_the_disk_has_only_caches_of_records_and_readers_do_not_need_them(tmp_path: Path) -> None:
     data, objects = tmp_path / "data", tmp_path / "objects"
     config = properties(f"file://{objects}")
     with Node(data=str(data), properties=config) as node:
@@ -79,7 +79,7 @@ def test_only_caches_hold_records_and_nobody_misses_them(tmp_path: Path) -> None
 
 
 def notice(node: Node) -> str | None:
-    """What the node says about the content of its object store."""
+    """The node's response about the content of its object store."""
     assert node._node is not None
     return node._node.find(DisklessSubsystem).contribution().notices["objects"]()
 
@@ -101,5 +101,5 @@ def test_offsets_are_metadata_and_outlive_the_objects(tmp_path: Path) -> None:
         )
         consumer.close()
         assert f"no claim in file://{objects}" in (notice(node) or "")
-    # The coordinator still has the offsets, because they are metadata. Only the store had the bytes.
+    # The coordinator still has the offsets, because offsets are metadata. The bytes were only in the store.
     assert sum(high) - sum(low) == COUNT

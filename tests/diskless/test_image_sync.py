@@ -1,4 +1,4 @@
-"""Coordinators also detect deletions without a notification."""
+"""Coordinators detect the deletion of topics even without a notification."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 
 
 class OneCoordinator:
-    """Coordinator 0 with the list of existing topics. Another broker led this coordinator before."""
+    """Coordinator 0 and the list of existing topics. Another broker led this coordinator before."""
 
     def __init__(self, *topic_ids: UUID) -> None:
         self.coordinator_ids = [0]
@@ -53,13 +53,14 @@ def topic(number: int) -> Topic:
     return Topic(f"topic-{number}", UUID(int=number), (partition,))
 
 
-def test_a_topic_whose_deletion_nobody_tells_is_deleted_and_never_made_again() -> None:
+def test_a_topic_whose_deletion_is_not_notified_is_deleted_and_never_created_again() -> None:
     async def story(machine: Machine) -> None:
         kept, deleted = topic(1), topic(2)
         coordinator = OneCoordinator(kept.topic_id, deleted.topic_id)
         sync = ImageSync(coordinator, lambda: [kept], nothing_new)
         await sync.run_once()
-        # This broker's metadata may be late, so a topic that is not in its metadata is kept at first.
+        # This broker's metadata may be late. So if a topic is not in the broker's metadata, the coordinator
+        # keeps the topic at first.
         assert coordinator.topics == {kept.topic_id, deleted.topic_id}
         await asyncio.sleep(60)
         await sync.run_once()
@@ -71,7 +72,7 @@ def test_a_topic_whose_deletion_nobody_tells_is_deleted_and_never_made_again() -
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 2_500), (3, 700), (250, 1)])
 def test_many_partitions_are_created_in_several_calls(topics: int, partitions: int) -> None:
-    """One call with all topics would block the event loop."""
+    """A single call with all topics would block the event loop."""
 
     async def story(machine: Machine) -> None:
         known = [
@@ -126,7 +127,7 @@ def test_a_topic_is_not_deleted_because_the_metadata_of_this_broker_are_late() -
     run_in_virtual_time(story)
 
 
-def test_no_topic_is_deleted_while_nobody_says_what_is_committed() -> None:
+def test_no_topic_is_deleted_while_the_committed_metadata_are_unknown() -> None:
     async def story(machine: Machine) -> None:
         coordinator = OneCoordinator(topic(2).topic_id)
 
@@ -170,7 +171,8 @@ def test_changes_reach_a_coordinator_that_is_loaded_again_within_its_term() -> N
         coordinator = OneCoordinator()
         sync = ImageSync(coordinator, lambda: topics, nothing_new)
         await sync.run_once()
-        # An append failed, so the coordinator's shard is loaded from its log again. No epoch begins or ends.
+        # An append failed, so the coordinator's shard is loaded from its log again. The leader epoch does not
+        # change.
         coordinator.is_loaded = False
         topics[:] = [kept, new]
         sync.topics_changed([new], [deleted])

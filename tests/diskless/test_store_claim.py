@@ -1,4 +1,5 @@
-"""Two clusters must never share a place in a store, because each would delete the objects of the other."""
+"""Two clusters must never use the same place in a store, because each would delete the objects of
+the other."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -36,7 +37,7 @@ def test_a_store_is_claimed_once_and_refused_to_others() -> None:
 
 
 class BothAtOnce(MemoryStorage):
-    """The first listings wait for each other, so that neither contains the other's claim."""
+    """The two first listings wait for each other. So neither of them contains the other cluster's claim."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())

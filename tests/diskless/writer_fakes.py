@@ -1,4 +1,4 @@
-"""A small coordinator in memory, batches to write, and virtual time for tests."""
+"""Fakes for tests of the writer: a small coordinator in memory, batches to write, and virtual time."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def run_in_virtual_time(story: Callable[[Machine], Coroutine[Any, Any, T]], seed: int = 7) -> T:
-    """Run a story on a simulated host, where time-outs of minutes need no real time."""
+    """Run a test on a simulated host, on which a time-out of minutes takes no real time."""
     with World(seed) as world:
         process = world.host("broker").start(story)
         assert process.main is not None
@@ -38,7 +38,7 @@ def run_in_virtual_time(story: Callable[[Machine], Coroutine[Any, Any, T]], seed
 
 
 async def until_room(writer: DisklessWriter) -> None:
-    """Wait, as the network does, until requests of producers are read again."""
+    """Wait until requests of producers are read again, as the network code does."""
     for _ in range(100_000):
         if not writer.is_full:
             return
@@ -71,8 +71,8 @@ class PartitionState:
 
 
 class FakeCoordinator:
-    """Assigns offsets like a real coordinator: commits are idempotent by key, and sequences are in order.
-    Tests inject errors.
+    """Assigns offsets like a real coordinator. A commit with the same key has no second effect, and sequences
+    must be in order. Tests inject errors.
 
     A partition belongs to the coordinator ``partition_index % coordinator_count``.
     """

@@ -43,9 +43,10 @@ REASONS = (
     "it takes minutes",
 )
 REFERENCE = "docs/cli.md"
-"""Examples after its first block are those of the commands' help, which tests of the commands parse."""
+"""The other examples of this page come from the help of the commands. Tests of the commands parse these
+examples."""
 ELSEWHERE = ("docs/pipeline-notebook.md",)
-"""A separate test runs it, and checks its output."""
+"""A separate test runs this page, and checks its output."""
 FILES = {
     "server.properties": "process.roles=broker,controller\nnode.id=1\nlog.dirs=formatted\n"
     "controller.quorum.voters=1@127.0.0.1:9093\ncontroller.listener.names=CONTROLLER\n"
@@ -58,9 +59,9 @@ FILES = {
     "listeners=PLAINTEXT://127.0.0.1:9092\n",
     "order.avsc": '{"type": "record", "name": "Order", "fields": [{"name": "total", "type": "long"}]}',
 }
-"""Files that examples name, in each folder."""
+"""Files that the examples need, for each folder."""
 LEFT_OUT = {"--follow": 0, "--interval": 1, "--master": 1}
-"""Options that examples are run without, by the number of their values."""
+"""Options that are removed when an example runs, with the number of values of each option."""
 PROPERTIES = {
     "remote.log.storage.system.enable": "true",
     "remote.log.metadata.topic.num.partitions": "1",
@@ -88,7 +89,7 @@ class Block:
 
 @dataclass
 class Setting:
-    """The state that the blocks of a page share."""
+    """The state that all blocks of a page share."""
 
     address: str
     names: dict[str, Any] = field(default_factory=dict)
@@ -96,7 +97,7 @@ class Setting:
 
 
 def pages() -> list[str]:
-    """The pages that show commands: the README, and the documentation without its internals."""
+    """The pages that show commands: the README, and the documentation without the pages about the code."""
     found = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/howto").glob("*.md")]
     return ["README.md", *sorted(str(path.relative_to(ROOT)) for path in found)]
 
@@ -138,7 +139,7 @@ def to_run(page: str) -> list[Block]:
 
 
 def run_block(block: Block, setting: Setting) -> None:
-    """Raises the exceptions of the block, and ``AssertionError`` for a command that fails."""
+    """Raises any exception of the block. Raises ``AssertionError`` if a command fails."""
     if not block.apart:
         prepare(block, setting)
     text = block.text.replace(ADDRESS, setting.address)
@@ -172,7 +173,8 @@ def prepare(block: Block, setting: Setting) -> None:
 
 
 def run_command(line: str, setting: Setting) -> None:
-    """A line of a shell: ``moldau …``, a pipe that may begin with ``echo …``, ``NAME=$(moldau …)``."""
+    """Run a line of a shell. It is ``moldau …``, a pipe that may begin with ``echo …``, or ``NAME=$(moldau
+    …)``."""
     if assigned := re.fullmatch(r"(\w+)=\$\((.*)\)", line.strip()):
         setting.variables[assigned[1]] = _moldau(shlex.split(assigned[2])[1:], "").strip()
         return
@@ -189,7 +191,7 @@ def run_command(line: str, setting: Setting) -> None:
 
 
 def _run_words(words: list[str], given: str) -> str:
-    """Run one command of a pipe with its input; returns its output."""
+    """Run one command of a pipe with its input. Returns its output."""
     if words[0] == "echo":
         return words[1] + "\n"
     if words[:2] in (["moldau", "dev"], ["moldau", "node"]):  # the test has already started a node
@@ -221,7 +223,7 @@ def _moldau(arguments: list[str], given: str) -> str:
 
 
 def run_page(page: str, root: str) -> int:
-    """Run the blocks of a page in a new folder of ``root``, with a new node; returns the number of blocks."""
+    """Run the blocks of a page in a new folder of ``root``, with a new node. Returns the number of blocks."""
     blocks = to_run(page)
     count = 0
     if not any(block.not_run is None for block in blocks):
@@ -247,10 +249,11 @@ def run_page(page: str, root: str) -> int:
 
 
 if __name__ == "__main__":
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # as in an activated environment
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # the commands are found as in an activated environment
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--master local[2] --conf spark.ui.enabled=false pyspark-shell"
-    # Spark's workers stay in the folder in which the JVM was started, so it is kept until the end.
+    # Spark's workers use the folder in which the JVM was started. Therefore this folder is kept until the
+    # end.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as everything:
         total = sum(run_page(page, everything) for page in sys.argv[1:] or pages())
     print(f"{total} examples ran")

@@ -1,4 +1,4 @@
-"""Each example of the documentation runs, or there is a reason why it does not run."""
+"""Each example of the documentation is run, or has a reason why it is not run."""
 
 import os
 import pathlib

@@ -1,4 +1,5 @@
-"""The documentation's site builds without a warning: no broken link, and each page in the navigation."""
+"""The documentation's site builds without a warning. No link is broken, and each page is in the
+navigation."""
 
 import os
 import pathlib

@@ -1,8 +1,9 @@
-"""Three brokers and three controllers as processes under the loads of four clients, while random nodes are
-killed with SIGKILL. A long run outside the suite: ``make cluster-kills MINUTES=10``.
+"""Three brokers and three controllers as processes, with the load of four clients. Random nodes are killed
+with SIGKILL. A long run that is not part of the suite is ``make cluster-kills MINUTES=10``.
 
-Checked at the end: no acknowledged record is missing; records of idempotent producers are neither doubled nor
-out of order; committed offsets never went back; the replicas of classic partitions are equal byte for byte.
+These conditions are checked at the end. No acknowledged record is missing. Records of idempotent producers
+are neither doubled nor out of order. Committed offsets never went back. The replicas of classic partitions
+are equal byte for byte.
 """
 
 import argparse
@@ -54,7 +55,7 @@ PROPERTIES = {
 
 
 class Acknowledged:
-    """The records that brokers have acknowledged, by topic: ``(partition, number)``."""
+    """The records that brokers have acknowledged, as ``(partition, number)`` for each topic."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, set[tuple[int, int]]] = defaultdict(set)
@@ -84,7 +85,7 @@ class Load:
         raise NotImplementedError
 
     def turns(self) -> Iterator[int]:
-        """Numbers at a limited rate, until the load is stopped."""
+        """Generate numbers at a limited rate until the load is stopped."""
         number = 0
         while not self._stop.is_set():
             yield number
@@ -101,7 +102,7 @@ class Load:
 
 
 class IdempotentLoad(Load):
-    """librdkafka, idempotent, to a classic and a diskless topic."""
+    """An idempotent producer of librdkafka, which writes to a classic and a diskless topic."""
 
     def run(self) -> None:
         producer = Producer(
@@ -130,7 +131,7 @@ class IdempotentLoad(Load):
 
 
 class KafkaPythonLoad(Load):
-    """kafka-python with acks=all. Its retries may write records twice."""
+    """A producer of kafka-python with acks=all. Its retries may write records twice."""
 
     def run(self) -> None:
         producer = KafkaProducer(
@@ -203,7 +204,7 @@ class GroupLoad(Load):
             self.committed[key] = max(offset, self.committed.get(key, 0))
 
     def check(self) -> list[str]:
-        """The committed offsets that are below an acknowledged commit."""
+        """The committed offsets that are lower than an acknowledged commit."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": GROUP, **QUIET})
         names = [TopicPartition(*key) for key in self.committed]
         found = {(row.topic, row.partition): row.offset for row in consumer.committed(names, 60)}
@@ -250,7 +251,8 @@ class Killer:
 
 
 def read_all(bootstrap: str, topic: str) -> dict[int, list[int]]:
-    """The numbers of all records of a topic, by partition, in their order."""
+    """The numbers of all records of a topic. They are in a list for each partition, in the order of the
+    records."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -276,7 +278,7 @@ def read_all(bootstrap: str, topic: str) -> dict[int, list[int]]:
 
 
 def check_topic(bootstrap: str, topic: str, found: Acknowledged) -> list[str]:
-    """Print a line about a topic; return the violations."""
+    """Print a line about a topic. Returns the violations."""
     rows = read_all(bootstrap, topic)
     read = Counter((index, number) for index, numbers in rows.items() for number in numbers)
     missing = found.numbers[topic] - set(read)
@@ -292,7 +294,7 @@ def check_topic(bootstrap: str, topic: str, found: Acknowledged) -> list[str]:
 
 
 def run(folder: Path, seconds: float, seed: int) -> list[str]:
-    """Do the whole run; return the violations."""
+    """Run the whole test. Returns the violations."""
     roles = dict.fromkeys(BROKERS, "broker") | dict.fromkeys(CONTROLLERS, "controller")
     objects = folder / "objects"
     objects.mkdir()

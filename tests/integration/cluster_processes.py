@@ -28,7 +28,7 @@ class Processes:
     """The nodes of a cluster, each started by its properties file."""
 
     def __init__(self, folder: Path, roles: Mapping[int, str], properties: Mapping[str, str | int]) -> None:
-        """``roles`` has ``process.roles`` by node id; ``properties`` are for all nodes."""
+        """``roles`` has ``process.roles`` by node id. ``properties`` are for all nodes."""
         self._folder = folder
         self._roles = roles
         self._more = properties
@@ -41,7 +41,7 @@ class Processes:
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._broker_ports.values())
         for node_id in roles:
             self._config(node_id).write_text(self._properties(node_id))
-            # The folders are formatted in this process, because the start of another process takes longer
+            # The folders are formatted in this process. Starting another process for this would take longer
             # than all formats together.
             formatting = ["storage", "format", "--config", str(self._config(node_id)), "-t", CLUSTER_ID]
             with contextlib.redirect_stdout(io.StringIO()):
@@ -54,7 +54,7 @@ class Processes:
                 self._running[node_id] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
     def fail_to_start(self, node_id: int) -> str:
-        """Start a node that must end by itself with exit code 1; return the last line that it writes."""
+        """Start a node that must end by itself with exit code 1. Returns the last line of its output."""
         self.start(node_id)
         assert self._running.pop(node_id).wait(LIMIT_S) == 1
         return self._log(node_id).read_text().splitlines()[-1]
@@ -65,13 +65,13 @@ class Processes:
         process.wait(LIMIT_S)
 
     def terminate(self, node_id: int) -> int:
-        """Stop a node cleanly; returns its exit code."""
+        """Stop a node cleanly. Returns its exit code."""
         process = self._running.pop(node_id)
         process.send_signal(signal.SIGTERM)
         return process.wait(LIMIT_S)
 
     def stop(self) -> list[int]:
-        """Stop all nodes; returns their exit codes."""
+        """Stop all nodes. Returns their exit codes."""
         for process in self._running.values():
             process.send_signal(signal.SIGTERM)
         return [process.wait(LIMIT_S) for process in self._running.values()]
@@ -89,7 +89,7 @@ class Processes:
         return max((int(epoch), int(node_id)) for node_id, epoch in found)[1]
 
     def change_levels(self, *arguments: str) -> str:
-        """Change feature levels of the cluster; returns the refusal, or an empty text."""
+        """Change feature levels of the cluster. Returns the error text, or an empty text."""
         upgrade = ["cluster", "upgrade", *arguments, "--bootstrap", self.bootstrap]
         with (
             contextlib.redirect_stdout(io.StringIO()),

@@ -1,7 +1,7 @@
 """Fixtures for tests with real clients.
 
-If a client of another language is missing, its tests are skipped with the reason, and fail with CI=true.
-``tools/fetch_clients.py`` fetches the clients that are in no package manager of the system.
+If a client of another language is missing, its tests are skipped with a reason. With CI=true they fail
+instead. ``tools/fetch_clients.py`` fetches the clients that no package manager of the system has.
 """
 
 import shutil
@@ -17,7 +17,7 @@ from moldau.testing import Node
 
 @pytest.fixture(scope="module", params=["classic", "diskless"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """The default kind of topics; a test for one kind sets it with ``parametrize``."""
+    """The default kind of topics. A test that needs a certain kind sets it with ``parametrize``."""
     return str(request.param)
 
 
@@ -56,7 +56,7 @@ def java() -> Java:
 
 @pytest.fixture(scope="session")
 def java_with_metadata_shell(java: Java) -> Java:
-    """Runs programs as :func:`java` does, also against the jars of Kafka's metadata shell."""
+    """Runs programs like :func:`java`. They can also use the jars of Kafka's metadata shell."""
     require(METADATA_SHELL.is_dir(), "Kafka's metadata shell in .tools/shell")
     return java
 
@@ -79,7 +79,7 @@ def kcat() -> Kcat:
 
 @pytest.fixture(scope="session")
 def kafka_python_tests() -> Path:
-    """The folder above kafka-python's own ``test`` package."""
+    """The folder that contains kafka-python's own package ``test``."""
     folder = JARS.parent / "kafka-python"
     require((folder / "test").is_dir(), "kafka-python's test suite in .tools/kafka-python")
     return folder

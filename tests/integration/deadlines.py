@@ -1,5 +1,5 @@
-"""Waiting in tests: a condition is polled until it holds. If it does not hold in time, the test fails with
-a message."""
+"""Waiting in tests. A condition is checked again and again until it is true. If it does not become true in
+time, the test fails with a message."""
 
 import time
 from collections.abc import Callable
@@ -12,8 +12,8 @@ TIMEOUT_S = 120.0
 
 
 def eventually(probe: Callable[[], T | None], what: str, timeout_s: float = TIMEOUT_S) -> T:
-    """Call ``probe`` until it returns a true value; return this value. There is no pause between calls, so
-    ``probe`` waits if necessary."""
+    """Call ``probe`` until it returns a true value, and return this value. There is no pause between the
+    calls, so ``probe`` must wait itself if a pause is needed."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = probe()

@@ -13,7 +13,7 @@ READY_TIMEOUT_S = 200.0
 
 
 class DevProcess:
-    """A running node; ``bootstrap`` is the address in its ready line."""
+    """A running node. ``bootstrap`` is the address in its ready line."""
 
     def __init__(self, data: Path, port: int, kind: str, options: Sequence[str] = ()) -> None:
         command = [sys.executable, "-m", "moldau", "dev", "--data", str(data)]
@@ -24,7 +24,7 @@ class DevProcess:
             stderr=subprocess.PIPE,
             text=True,
         )
-        # This kills a node that never becomes ready, so that the read below ends.
+        # If a node never becomes ready, this timer kills the node, so that the following read ends.
         watchdog = threading.Timer(READY_TIMEOUT_S, self._process.kill)
         watchdog.start()
         assert self._process.stdout is not None
@@ -45,7 +45,7 @@ class DevProcess:
         self._process.communicate()
 
     def terminate(self, timeout_s: float = 40.0) -> tuple[int, str]:
-        """Send SIGTERM; return the exit code and stderr. Fails if the node does not end in time."""
+        """Send SIGTERM. Returns the exit code and stderr. Fails if the node does not end in time."""
         os.kill(self._process.pid, signal.SIGTERM)
         _, shown = self._process.communicate(timeout=timeout_s)
         return self._process.returncode, shown

@@ -1,4 +1,4 @@
-"""Programs that are not Python: Kafka's Java tools, JavaScript clients, kcat."""
+"""Programs that are not Python: Kafka's Java tools, JavaScript clients and kcat."""
 
 import os
 import subprocess
@@ -14,7 +14,8 @@ METADATA_SHELL = TOOLS / "shell"
 STREAMS = TOOLS / "streams"
 JAVASCRIPT_PACKAGES = TOOLS / "node" / "node_modules"
 TIMEOUT_S = 500
-"""One call of Java makes many checks. This is much more time than they need on a busy machine."""
+"""Time limit of one call of Java, which makes many checks. It is much longer than they need on a busy
+machine."""
 
 
 def require(available: bool, what: str) -> None:
@@ -27,7 +28,8 @@ def require(available: bool, what: str) -> None:
 
 
 def run(command: list[str], *, stdin: str | None = None, environment: dict[str, str] | None = None) -> str:
-    """Run a program to its end; return its stdout. A failure shows both of its streams."""
+    """Run a program to its end and return its stdout. If the program fails, the error shows its stdout and
+    stderr."""
     done = subprocess.run(
         command,
         input=stdin,
@@ -44,7 +46,7 @@ def run(command: list[str], *, stdin: str | None = None, environment: dict[str, 
 
 @dataclass(frozen=True)
 class Java:
-    """Starts a JVM for each call, which takes one to two seconds, so a call should check much."""
+    """Starts a JVM for each call. This takes one to two seconds, so one call should make many checks."""
 
     program: str
 
@@ -58,12 +60,13 @@ class Java:
         return run(self.command(main_class, *arguments), stdin=stdin)
 
     def tools(self, *calls: list[str]) -> list[str]:
-        """Run several of Kafka's tools in one JVM; returns their outputs."""
+        """Run several of Kafka's tools in one JVM. Returns their outputs."""
         joined = [word for call in calls for word in (";", *call)][1:]
         return _parts(self.source("Tools", *joined))
 
     def metadata_trees(self, *files: Path) -> list[str]:
-        """The trees that Kafka's metadata shell loads from snapshots or segments of the metadata log."""
+        """The contents of snapshots or segments of the metadata log, as the trees that Kafka's metadata shell
+        loads."""
         return _parts(self.source("MetadataTrees", *map(str, files)))
 
     def source(self, name: str, *arguments: str) -> str:
@@ -72,7 +75,7 @@ class Java:
 
 
 def _parts(shown: str) -> list[str]:
-    """The outputs after lines ``#### N``."""
+    """The parts of an output that follow lines ``#### N``."""
     return [part.partition("\n")[2] for part in shown.split("#### ")[1:]]
 
 
@@ -90,7 +93,7 @@ class JavaScript:
 
 @dataclass(frozen=True)
 class Kcat:
-    """The librdkafka command line tool of Debian, which contains an older librdkafka."""
+    """kcat, the command line tool of librdkafka. Debian's package of kcat uses an older librdkafka."""
 
     program: str
 

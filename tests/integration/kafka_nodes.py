@@ -1,4 +1,5 @@
-"""Nodes of Apache Kafka in the same cluster as our nodes, and helpers for requests to both kinds of nodes."""
+"""Nodes of Apache Kafka in one cluster with our nodes, and helpers that send requests to nodes of both
+systems."""
 
 import contextlib
 import io
@@ -34,15 +35,17 @@ def free_port() -> int:
 
 
 class KafkaNode:
-    """A broker and controller of Apache Kafka in one process, formatted by Kafka."""
+    """A node of Apache Kafka that is broker and controller in one process. Kafka's tool formats
+    its folder."""
 
     def __init__(
         self, java: Java, node_id: int, folder: Path, *, bootstrap_controllers: str = "", beside: str = ""
     ) -> None:
-        """``bootstrap_controllers`` are the controllers of the cluster to join. Without them the node has its
-        own cluster. ``beside`` is another static voter of that cluster, as ``ID@HOST:PORT``."""
+        """``bootstrap_controllers`` are the controllers of the cluster that the node joins. Without them the
+        node has a cluster of its own. ``beside`` is another static voter of that cluster, as
+        ``ID@HOST:PORT``."""
         self._java = java
-        # Static voters are formatted without an option for the first controllers.
+        # With static voters, the format command needs no option for the initial controllers.
         self._beginning = [] if beside else ["--standalone"]
         if bootstrap_controllers:
             self._beginning = ["--no-initial-controllers"]
@@ -60,20 +63,22 @@ class KafkaNode:
             f"listeners=CONTROLLER://{self.controller},PLAINTEXT://{self.bootstrap_servers}\n"
             "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
             f"{self.voters if beside else self.controllers}\n"
-            # This time-out is longer than that of our nodes. So this node requests votes only if the other
-            # nodes have found no leader yet.
+            # This time-out is longer than the time-out of our nodes. So this node requests votes only if no
+            # other node has become leader before.
             "controller.quorum.election.timeout.ms=300\ncontroller.quorum.fetch.timeout.ms=2500\n"
             f"metadata.log.max.record.bytes.between.snapshots={SNAPSHOT_BYTES}\n"
             "broker.heartbeat.interval.ms=500\nbroker.session.timeout.ms=3000\n"
-            # Kafka computes the partition of a group from this number, which it reads only at its start.
+            # Kafka computes the partition of a group from this number. It reads the number only at its start.
             "offsets.topic.replication.factor=1\noffsets.topic.num.partitions=4\n"
             "group.initial.rebalance.delay.ms=0\n"
         )
 
     def format(self, cluster_id: str, *features: str, ours: Sequence[Sequence[str]] = ()) -> None:
-        """Format with Kafka's StorageTool; ``features`` are levels of a new cluster, ``NAME=LEVEL``.
+        """Format with Kafka's StorageTool. ``features`` are the feature levels of a new cluster, as
+        ``NAME=LEVEL``.
 
-        ``ours`` has a row for each of our controllers that is formatted, too: its file and its options.
+        ``ours`` has a row for each of our controllers that is formatted at the same time: its properties file
+        and its options.
         """
         levels = [word for feature in features for word in ("--feature", feature)]
         tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c"]
@@ -82,7 +87,7 @@ class KafkaNode:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Run the node during the block, and kill it at the end if it still runs."""
+        """Run the node during the block. If it still runs at the end, it is killed."""
         command = self._java.command("kafka.Kafka", str(self.config))
         with self.output.open("w") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -94,7 +99,7 @@ class KafkaNode:
 
 
 def created(admin: AdminClient, topic: str, partitions: int, replicas: int = 1, **configs: str) -> str:
-    """Create a topic while controllers change. Returns the refusal, or an empty text."""
+    """Create a topic while the active controller may change. Returns the error text, or an empty text."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         new = NewTopic(topic, partitions, replicas, config=configs)
@@ -113,7 +118,7 @@ def created(admin: AdminClient, topic: str, partitions: int, replicas: int = 1, 
 
 
 def copied(bootstrap_servers: str, topic: str, partitions: int) -> None:
-    """Produce to each partition with acks=all, and consume all of it in a group."""
+    """Produce to each partition with acks=all. Then consume all records in a group."""
     servers = {"bootstrap.servers": bootstrap_servers}
     producer = Producer({**servers, "acks": "all"})
     for partition in range(partitions):
@@ -134,7 +139,7 @@ def copied(bootstrap_servers: str, topic: str, partitions: int) -> None:
 
 
 def moldau(*arguments: str) -> str:
-    """Run a command of Moldau; return its output."""
+    """Run a command of Moldau. Returns its output."""
     with io.TextIOWrapper(io.BytesIO()) as output, contextlib.redirect_stdout(output):
         assert main(list(arguments)) == 0, arguments
         output.seek(0)
@@ -142,7 +147,7 @@ def moldau(*arguments: str) -> str:
 
 
 def can(*arguments: str) -> bool:
-    """Whether a command of ours succeeds."""
+    """Whether a command of Moldau succeeds."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         return main(list(arguments)) == 0
 

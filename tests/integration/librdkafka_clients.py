@@ -8,7 +8,7 @@ from deadlines import TIMEOUT_S, consume
 
 
 def create(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
-    """Create a topic; the names of configs have underscores instead of dots."""
+    """Create a topic. The arguments for configs have underscores in place of dots."""
     configs = {name.replace("_", "."): value for name, value in config.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, partitions, 1, config=configs)])[topic].result(TIMEOUT_S)

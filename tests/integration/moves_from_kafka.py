@@ -1,6 +1,5 @@
-"""A classic topic moves between a broker of Apache Kafka and our brokers, while clients continue
-(KIP-455).
-"""
+"""A classic topic moves between a broker of Apache Kafka and our brokers (KIP-455). Clients produce and
+consume meanwhile."""
 
 import asyncio
 import json
@@ -36,7 +35,7 @@ class MovingTopic:
         self.load.go_on_until(RECORDS)
 
     def move(self, *replicas: int) -> None:
-        """Move all partitions, and wait for the end of the moves under load."""
+        """Move all partitions, and wait for the end of the moves. Clients continue meanwhile."""
         moves = [
             PlannedMove(PlacedPartition(TOPIC, index, self._replicas, 0), replicas)
             for index in range(PARTITIONS)
@@ -48,7 +47,7 @@ class MovingTopic:
         wait_for(lambda: self._rows() == [(sorted(replicas), sorted(replicas))] * PARTITIONS)
 
     def lead(self, leader: int) -> None:
-        """Make a replica the preferred one and elect it, under load."""
+        """Make a replica the preferred one and elect it. Clients continue meanwhile."""
         self.move(leader, *(each for each in self._replicas if each != leader))
         partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
         elected = self._admin.elect_leaders(ElectionType.PREFERRED, partitions)
@@ -89,8 +88,8 @@ class MovingTopic:
 def check_a_move_from_kafka_and_back(
     bootstrap: str, kafka: int, ours: tuple[int, int], folders: Mapping[int, Path]
 ) -> None:
-    """Move a topic from Kafka's broker to two of our brokers and back. Each broker leads it once. Compare the
-    bytes."""
+    """Move a topic from Kafka's broker to two of our brokers and back. Each broker leads the topic once.
+    Compare the bytes of the replicas."""
     topic = MovingTopic(bootstrap, kafka, folders)
     topic.move(kafka, *ours)
     topic.lead(ours[0])
@@ -106,5 +105,5 @@ def check_a_move_from_kafka_and_back(
     assert not topic.load.refused
     assert set(topic.load.read) == topic.load.acknowledged
     (shown,) = json.loads(moldau("topics", "describe", TOPIC, "--json", "--bootstrap", bootstrap))
-    # No record is there twice.
+    # No record occurs twice.
     assert sum(row["latest"] for row in shown["partitions"]) == len(topic.load.acknowledged)

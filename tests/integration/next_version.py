@@ -1,6 +1,6 @@
-"""``moldau`` of the next version: a node that supports one more level of two features.
+"""``moldau`` of the next version, as a node that supports one more level of two features.
 
-It has the arguments of ``python -m moldau``, and the feature levels of the simulated upgrade.
+The program has the arguments of ``python -m moldau``, and the feature levels of the simulated upgrade.
 """
 
 import functools

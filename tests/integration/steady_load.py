@@ -1,4 +1,4 @@
-"""A librdkafka producer, and a group that reads its records, while nodes and partitions change."""
+"""A librdkafka producer, and a group that reads the producer's records, while nodes and partitions change."""
 
 import time
 
@@ -7,7 +7,8 @@ from confluent_kafka import Consumer, Producer
 
 
 class Load:
-    """An idempotent producer of numbered records, and the group that reads them and commits."""
+    """An idempotent producer of numbered records, and a group that reads these records and commits
+    offsets."""
 
     def __init__(self, bootstrap: str) -> None:
         common = {"bootstrap.servers": bootstrap, **QUIET}
@@ -28,7 +29,7 @@ class Load:
         self._consumer.subscribe(["events"])
 
     def go_on_until(self, count: int) -> None:
-        """Write and read until this many more records are acknowledged."""
+        """Write and read until ``count`` additional records are acknowledged."""
         wanted = len(self.acknowledged) + count
         deadline = time.monotonic() + LIMIT_S
         while len(self.acknowledged) < wanted:

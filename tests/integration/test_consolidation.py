@@ -1,4 +1,5 @@
-"""Records of diskless topics leave the WAL while real clients read them from offset 0, with either engine."""
+"""Records of diskless topics leave the WAL while real clients read them from offset 0. The tests run with
+each of the two engines."""
 
 import shutil
 import time
@@ -189,7 +190,8 @@ def test_what_has_left_the_wal_needs_neither_its_objects_nor_caches(tmp_path: Pa
 
 
 async def consolidate(client: Client, folder: Path) -> int:
-    """Consolidate with an engine outside the broker, which runs tasks twice and repeats every report."""
+    """Consolidate with an engine outside the broker. This engine runs each task twice and repeats every
+    report."""
     machine = Machine.real()
     url = f"file://{folder}/store"
     wal = open_by_url(url, {}, machine)

@@ -1,6 +1,6 @@
-"""Kafka's tools for replicas: reassignments, log directories, elections, throttles, checks of replicas.
+"""Kafka's tools for replicas: reassignments, log directories, elections, throttles and checks of replicas.
 
-There is one cluster and three JVMs, because each JVM costs seconds.
+The tests share one cluster and three JVMs, because the start of a JVM takes seconds.
 """
 
 import json
@@ -57,16 +57,16 @@ class Files:
         self._folder = folder
 
     def moves(self, name: str, *rows: dict[str, Any]) -> list[str]:
-        """The option with a file of reassignments."""
+        """The command line option for a file of reassignments."""
         return ["--reassignment-json-file", self._write(name, {"version": 1, "partitions": rows})]
 
     def topics(self, *names: str) -> list[str]:
-        """The option with a file of topics."""
+        """The command line option for a file of topics."""
         topics = [{"topic": name} for name in names]
         return ["--topics-to-move-json-file", self._write("topics", {"version": 1, "topics": topics})]
 
     def partitions(self, *names: str) -> list[str]:
-        """The option with a file of partitions that need a leader election."""
+        """The command line option for a file of partitions that need a leader election."""
         rows = [{"topic": name, "partition": 0} for name in names]
         return ["--path-to-json-file", self._write("elections", {"partitions": rows})]
 
@@ -91,7 +91,7 @@ def written(admin: AdminClient, servers: str) -> None:
 
 
 def directories(servers: str, broker_id: int) -> dict[str, set[str]]:
-    """The replicas in each log directory of a broker; a copy in progress has a plus sign."""
+    """The replicas in each log directory of a broker. The name of a copy in progress has a plus sign."""
     shown = json.loads(moldau("brokers", "log-dirs", str(broker_id), "--json", "--bootstrap", servers))
     return {
         row["path"]: {f"{one['topic']}-{one['partition']}{'+' * one['copying']}" for one in row["replicas"]}
@@ -134,7 +134,7 @@ def test_moves_elections_and_throttles_by_kafkas_tools(java: Java, tmp_path: Pat
             return "moved-0" in on_2 and "between-0" in directories(servers, 1)[other]
 
         wait_for(lambda: moved() and "moved-0" not in set().union(*directories(servers, 1).values()))
-        # Moldau's own command moves it back.
+        # Moldau's own command moves the replica back.
         assert moldau("brokers", "move-replicas", "1", "between", "--to", home, "-y", "--bootstrap", servers)
         assert "between-0" in directories(servers, 1)[home]
         cluster.kill(3)

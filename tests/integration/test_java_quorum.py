@@ -1,6 +1,6 @@
-"""Kafka's tools, controllers and brokers work with ours (KIP-595, 631, 853, 919).
+"""Kafka's tools, controllers and brokers work together with ours (KIP-595, 631, 853, 919).
 
-There are two clusters with one process of Kafka in each, because each JVM costs seconds.
+There are two clusters, each with one process of Kafka, because the start of a JVM takes seconds.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def cluster_id_of(cluster: Cluster) -> str:
 
 
 def config_of_controller(cluster: Cluster, node_id: int, folder: Path) -> str:
-    """A properties file, with which Kafka's tool adds one of our controllers."""
+    """A properties file of one of our controllers. Kafka's tool uses this file to add the controller."""
     config = folder / "new.properties"
     config.write_text(
         f"process.roles=controller\nnode.id={node_id}\nlog.dirs={cluster.data}/controller-{node_id}\n"
@@ -66,21 +66,22 @@ def test_tools_and_a_node_of_kafka_join_our_cluster(java: Java, tmp_path: Path) 
     with Cluster(brokers=1, controllers=1, static_voters=False, properties=snapshots) as cluster:
         node_id = cluster.add_controller()
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        # Kafka's nodes do not support our levels, although the first controller has raised them.
+        # Kafka's nodes do not support Moldau's own feature levels. The first controller has raised these
+        # levels, so they are lowered here.
         servers = cluster.bootstrap_servers
         assert moldau(
             "cluster", "upgrade", "moldau.diskless.version=0", "--downgrade", "--bootstrap", servers
         )
         for number in range(100):
             if not (metadata_of(cluster, 101) / FIRST_SNAPSHOT).exists():
-                break  # Kafka's node begins with a later snapshot of ours.
+                break  # Kafka's node must begin with a later snapshot.
             assert not created(admin, f"old-{number}", 20)
         kafka = KafkaNode(java, 3000, tmp_path, bootstrap_controllers=cluster.bootstrap_controllers)
         kafka.format(cluster_id_of(cluster))
         with kafka.running() as process:
             wait_for(lambda: 3000 in admin.list_topics(timeout=10).brokers)
             check_tools(java, cluster, kafka, config_of_controller(cluster, node_id, tmp_path), node_id)
-            # Kafka's broker is leader and follower together with our brokers.
+            # Kafka's broker and our brokers lead and follow partitions of the same topics.
             assert not created(admin, "mixed", 2, replicas=2)
             copied(servers, "mixed", 2)
             refusal = created(admin, "diskless", 1, **{"diskless.enable": "true"})
@@ -88,13 +89,14 @@ def test_tools_and_a_node_of_kafka_join_our_cluster(java: Java, tmp_path: Path) 
             leader_id = cluster.active_controller()
             assert leader_id is not None
             cluster.kill(leader_id)
-            # Two of three voters are left, so each commit needs Kafka's voter, which leads.
+            # Two of three voters are running, so each commit needs Kafka's voter. Kafka's voter is the leader
+            # now.
             assert not created(admin, "led-by-kafka", 1)
             assert cluster.active_controller() is None
             cluster.restart(leader_id)
             added_id = cluster.add_controller({"controller.quorum.auto.join.enable": "true"})
             wait_for(lambda: added_id in members(servers, "voters"))
-            # The node has begun with a snapshot of Kafka.
+            # The new controller has begun with a snapshot that Kafka's leader sent.
             assert not (metadata_of(cluster, added_id) / FIRST_SEGMENT).exists()
             process.kill()
             assert not created(admin, "led-by-ours", 1)
@@ -102,9 +104,8 @@ def test_tools_and_a_node_of_kafka_join_our_cluster(java: Java, tmp_path: Path) 
 
 
 def check_tools(java: Java, cluster: Cluster, kafka: KafkaNode, config: str, node_id: int) -> None:
-    """Kafka's tools add one of our controllers and one of Kafka's, describe the cluster, and read our
-    files.
-    """
+    """Kafka's tools add a controller of Moldau and a controller of Kafka. They also describe the cluster and
+    read our files."""
     brokers = ["--bootstrap-server", cluster.bootstrap_servers]
     controllers = ["--bootstrap-controller", cluster.address(101)]
     quorum, features = f"{TOOLS}.MetadataQuorumCommand", f"{TOOLS}.FeatureCommand"
@@ -140,7 +141,8 @@ def check_tools(java: Java, cluster: Cluster, kafka: KafkaNode, config: str, nod
 
 
 def config_of(quorum: str, role: str, node_id: int, port: int, folder: Path) -> Path:
-    """The file of one of our nodes in a cluster of Kafka. ``quorum`` is the line that names controllers."""
+    """The properties file of one of our nodes in a cluster of Kafka. ``quorum`` is the line that names the
+    controllers."""
     listener = "CONTROLLER" if role == "controller" else "PLAINTEXT"
     joins = role == "controller" and "bootstrap" in quorum
     config = folder / f"{role}-{node_id}.properties"
@@ -158,7 +160,7 @@ def config_of(quorum: str, role: str, node_id: int, port: int, folder: Path) -> 
 
 @contextmanager
 def running(config: Path) -> Iterator[str]:
-    """Run one of our nodes from its file; yields ``HOST:PORT``."""
+    """Run one of our nodes with its properties file. Yields ``HOST:PORT``."""
     parsed = BrokerConfig.from_properties(parse_properties(config.read_text()))
     thread = NodeThread(parsed, Wires({}))
     try:
@@ -169,12 +171,13 @@ def running(config: Path) -> Iterator[str]:
 
 
 def test_our_nodes_join_a_cluster_of_kafka(java: Java, tmp_path: Path) -> None:
-    """The cluster starts with two static voters, one of each system. Then its voters become dynamic."""
+    """The cluster starts with two static voters, one of Kafka and one of Moldau. Later the voters become
+    dynamic."""
     cluster_id, port = "MkU3OEVBNTcwNTJENDM2Qg", free_port()
     kafka = KafkaNode(java, 3000, tmp_path, beside=f"201@127.0.0.1:{port}")
     voter = config_of(kafka.voters, "controller", 201, port, tmp_path)
     later = config_of(kafka.controllers, "controller", 202, free_port(), tmp_path)
-    # Our brokers do not serve the group protocols of these levels.
+    # These feature levels belong to group protocols that our brokers do not serve.
     levels = ("group.version=0", "share.version=0", "streams.version=0")
     kafka.format(cluster_id, *levels, ours=[[str(voter)], [str(later), "--no-initial-controllers"]])
     of_brokers = [

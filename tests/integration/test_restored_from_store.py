@@ -1,4 +1,5 @@
-"""A node loses all disks, and is restored from its object store, with librdkafka's clients."""
+"""A node loses all disks, and is restored from its object store. librdkafka's clients use it before and
+after."""
 
 import json
 import shutil
@@ -17,7 +18,8 @@ from moldau.backup.cut_format import parse_cut
 CUTS = ".moldau/backup/cuts"
 OPTIONS = ["--set", "backup.interval.ms=300", "--set", "remote.log.manager.task.interval.ms=100"]
 TIERED = 35
-"""Records of the tiered topic. Ten fill a segment of the smallest size, and closed segments are copied."""
+"""Records of the tiered topic. Ten of them fill a segment of the smallest size. Segments are copied when they
+are closed."""
 TRUNCATION = (KafkaError._LOG_TRUNCATION, KafkaError._AUTO_OFFSET_RESET)
 
 
@@ -47,7 +49,8 @@ def _send_tiered(bootstrap: str) -> None:
 
 
 def _check_tiered(bootstrap: str) -> None:
-    """Check that the records of remote segments are restored, and that new records follow them."""
+    """Check that the records of remote segments are restored, and that new records get the offsets after
+    them."""
     reader = _reader(bootstrap)
     past = TopicPartition("past", 0)
     first, end = reader.get_watermark_offsets(past, TIMEOUT_S)
@@ -85,7 +88,7 @@ def _moldau(*arguments: str) -> str:
 
 
 def _restore(folder: Path) -> None:
-    """Restore the store in a folder as ``moldau dev`` would start it."""
+    """Restore from the store, as ``moldau dev`` does before it starts."""
     config = folder / "server.properties"
     config.write_text(
         "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:0\n"
@@ -133,7 +136,7 @@ def test_a_cluster_comes_back_and_consumers_notice_what_is_lost(tmp_path: Path) 
         reader.close()
         assert (read.offset(), read.leader_epoch()) == (59, 0)
         node.kill()
-    # The disks are lost after the first state with the group's offsets.
+    # The disks are lost after the first saved state that contains the group's offsets.
     for cut in _cuts(store):
         if cut > saved:
             cut.unlink()
@@ -154,11 +157,11 @@ def test_a_cluster_comes_back_and_consumers_notice_what_is_lost(tmp_path: Path) 
         again.close()
         assert [message.leader_epoch() for message in messages] == [0] * 50 + [1] * 5
         _check_tiered(node.bootstrap)
-        # The transaction that was open is aborted, and its producer is fenced.
+        # The restore aborts the transaction that was open, and fences its producer.
         with pytest.raises(KafkaException):
             open_one.commit_transaction(TIMEOUT_S)
-        # At the offset where a reader of the old cluster continues, there is another record. The reader must
-        # not get this record.
+        # The next offset of a reader of the old cluster now has another record. The reader must not get this
+        # record.
         _send(producer, "after", 20)
         reader = _reader(node.bootstrap)
         reader.assign([TopicPartition("t", 0, read.offset() + 1, leader_epoch=read.leader_epoch())])

@@ -14,22 +14,23 @@ LOG_START = ("    log_start_offset: 0", "    log_start_offset: -1")
 EXPLAINED: dict[str, list[tuple[str, str]]] = {
     # The repeated batch gets the response of the first batch, including its time.
     "the batch again": [APPEND_TIME],
-    # The log start is not part of a refusal.
+    # When a request is refused, the response of Moldau contains no log start.
     "a batch out of order": [LOG_START],
     "version 2: the new epoch begins at 4": [LOG_START],
-    # Kafka accepts offsets of a group without a name in a transaction, but no later request can commit them.
+    # Kafka accepts offsets of a group without a name in a transaction, although no later request can commit
+    # these offsets.
     "an empty group": [("error_code: none", "error_code: invalid_group_id")],
     # Kafka treats ids without a transaction as transactions that have been open since 1970.
     "open for more than a day": [("  transaction_states:", "")],
 }
-"""Lines of Kafka's responses, and the lines of our responses, by steps."""
+"""For each step, lines of Kafka's responses and the lines of Moldau that replace them."""
 OF_DISKLESS = {"the batch again": [*EXPLAINED["the batch again"], LOG_START]}
-"""The response to a repeated batch comes from the coordinator's state of the producer, which has no log
-start."""
+"""The response to a repeated batch is made from the coordinator's state of the producer, and this state has
+no log start."""
 
 
 def expected(answer: str, kind: str) -> str:
-    """Kafka's response with the explained differences."""
+    """Kafka's responses, in which the explained differences are replaced by Moldau's lines."""
     step = answer.partition(" (")[0]
     differences = EXPLAINED.get(step, [])
     if kind == "diskless":
@@ -42,7 +43,7 @@ def expected(answer: str, kind: str) -> str:
 
 @pytest.mark.parametrize("kind", ["classic", "diskless"])
 def test_every_field_is_as_in_kafkas_answers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A diskless coordinator waits for a missing batch, which may come through another broker.
+    # A diskless coordinator waits for a missing batch, because this batch may come through another broker.
     monkeypatch.setattr(commit, "PATIENCE_MS", 0)
     configs = {"diskless.enable": str(kind == "diskless").lower()}
     with Node(diskless=True, properties={"transaction.state.log.num.partitions": "4"}) as node:

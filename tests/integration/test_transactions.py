@@ -1,4 +1,4 @@
-"""Transactional producers of many clients, and consumers that read committed records only."""
+"""Transactional producers of many client libraries, and consumers that read committed records only."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def consumer(bootstrap: str, group: str, isolation: str = "read_committed") -> C
 
 
 def values(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[str]:
-    """All values of partition 0, up to the end for the isolation level."""
+    """All values of partition 0 up to the end offset for the isolation level."""
     reader = consumer(bootstrap, "values", isolation)
     reader.assign([TopicPartition(topic, 0, 0)])
     found = []

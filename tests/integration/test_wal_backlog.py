@@ -1,4 +1,5 @@
-"""The WAL backlog is measured. It slows down producers only if its bytes could leave the WAL but do not."""
+"""The size of the WAL backlog is measured. The backlog slows producers down only if its bytes could leave the
+WAL but have not left it."""
 
 import urllib.request
 
@@ -37,7 +38,8 @@ def meters(node: Node) -> dict[str, float]:
 
 
 def test_a_backlog_is_measured_and_slows_producers_until_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A response contains the remaining pause, which is long enough here to be measured on any machine."""
+    """A response contains the remaining throttle time. This time is so long here that any machine can measure
+    it."""
     monkeypatch.setattr(pressure, "CONGESTED_PAUSE_MAX_S", 100.0)
     with Node(diskless=True, properties=PROPERTIES) as node:
         assert node._node is not None

@@ -68,7 +68,7 @@ class Answers:
         self.lines: list[str] = []
 
     async def send(self, message: Message, version: int) -> Any:
-        """The response. The request is repeated while the broker is busy."""
+        """The response to a request. While the broker is busy, the request is repeated."""
         for _ in range(600):
             answer = await self._rpc.request(*self._address, type(message).API_KEY, version, message)
             if not _codes(answer) & _LATER:

@@ -1,4 +1,4 @@
-"""Meters, and their text, which prometheus_client's parser reads."""
+"""Meters and their text format. The parser of prometheus_client reads the text."""
 
 import pytest
 from hypothesis import example, given
@@ -9,7 +9,7 @@ from moldau.metrics import BrokerTopicMeters, Histogram, MeterError, Meters
 
 
 def samples(meters: Meters) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Every sample of the text, parsed by another implementation."""
+    """Every sample in the text, parsed by an independent implementation."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(meters.render().decode())
@@ -145,7 +145,7 @@ def test_an_empty_histogram_says_zero() -> None:
 
 
 class NotToBeSearched(dict):
-    """A mapping of series that may be looked up but not searched."""
+    """A mapping of time series that allows lookups but no iteration."""
 
     def __iter__(self):
         raise AssertionError("all series were searched for those of one topic")

@@ -19,7 +19,7 @@ def request_frame(correlation_id, body=b"", client_id="test", api_key=METADATA, 
 
 
 def parse_responses(data: bytes) -> list[tuple[int, bytes]]:
-    """(correlation id, body) of each response; fails on an incomplete one."""
+    """(correlation id, body) of each response. Fails if a response is incomplete."""
     responses = []
     position = 0
     while position < len(data):
@@ -32,8 +32,8 @@ def parse_responses(data: bytes) -> list[tuple[int, bytes]]:
 
 
 class MemoryTransport(asyncio.Transport):
-    """Accepts written bytes. With ``accept_bytes`` it applies back-pressure, like a peer that does not
-    read."""
+    """Stores the bytes that are written to it. With ``accept_bytes`` it applies back-pressure, like a peer
+    that stops reading."""
 
     def __init__(self, peer_host="10.0.0.1"):
         super().__init__(extra={"peername": (peer_host, 4000), "sockname": ("10.0.0.9", 9092)})
@@ -87,7 +87,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class Wire:
-    """A server connection over a memory transport, to which a test delivers bytes."""
+    """A server connection with a transport in memory, to which a test delivers bytes."""
 
     def __init__(self, server: SocketServer, peer_host="10.0.0.1"):
         from moldau.network.memory import ReceiveMemory
@@ -101,7 +101,7 @@ class Wire:
         self._unread = b""
 
     def feed(self, data: bytes, chunk_sizes: Iterable[int] = ()) -> None:
-        """Deliver ``data`` like an event loop, then overwrite the shared buffer."""
+        """Deliver ``data`` as an event loop does. Then overwrite the shared buffer."""
         rest = self._unread + data
         self._unread = b""
         sizes = iter(chunk_sizes)
@@ -118,7 +118,7 @@ class Wire:
             shared[:4096] = b"\xdd" * 4096
 
     async def settle(self) -> None:
-        """Run the loop until it has nothing more to do at this moment; deliver the delayed bytes."""
+        """Run the event loop until it has no more work at this moment. Then deliver the delayed bytes."""
         for _ in range(100):
             await asyncio.sleep(0)
             if self._unread and self.transport.reading:
@@ -138,7 +138,7 @@ def echo(context, body):
 
 
 async def until(condition) -> None:
-    """Let the loop run until ``condition()`` holds."""
+    """Run the event loop until ``condition()`` is true."""
     for _ in range(1_000_000):
         if condition():
             return

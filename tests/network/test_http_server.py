@@ -18,8 +18,8 @@ PAGES = {
 
 
 async def until_the_end(reader):
-    """The bytes before the end of the connection. The end is a reset or not, depending on which side closed
-    first."""
+    """The bytes before the end of the connection. It depends on which side closes first whether the
+    connection ends with a reset."""
     found = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := await reader.read(65536):

@@ -1,4 +1,4 @@
-"""Server and client on the simulated network: they use only asyncio's transports."""
+"""A server and a client on the simulated network. Their code uses only asyncio's transports."""
 
 import asyncio
 
@@ -89,9 +89,9 @@ def test_one_connection_beyond_the_limit_is_left_for_an_operator():
             await ask(resident)
             await ask(operator)
             with pytest.raises(KafkaError):
-                await ask(late)  # the connection beyond the limit is in use
+                await ask(late)  # the additional connection beyond the limit is in use
             await asyncio.sleep(2)
-            await ask(later)  # now that connection is idle
+            await ask(later)  # now the additional connection is idle
             await ask(resident)  # connections within the limit are not disturbed
             for client in clients:
                 await client.close()

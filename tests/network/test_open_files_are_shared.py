@@ -1,4 +1,4 @@
-"""Clients may connect until the process has no free file descriptors: the disk must not be affected."""
+"""Clients connect until the process has no free file descriptors. This must not affect the disk."""
 
 import asyncio
 import contextlib
@@ -77,7 +77,7 @@ def idle_connections_leave_a_descriptor_to_an_operator():
     "scenario", [connections_leave_open_files_to_the_logs, idle_connections_leave_a_descriptor_to_an_operator]
 )
 def test_connections_leave_open_files(scenario):
-    # The test runs in a separate process, because the limit includes files that other tests hold open.
+    # The test runs in a separate process, because files that other tests hold open count towards the limit.
     program = f"from test_open_files_are_shared import *; {scenario.__name__}()"
     subprocess.run(
         [sys.executable, "-c", program], cwd=pathlib.Path(__file__).parent, check=True, timeout=200

@@ -12,7 +12,7 @@ from moldau.runtime import ErrorCode, KafkaError, SeededEntropy
 
 
 class Node:
-    """Answers ApiVersions, and answers ListGroups with the result of ``answer``."""
+    """Responds to ApiVersions. Responds to ListGroups with the result of ``answer``."""
 
     def __init__(self, answer=None, api_versions_max=4, list_groups=(0, 5)):
         self.answer = answer

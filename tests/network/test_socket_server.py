@@ -160,7 +160,7 @@ def test_a_listener_s_own_limit_of_connections(run):
             max_connections_by_listener={"brokers": 1}, protected_listener="BROKERS"
         )
         assert await is_served("Clients")
-        # The protected listener has one connection beyond its limit.
+        # The protected listener accepts one connection beyond its limit.
         assert [await is_served("BROKERS") for _ in range(2)] == [True, True]
         await server.stop(0)
         for writer in writers:
@@ -180,7 +180,7 @@ def test_a_pending_answer_does_not_keep_the_place_of_an_operator(run, limits):
         never = loop.create_future()
         server = make_server(lambda context, body: never, protected_listener="PLAINTEXT", **limits)
         resident, waiting = Wire(server), Wire(server)
-        waiting.feed(request_frame(1))  # a fetch that waits for 24 days
+        waiting.feed(request_frame(1))  # this fetch waits for 24 days
         assert is_open(resident)
         assert is_open(waiting)
         assert not is_open(Wire(server)), "the place was taken just now"

@@ -1,4 +1,5 @@
-"""Requests that arrive together may share work. Their responses are sent after this work, or never."""
+"""Requests that arrive together may share work. Their responses are sent after this work. If the work fails,
+they are never sent."""
 
 import asyncio
 
@@ -9,7 +10,7 @@ from moldau.network import Listener, NetworkLimits, SocketServer
 
 
 class SharedWork:
-    """Records the ends of turns, and the answers before each of them."""
+    """Records the ends of turns, and the responses that were sent before each end."""
 
     def __init__(self):
         self.wire = None

@@ -1,5 +1,4 @@
-"""Stores for tests: the store of the simulation with the interface of the protocol, and functions that
-open each adapter."""
+"""Stores for tests: the simulation's store as an object store, and functions that open each adapter."""
 
 import asyncio
 import random
@@ -23,7 +22,7 @@ async def collect(storage: ObjectStorage, prefix: str, start_after: str = "") ->
 
 
 class SimulatedStorage:
-    """The simulation's object store, used through the protocol class."""
+    """The simulation's object store as an instance of the protocol class."""
 
     def __init__(self, store: simulated.SimulatedObjectStore) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""The folder of objects on a disk that loses unsynced data."""
+"""An object store in a folder. The disk of this folder loses unsynced data."""
 
 import asyncio
 import random
@@ -97,8 +97,8 @@ def test_what_killed_uploads_leave_goes_with_their_objects_and_else_after_a_whil
 def test_an_upload_that_nobody_waits_for_any_more_replaces_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The upload timed out while its thread was still blocked. The next attempt succeeds, and the memory
-    of both is reused."""
+    """The upload timed out while its thread was still blocked. The next attempt succeeds, and the memory of
+    both attempts is reused."""
     sleeping, awake = threading.Event(), threading.Event()
     fill = LocalFile.fill
 

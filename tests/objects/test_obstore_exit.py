@@ -1,4 +1,4 @@
-"""A process that ends right after a request ends normally, not by SIGABRT."""
+"""A process that ends immediately after a request ends normally. SIGABRT does not end it."""
 
 import subprocess
 import sys
@@ -33,8 +33,8 @@ class SlowToFlush:
 
 sys.stdout = SlowToFlush(sys.stdout)
 """
-"""A program that forces a rare case: the thread that delivers an answer returns to Python while the
-interpreter shuts down."""
+"""A program that forces a rare case: the thread that delivers a response calls Python while the interpreter
+shuts down."""
 
 READ = """
 from moldau.objects.obstore_storage import open_obstore

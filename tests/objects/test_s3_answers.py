@@ -1,4 +1,5 @@
-"""The handling of answers of an S3 server, and of the memory for uploads, with a scripted server."""
+"""How responses of an S3 server are handled, and how the memory for uploads is reused. The responses of the
+server follow a script."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,15 +22,16 @@ from moldau.objects import (
 
 IMPATIENT = RetryPolicy(first_backoff_ms=1, max_backoff_ms=1, attempt_timeout_ms=200, deadline_ms=200)
 PATIENT = RetryPolicy(first_backoff_ms=1, max_backoff_ms=1, attempt_timeout_ms=30_000, deadline_ms=30_000)
-"""A time limit that is long enough for a busy machine. The budget of retries ends the attempts."""
+"""This time limit is long enough for a busy machine. The attempts end when the number of retries is used up.
+"""
 
 
 @asynccontextmanager
 async def server(
     status: int | None, code: str, *, policy: RetryPolicy | None = None
 ) -> AsyncIterator[RetryingStorage]:
-    """A store that returns this status and S3 error code for every request. None means that it reads and
-    never responds."""
+    """A store whose server responds to every request with this status and S3 error code. With None, the
+    server reads requests and never responds."""
     policy = policy or (IMPATIENT if status is None else PATIENT)
     body = f"<Error><Code>{code}</Code><Message>Because\nso.</Message></Error>".encode() if code else b""
     writers: list[asyncio.StreamWriter] = []
@@ -121,8 +123,8 @@ def test_a_check_that_fails_is_one_line_with_the_name_of_the_store(
 
 
 def test_an_upload_holds_our_memory_until_the_store_lets_go_of_it() -> None:
-    """The reuse of upload memory depends on this rule, because Python does not resize the memory while the
-    library reads it."""
+    """The reuse of upload memory depends on this rule. Python must not resize the memory while the library
+    reads it."""
 
     async def main() -> None:
         policy = RetryPolicy(attempt_timeout_ms=60_000, deadline_ms=60_000)

@@ -144,7 +144,7 @@ def test_listing_goes_by_key_from_anywhere(open_it: Opener) -> None:
             "w/1.5": 2,
             "w/2/a": 3,
         }
-        # S3 returns times in seconds.
+        # S3 returns times with a resolution of one second.
         assert all(abs(info.last_modified_ms - before_ms) < 60_000 for info in found)
         assert [info.key for info in await collect(storage, "w/", "w/1/a")] == ["w/1/b", "w/2/a"]
         assert [info.key for info in await collect(storage, "")] == sorted(keys)

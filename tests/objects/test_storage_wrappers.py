@@ -1,4 +1,4 @@
-"""Retries, meters and faults, around a store that a test controls."""
+"""Wrappers for retries, meters and faults around a store. The test controls the store."""
 
 import asyncio
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_an_empty_budget_ends_retries_until_successes_earn_some() -> None:
         assert len(scripted.calls) == 3
         with pytest.raises(StorageError):
             await storage.upload("a", b"1", 1)
-        assert len(scripted.calls) == 4  # one attempt, and no retry
+        assert len(scripted.calls) == 4  # there is one attempt, and no retry
         with pytest.raises(StorageError):
             await storage.upload("a", b"1", 1)
         await storage.upload("a", b"1", 1)

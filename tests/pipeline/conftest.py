@@ -9,14 +9,14 @@ from spark_support import connector_jars, iceberg_jars, missing_spark
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """The session; it has two threads, and tries a task twice."""
+    """The Spark session. It has two threads, and tries each task at most twice."""
     if reason := missing_spark():
         pytest.skip(reason)
     import pyspark
 
     from moldau.pipeline.session import open_session
 
-    # By default a shuffle creates two hundred tasks, which take seconds.
+    # By default a shuffle creates two hundred tasks. They would take seconds.
     settings = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"}
     jars = connector_jars()
     if pyspark.__version__.startswith("4.0.") and (iceberg := iceberg_jars()):

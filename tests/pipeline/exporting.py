@@ -19,7 +19,7 @@ FORMATS = ["parquet", "iceberg"]
 
 
 class Killed(BaseException):
-    """The driver ends here, and its error handlers do not run."""
+    """Raised where the driver's process ends. Error handlers of the driver do not run."""
 
 
 def run_here(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
@@ -52,7 +52,7 @@ def produce_values(
 
 
 def read_table(job: ExportJob) -> list[dict[str, Any]]:
-    """The table's rows, by partition and offset."""
+    """The rows of the table. The key is partition and offset."""
     if job.table_format == "iceberg":
         found = open_catalog(job.folder).load_table(table_name(job.topic)).scan().to_arrow()
         return _sorted([found])

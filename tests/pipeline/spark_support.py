@@ -16,7 +16,7 @@ ICEBERG = TOOLS / "iceberg-spark"
 
 
 def missing_spark() -> str | None:
-    """The reason why tests on Spark are skipped here; with ``CI=true`` that is a failure."""
+    """The reason why tests on Spark are skipped here. With ``CI=true``, such tests fail instead."""
     reason = missing_packages() or missing_java()
     if reason is not None and os.environ.get("CI") == "true":
         raise RuntimeError(reason)
@@ -24,17 +24,17 @@ def missing_spark() -> str | None:
 
 
 def connector_jars() -> list[str]:
-    """The connector and its dependencies; empty where they were not fetched."""
+    """The jars of the connector and of its dependencies. The list is empty if they were not fetched."""
     return sorted(str(path) for path in CONNECTOR.glob("*.jar"))
 
 
 def iceberg_jars() -> list[str]:
-    """Iceberg's jar and a driver; empty where they were not fetched."""
+    """Iceberg's jar and a database driver. The list is empty if they were not fetched."""
     return sorted(str(path) for path in ICEBERG.glob("*.jar"))
 
 
 def missing_jars(name: str) -> NoReturn:
-    """Skip a test whose jars were not fetched; with ``CI=true`` that is a failure."""
+    """Skip a test if its jars were not fetched. With ``CI=true``, the test fails instead."""
     message = f"{name} is missing: python tools/fetch_clients.py"
     if os.environ.get("CI") == "true":
         pytest.fail(message)

@@ -1,4 +1,5 @@
-"""Verification finds deliberate damage; the orphan job removes orphans, and no other objects."""
+"""The verification job finds damage that the test has made. The orphan job removes orphans and no other
+objects."""
 
 import asyncio
 import json
@@ -99,7 +100,7 @@ def produce(node: moldau.testing.Node) -> None:
 
 
 def objects(node: moldau.testing.Node) -> list[pathlib.Path]:
-    """WAL objects, the oldest first."""
+    """WAL objects from the oldest to the newest."""
     found = [path for path in pathlib.Path(node.data).rglob("wal/*/*/*") if path.is_file()]
     return sorted(found, key=lambda path: path.name)
 
@@ -187,7 +188,8 @@ def test_damage_in_the_tier_is_found(node: moldau.testing.Node) -> None:
 def test_offsets_that_no_segment_has_are_found(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The metadata lack a segment in the middle, and the segment before the first batch of the WAL."""
+    """Two segments are missing in the metadata: one in the middle, and the one before the first batch of the
+    WAL."""
     assert consolidate_once(ConsolidateJob(node.bootstrap_servers, timeout_s=60.0), run_here)["segments"] >= 6
     produce(node)
     whole = verify(node)
@@ -197,7 +199,7 @@ def test_offsets_that_no_segment_has_are_found(
         found = await list_segments(client, topic, partition, tier)
         if topic.name == "other":
             return found
-        # The range is divided into three segments, so that the test can leave out the segment in the middle.
+        # The range is divided into three segments, so that the test can omit the segment in the middle.
         first = found[0]
         third = (found[-1].end_offset + 1) // 3
         hidden = (third, 2 * third - 1) if partition == 0 else (third, found[-1].end_offset)
@@ -301,7 +303,8 @@ def test_parts_of_killed_tasks_are_orphans_after_a_day(node: moldau.testing.Node
 def test_orphans_in_the_tier_are_those_of_attempts_that_nobody_published(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tasks run twice, and the second answer is lost. One additional object belongs to an unknown segment."""
+    """Tasks run twice, and the response to the second task gets lost. One additional object belongs to an
+    unknown segment."""
 
     def twice(function: Any, units: Any) -> list[Any]:
         late = run_here(function, units)

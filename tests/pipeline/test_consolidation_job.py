@@ -77,7 +77,7 @@ def in_place(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
 
 
 def read_all(node: moldau.testing.Node, topic: str) -> dict[int, list[bytes]]:
-    """All values from 0 on, through the broker."""
+    """All values from offset 0 on, read through the broker."""
     consumer = Consumer(
         {
             "bootstrap.servers": node.bootstrap_servers,
@@ -103,7 +103,7 @@ def read_all(node: moldau.testing.Node, topic: str) -> dict[int, list[bytes]]:
 
 
 def check(node: moldau.testing.Node, topic: str) -> None:
-    """Check that nothing is left to plan, and that every record is read once."""
+    """Check that there is no more work to plan, and that every record is read once."""
     assert consolidate_once(job_of(node, topic), in_place)["segments"] == 0
     assert read_all(node, topic) == {
         partition: [value_of(partition, number) for number in range(RECORDS)]
@@ -117,15 +117,15 @@ def test_all_of_a_topic_leaves_the_wal(node: moldau.testing.Node, topic: str) ->
     assert report["units"] >= 2
     assert report["failures"] == []
     assert report["bytes"] > RECORDS * PARTITIONS * 50
-    # The prefix is that of the leader, which names its storage in the plan.
+    # The objects have the prefix of the leader's storage, because the leader names its storage in the plan.
     objects = pathlib.Path(node.data) / "objects"
     assert len(list(objects.glob(f"elsewhere/{topic}-*/*/*.log"))) == report["segments"]
     check(node, topic)
 
 
 def test_a_unit_has_partitions_of_several_coordinators(node: moldau.testing.Node, topic: str) -> None:
-    """At first one broker gets no report. The segments of the other broker in the same units are published
-    nevertheless."""
+    """At first, one broker gets no report. If the same units have segments of the other broker, these
+    segments are published anyway."""
     options = parse_options({"kafka.bootstrap.servers": node.bootstrap_servers, "subscribe": topic})
     (found,) = ask(node.bootstrap_servers, lambda client: pin(client, options))
     assert found.source.wal is not None
@@ -181,7 +181,7 @@ def test_what_has_left_the_wal_is_read_by_jobs_too(node: moldau.testing.Node, to
 
 
 class Killed(BaseException):
-    """The driver's process ends here."""
+    """Raised where the driver's process ends."""
 
 
 @pytest.mark.parametrize("step", ["before tasks", "after tasks", "after publishing"])
@@ -203,7 +203,7 @@ def test_a_driver_that_is_killed_is_gone_on_for(
 
     with monkeypatch.context() as patch:
         patch.setattr(consolidate, "_publish", publish_and_die)
-        # A killed process does not release its lease, so the lease has to expire.
+        # A killed process does not release its lease. The next driver must wait until the lease has expired.
         patch.setattr(consolidate, "_ask_quietly", lambda *told: None)
         with pytest.raises(Killed):
             consolidate_once(job_of(node, topic, lease_ms=300), dying)

@@ -1,5 +1,5 @@
-"""The number of requests that tasks send to an S3 store: one for each object of a unit. The tests do not need
-Spark."""
+"""The number of requests that tasks send to an S3 store. A unit needs one request for each of its objects.
+The tests do not need Spark."""
 
 import http.client
 import pathlib
@@ -32,7 +32,7 @@ KEYS = {"access.key.id": "test", "secret.access.key": "test"}
 
 
 class CountingProxy:
-    """Forwards requests to a server, and records the requested objects."""
+    """A proxy that forwards requests to a server, and records the keys of requested objects."""
 
     def __init__(self, endpoint: str) -> None:
         server, gets = urlsplit(endpoint).netloc, Counter[str]()
@@ -77,7 +77,7 @@ class CountingProxy:
 
 @pytest.fixture
 def proxy(s3_endpoint: str) -> Iterator[CountingProxy]:
-    """A proxy that tasks use, and brokers do not."""
+    """A proxy that is used by tasks but not by brokers."""
     running = CountingProxy(s3_endpoint)
     yield running
     running.close()
@@ -101,7 +101,8 @@ def node(s3_endpoint: str, s3_bucket: str, tmp_path: pathlib.Path) -> Iterator[m
 
 
 def produce(node: moldau.testing.Node, topic: str) -> None:
-    """Produce at least one object for each flush, with batches of all partitions."""
+    """Produce records with several flushes. Each flush results in at least one object, with batches of all
+    partitions."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
     admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic].result(TIMEOUT_S)
     producer = Producer({"bootstrap.servers": node.bootstrap_servers, "batch.num.messages": 5})
@@ -155,7 +156,7 @@ def test_a_unit_of_the_source_reads_each_object_once(node: moldau.testing.Node, 
     assert len(set(owners.values())) == 2
     rows = 0
     for owner in set(owners.values()):
-        # Units, too, have partitions of one coordinator only.
+        # A unit, too, contains only partitions of one coordinator.
         ranges = [one for one in found.ranges if owners[one.partition] == owner]
         proxy.gets.clear()
         tables = decode_found(fetch_found(found.source, ranges), ranges)

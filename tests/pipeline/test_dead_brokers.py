@@ -21,7 +21,7 @@ from moldau.pipeline.source.options import SourceOptions, parse_options
 from moldau.pipeline.source.snapshot import pin
 
 DEAD, ALIVE = 1, 2
-"""Lists of brokers that begin with the dead broker."""
+"""Lists of broker addresses that begin with the dead broker."""
 TOPIC = "orders"
 COORDINATORS = "__diskless_metadata"
 LIMIT_S = 60
@@ -36,7 +36,8 @@ class Ruins(NamedTuple):
 
 @pytest.fixture(scope="module")
 def ruins() -> Iterator[Ruins]:
-    """A cluster whose broker 1 was killed when it led nothing, and is not fenced."""
+    """A cluster whose broker 1 is dead but not fenced. Broker 1 was killed at a time when it led no
+    partition."""
     properties = {
         "diskless.system.enable": "true",
         "diskless.metadata.topic.num.partitions": "1",
@@ -55,7 +56,7 @@ def ruins() -> Iterator[Ruins]:
 
 
 async def _kill(cluster: moldau.testing.Cluster) -> dict[int, int]:
-    """Kill the broker when it leads no partition. Returns the topic's leaders according to a client with
+    """Kill the broker when it leads no partition. Returns the topic's leaders as seen by a client that knows
     only this broker."""
     async with connected(cluster.address(DEAD), LIMIT_S) as client:
         move = PlannedMove(PlacedPartition(COORDINATORS, 0, (DEAD,)), (ALIVE,))
@@ -87,6 +88,6 @@ def test_a_sink_keeps_its_guarantee(ruins: Ruins, caplog: pytest.LogCaptureFixtu
     assert caplog.records == []
 
 
-def test_a_client_goes_on_with_brokers_that_it_was_told_of(ruins: Ruins) -> None:
-    """The only configured broker of the client stops after its first response."""
+def test_a_client_continues_with_brokers_from_the_metadata(ruins: Ruins) -> None:
+    """The client is configured with only one broker, and this broker stops after its first response."""
     assert ruins.leaders == {0: ALIVE}

@@ -24,7 +24,7 @@ WAIT_S = 60.0
 
 
 class Pool:
-    """Replaces Spark. The jobs of these tests have no units to run."""
+    """Takes the place of Spark. The jobs of these tests have no units to run."""
 
     cancelled = False
 
@@ -112,7 +112,7 @@ def test_what_runs_is_cancelled_at_the_end() -> None:
     assert told == []
 
 
-def test_a_history_that_cannot_be_written_is_told_at_the_start(tmp_path: pathlib.Path) -> None:
+def test_a_history_file_that_cannot_be_written_is_reported_at_the_start(tmp_path: pathlib.Path) -> None:
     job = Job("good", "export", 1.0, lambda run: {})
     with pytest.raises(ToolError, match=r"the history .*nowhere.* cannot be written: No such file"):
         JobRunner([job], Pool(), SystemClock(), print, history_path=str(tmp_path / "nowhere" / "lines"))

@@ -1,4 +1,4 @@
-"""Random messages of our classes, and equal messages of kio's classes (their twins)."""
+"""Random messages of our classes. For each of them there is an equal message of kio's classes (its twin)."""
 
 import dataclasses
 import datetime
@@ -16,7 +16,7 @@ from moldau.runtime import ErrorCode
 INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 UNSIGNED_BITS = {"uint16": 16, "uint32": 32}
 OWN_TAG_MIN = 11_000
-"""Tags of fields that we add to Kafka's messages; kio does not have them."""
+"""Tags of fields that Moldau adds to Kafka's messages. kio does not know them."""
 TEXTS = ["", "a", "topic-1", "žluťoučký kůň", "x" * 126, "y" * 127, "z" * 300]
 ERRORS = list(ErrorCode)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -42,7 +42,7 @@ def random_single(rng: random.Random, field: FieldLayout, version: int, flexible
         return random_message(rng, kind, version, flexible)
     if kind in INTEGER_BITS:
         if field.name.endswith("_ms"):
-            # kio has no negative times except -1, no times of 64 bits, and no fractions of a second in a
+            # kio does not support negative times except -1, times of 64 bits, or fractions of a second in a
             # datetime.
             return rng.choice([0, 1000, 86_400_000, rng.randrange(2**31 // 1000) * 1000])
         top = 1 << (INTEGER_BITS[kind] - 1)
@@ -99,7 +99,7 @@ def converter(kio_kind: str, inner: Any, nullable: bool) -> Any:
 
 
 def kio_bytes(entity: Any) -> bytes:
-    """The bytes of kio's writer for one of kio's messages."""
+    """The bytes that kio's writer makes from one of kio's messages."""
     with io.BytesIO() as buffer:
         entity_writer(type(entity))(buffer, entity)
         return buffer.getvalue()

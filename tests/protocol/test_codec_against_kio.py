@@ -83,6 +83,7 @@ def test_every_version_compiles_alone() -> None:
 
 
 def test_a_request_with_bytes_to_spare_is_read_as_librdkafka_sends_it() -> None:
-    # Metadata 13 for all topics: a null array, two booleans, tagged fields, and three bytes more.
+    # A Metadata request of version 13 for all topics: a null array, two booleans and tagged fields. Three
+    # bytes follow it.
     request = decode_request(3, 13, memoryview(bytes.fromhex("00000000010000")))
     assert request.topics is None

@@ -1,4 +1,4 @@
-"""Headers compared with kio's, frames, and the table of APIs."""
+"""Headers compared with kio's headers, frames, and the table of APIs."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""The message classes: the output of the generator, their behaviour, and their import time."""
+"""The message classes: the generator's output, the behaviour of the classes, and their import time."""
 
 import dataclasses
 import pathlib
@@ -49,7 +49,7 @@ def test_the_codec_imports_no_message_and_no_schema_of_kio() -> None:
 
 @pytest.mark.parametrize("api_key", map(int, ApiKey))
 def test_an_answer_with_nothing_but_error_codes_can_be_encoded(api_key: int) -> None:
-    """Each row has at most its identifying fields, because all other fields have valid defaults."""
+    """Each row has at most the fields that identify it, because all other fields have valid defaults."""
     response_class = codec.response_class(api_key)
     versions = parse_versions(response_class.VERSIONS)
     for version in range(versions.min, versions.max + 1):
@@ -99,7 +99,8 @@ def test_golden_metadata_request() -> None:
 
 @pytest.mark.parametrize("lifetime_ms", [0, -1, 1, 1234567, 2**63 - 1, -(2**63)])
 def test_times_keep_every_value_of_64_bits(lifetime_ms: int) -> None:
-    # kio reads these fields as timedelta, which cannot hold the extreme values, or -1 in some fields.
+    # kio reads these fields as timedelta. A timedelta cannot represent the extreme values, and for some
+    # fields kio refuses -1.
     response = SaslAuthenticateResponse(session_lifetime_ms=lifetime_ms)
     for version in (1, 2):
         body = b"".join(codec.encode_response(36, version, response))

@@ -1,4 +1,4 @@
-"""The memory of a parsed message is charged before any object is built."""
+"""The memory of a parsed message counts towards the limit before any object is created."""
 
 import contextlib
 import tracemalloc
@@ -19,7 +19,7 @@ METADATA = 3
 
 
 def names(count):
-    """Metadata 4: an array of empty names."""
+    """A Metadata request of version 4 with an array of empty names."""
     return count.to_bytes(4, "big") + b"\0\0" * count + b"\0"
 
 
@@ -48,8 +48,8 @@ def test_requests_of_40_kb_are_never_refused():
 
 
 def test_a_parsed_request_takes_no_more_than_it_is_allowed():
-    """The worst arrays of every API are refused, or need at most the allowed memory. This checks the estimate
-    on which the limit is based."""
+    """The worst arrays of every API are refused, or need at most the allowed memory. So the estimate on which
+    the limit is based is correct."""
     tried = refused = 0
     for api_key, versions in SUPPORTED.items():
         for version in {versions.min, versions.max}:
@@ -58,7 +58,7 @@ def test_a_parsed_request_takes_no_more_than_it_is_allowed():
                 for left in (8 * len(body), 64 * len(body)):
                     tried += 1
                     with contextlib.suppress(ParsedSizeError):
-                        decode(body, 0)  # This call compiles the decoder.
+                        decode(body, 0)  # The first call compiles the decoder, so it is not measured.
                     tracemalloc.start()
                     try:
                         decode(body, left)
@@ -71,7 +71,7 @@ def test_a_parsed_request_takes_no_more_than_it_is_allowed():
     assert refused > 100
 
 
-def test_the_error_says_by_how_much():
+def test_the_error_has_the_excess_in_bytes():
     with pytest.raises(ParsedSizeError) as refused:
         request_decoder(METADATA, 4)(names(1000), 1000)
     assert refused.value.excess_bytes > 50_000

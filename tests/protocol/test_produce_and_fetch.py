@@ -98,14 +98,14 @@ def test_produce_requests_of_every_shape(version: int, seed: int) -> None:
 
 
 def assert_lone_is_what_it_seems(version: int, body: bytes) -> None:
-    """The compiled decoder has the same result as the reader for a single partition, which may reject any
-    request."""
+    """The reader for a single partition has the same result as the compiled decoder, or rejects the request.
+    It may reject any request."""
     lone = produce.lone_reader(version)(memoryview(body))
     if lone is None:
         return
     acks, timeout_ms, topic, index, records = lone
     if version < 13 and topic.decode(errors="replace").encode() != topic:
-        return  # A name that is not UTF-8 belongs to no topic, so a lookup finds nothing.
+        return  # A name that is not UTF-8 cannot be the name of a topic, so a lookup finds nothing.
     request = decode_leading(ProduceRequest, version, body)
     assert request.transactional_id is None
     assert (request.acks, request.timeout_ms) == (acks, timeout_ms)
@@ -186,7 +186,7 @@ def test_a_fetch_request_that_comes_again_is_not_read_again(version: int) -> Non
     shared = bytearray(max(map(len, bodies)))
     for _ in range(2):
         for request, body in zip(requests, bodies, strict=True):
-            # The bytes are in memory that the next request overwrites, as at a connection.
+            # The bytes are in memory that the next request overwrites, as in a connection.
             shared[: len(body)] = body
             assert codec.decode_request(1, version, memoryview(shared)[: len(body)]) == request
     again = [codec.decode_request(1, version, body) for body in bodies]

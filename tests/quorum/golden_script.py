@@ -27,7 +27,7 @@ def position(text: str) -> OffsetAndEpoch:
 
 
 def numbers(text: str) -> list[int]:
-    """Read ``1,2,3``; an empty text is an empty list."""
+    """Read ``1,2,3``. An empty text means an empty list."""
     return [int(number) for number in text.split(",") if number]
 
 
@@ -58,7 +58,8 @@ def show(value: Any, *, without: tuple[str, ...] = ()) -> str:
 
 
 def play(text: str, run: Callable[[str], str]) -> str:
-    """The script, with the output of each block replaced by the output of ``run`` for its commands."""
+    """The script in which the output of each block is replaced by the output of ``run`` for the block's
+    commands."""
     blocks = []
     for block in text.strip().split("\n\n"):
         lines = block.split("\n")
@@ -70,7 +71,8 @@ def play(text: str, run: Callable[[str], str]) -> str:
 
 
 def check_script(path: Path, run: Callable[[str], str]) -> None:
-    """Play a script from its file and compare. With the variable above, its outputs are rewritten first."""
+    """Run the script of a file and compare the outputs. If the variable ``MOLDAU_REWRITE_GOLDEN`` is set, the
+    outputs are rewritten first."""
     actual = play(path.read_text(), run)
     if REWRITE:
         path.write_text(actual)

@@ -1,4 +1,4 @@
-"""A ``ReplicatedLog`` in memory with real batches; a test may delay its flushes."""
+"""A ``ReplicatedLog`` in memory with real batches. A test may delay its flushes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class Stored(NamedTuple):
 
 
 class MemorySnapshot:
-    """Reader and writer in one class."""
+    """The reader and the writer of the log in one class."""
 
     def __init__(self, log: "MemoryReplicatedLog", snapshot_id: LogPosition) -> None:
         self._log = log

@@ -21,7 +21,7 @@ from moldau.quorum.settings import RaftSettings
 from moldau.runtime import SeededEntropy
 
 MESSAGES_MAX = 500
-"""A delivery of more messages than this is treated as endless."""
+"""If a command delivers more messages than this, the test assumes that the delivery never ends."""
 SNAPSHOT_CHUNK = 3
 
 
@@ -38,8 +38,8 @@ class GivenChance(SeededEntropy):
 
 @dataclass
 class Message:
-    """A message between two nodes; ``event`` is passed to its target, if that has not restarted since the
-    message was sent."""
+    """A message between two nodes. ``event`` is passed to its target, unless the target has restarted since
+    the message was sent."""
 
     source: int
     target: int
@@ -58,7 +58,7 @@ class Message:
 
 @dataclass
 class Node:
-    """The durable part of a node, and the core that runs on it."""
+    """The durable part of a node, and its running core."""
 
     key: ReplicaKey
     chance: GivenChance
@@ -69,7 +69,8 @@ class Node:
     unflushed: bool = False
     download: list[Entry] = field(default_factory=list)
     answers: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """By request id: the node that sent the request, its life, and its correlation id."""
+    """For each request id: the node that sent the request, the number of starts of this node, and the
+    correlation id."""
     values: deque[str] = field(default_factory=deque)
     membership: Membership | None = None
 
@@ -79,7 +80,7 @@ class Node:
 
 
 class Group:
-    """Runs commands and returns lines. Syncs end immediately, except after a command ``disk``."""
+    """Runs commands and returns lines. Syncs complete immediately, except after a command ``disk``."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
@@ -94,7 +95,7 @@ class Group:
         self._request_id = 0
 
     def run(self, command: str) -> str:
-        """Run a command; the output is a list of events, and the table after ``show``."""
+        """Run a command. The output is a list of events. After ``show`` it is the table."""
         self.lines = []
         name, *words = command.split()
         options = dict(word.split("=", 1) for word in words if "=" in word)
@@ -104,10 +105,10 @@ class Group:
     # Commands: nodes
 
     def do_group(self, _words: list[str], options: dict[str, str]) -> None:
-        """``voters=1,2,3 observers=9 extra=0,100,200 log=1,1 epoch=1 leader=1``: make and start all nodes.
+        """``voters=1,2,3 observers=9 extra=0,100,200 log=1,1 epoch=1 leader=1``: create and start all nodes.
 
-        ``extra``: milliseconds beyond the shortest election time-out. ``leader``: the node that times out
-        first, is elected, and has committed the start of its epoch.
+        ``extra`` is the number of milliseconds that are added to each node's shortest election time-out.
+        ``leader`` is the node that times out first, is elected, and has committed the start of its epoch.
         """
         voters, observers = numbers(options["voters"]), numbers(options.get("observers", ""))
         self.is_dynamic = "voters.logged" in options
@@ -140,7 +141,7 @@ class Group:
         self.do_show([], {})
 
     def do_extra(self, words: list[str], options: dict[str, str]) -> None:
-        """``1 ms=300``: node 1 waits 300 ms longer, from its next election time-out on."""
+        """``1 ms=300``: from its next election time-out on, node 1 waits 300 ms longer."""
         for node_id in map(int, words):
             self.nodes[node_id].chance.extra_ms = int(options["ms"])
 
@@ -150,7 +151,8 @@ class Group:
             self._start(self.nodes[node_id])
 
     def do_crash(self, words: list[str], options: dict[str, str]) -> None:
-        """``1 2 [power=off]``: end the programs; without power, unsynced bytes are lost too."""
+        """``1 2 [power=off]``: end the programs of these nodes. With ``power=off``, unsynced bytes are lost,
+        too."""
         for node_id in map(int, words):
             node = self.nodes[node_id]
             node.core, node.life = None, node.life + 1
@@ -159,7 +161,7 @@ class Group:
             self.note(node_id, "crashes")
 
     def do_disk(self, words: list[str], options: dict[str, str]) -> None:
-        """``1 sync=slow|done``: hold syncs back, or complete them."""
+        """``1 sync=slow|done``: delay the syncs of a node, or complete them."""
         for node_id in map(int, words):
             node = self.nodes[node_id]
             if options["sync"] == "slow":
@@ -169,7 +171,7 @@ class Group:
                 self._flush(node)
 
     def do_append(self, words: list[str], options: dict[str, str]) -> None:
-        """``1 [count=2]``: append a client's records at a node that leads."""
+        """``1 [count=2]``: append a client's records at a node that is the leader."""
         node = self.nodes[int(words[0])]
         for _ in range(int(options.get("count", "1"))):
             node.values.append("own")
@@ -205,15 +207,16 @@ class Group:
     # Commands: time and the network
 
     def do_wait(self, _words: list[str], options: dict[str, str]) -> None:
-        """``ms=1000``: let this time pass for all nodes, in their order. No message is delivered."""
+        """``ms=1000``: move the time of all nodes forward, one node after the other. No message is
+        delivered."""
         self.now_ms += int(options["ms"])
         for node in self.nodes.values():
             if node.core is not None:
                 self._step(node, ev.Tick())
 
     def do_deliver(self, _words: list[str], options: dict[str, str]) -> None:
-        """``[from=1] [to=2] [kind=Vote] [count=1]``: deliver these messages and their consequences, oldest
-        first."""
+        """``[from=1] [to=2] [kind=Vote] [count=1]``: deliver these messages and the messages that they cause,
+        oldest first."""
         limit = int(options.get("count", MESSAGES_MAX))
         for _ in range(limit):
             message = next(self._chosen(options, with_parted=False), None)
@@ -224,7 +227,8 @@ class Group:
         assert limit < MESSAGES_MAX, "the group talks without end"
 
     def do_settle(self, _words: list[str], options: dict[str, str]) -> None:
-        """``ms=500 [step=20]``: let time pass in steps, and deliver all messages. Only changes are shown."""
+        """``ms=500 [step=20]``: move the time forward in steps, and deliver all messages. Only changes are
+        shown."""
         step_ms = int(options.get("step", "20"))
         shown = self.lines
         for _ in range(0, int(options["ms"]), step_ms):
@@ -239,8 +243,8 @@ class Group:
             self.note(message.source, f"-> {message.target}  lost: {message}")
 
     def do_double(self, _words: list[str], options: dict[str, str]) -> None:
-        """Like ``drop``, but each message arrives twice. It is only for requests, because each answer has
-        its own id."""
+        """Like ``drop``, but each message arrives twice. The command is only for requests, because each
+        response has its own id."""
         for message in list(self._chosen(options, with_parted=True)):
             assert isinstance(message.event, ev.RequestReceived)
             node = self.nodes[message.target]

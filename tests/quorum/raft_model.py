@@ -1,5 +1,5 @@
-"""A log of (epoch, payload) pairs. It is sufficient for the core, because the core does not read the
-bytes."""
+"""A log of (epoch, payload) pairs. This is sufficient for the core, because the core does not read the bytes
+of records."""
 
 import bisect
 from dataclasses import dataclass, field
@@ -17,7 +17,8 @@ class Entry(NamedTuple):
 
 @dataclass
 class ModelLog:
-    """A LogView with the changes that a driver makes; a crash may remove all records from ``flushed`` on."""
+    """A LogView, and the changes of it that a driver makes. A crash may remove all records from ``flushed``
+    on."""
 
     start: int = 0
     entries: list[Entry] = field(default_factory=list)
@@ -35,7 +36,7 @@ class ModelLog:
         return self._voters
 
     def follow_voters(self) -> None:
-        """Find the last voters again; called after each change."""
+        """Find the last voters in the log. It is called after each change of the log."""
         self._voters = None if self.formatted_with is None else LoggedVoters(self.formatted_with, -1)
         snapshot_id = self.latest_snapshot_id
         kept = () if snapshot_id is None else self.snapshots[snapshot_id]
@@ -102,7 +103,7 @@ class ModelLog:
         self.follow_voters()
 
     def begin_at(self, snapshot_id: OffsetAndEpoch, content: tuple[Entry, ...]) -> None:
-        """Drop the log; it continues after this snapshot."""
+        """Drop the log. The new log continues after this snapshot."""
         self.entries.clear()
         self.snapshots = {snapshot_id: content}
         self.start = self.flushed = snapshot_id.offset

@@ -1,5 +1,5 @@
-"""A seeded cluster of cores on a network that loses, delays and reorders, with crashes and named
-invariants."""
+"""A cluster of cores with a seed. Its network loses, delays and reorders messages, nodes crash, and named
+invariants are checked."""
 
 import heapq
 import random
@@ -35,7 +35,7 @@ SETTINGS = RaftSettings(
 
 
 class Invariants:
-    """The invariants after each step."""
+    """The invariants that are checked after each step."""
 
     def __init__(self) -> None:
         self.leaders: dict[int, int] = {}
@@ -64,7 +64,7 @@ class Invariants:
     def changes_do_not_overlap(self, logged: LoggedVoters | None, epoch: int) -> None:
         if logged is not None and logged.offset >= 0:
             assert logged.offset < len(self.committed), "a change of voters before the last is committed"
-            # A leader of an earlier epoch may append a change that it never commits.
+            # A leader of an earlier epoch may have appended a change of the voters that it never commits.
             has_committed = any(entry.epoch == epoch for entry in reversed(self.committed))
             assert has_committed, "a change of voters before the epoch has committed"
 
@@ -128,11 +128,11 @@ class Node:
 
 
 class Cluster:
-    """A cluster with its events in a heap. One seed gives one history."""
+    """A cluster whose events are in a heap. A seed determines the whole history."""
 
     def __init__(self, seed: int, voters: int, observers: int = 0, *, dynamic: bool = False) -> None:
-        """If ``dynamic``, the voters are in the log, and each node is a controller that may become a
-        voter."""
+        """With ``dynamic``, the voters are in the log, and each node is a controller that may
+        become a voter."""
         self.random = random.Random(seed)
         ids = range(1, voters + observers + 1)
         self.voters = voters_of(*range(1, voters + 1))
@@ -223,7 +223,7 @@ class Cluster:
             self.step(node, ev.AppendRequested(self._payload, node.core.epoch))
 
     def change_voters(self, request: msg.VoterChangeRequest) -> None:
-        """Send a request to each node that considers itself the leader."""
+        """Send a request to each node that is in the role of a leader."""
         for node in self.nodes.values():
             if node.is_up and isinstance(node.core.role, Leader):
                 self._request_id += 1

@@ -81,6 +81,6 @@ def test_a_flaw_changes_its_script(
     mutate(monkeypatch)
     try:
         actual = play(text, Group().run)
-    except Exception as error:  # A flawed core may also violate the checks of the group.
+    except Exception as error:  # The flaw may violate the group's checks, too.
         actual = repr(error)
     assert actual != text

@@ -1,4 +1,5 @@
-"""The driver on a log in memory: one voter, three voters over an in-process network, snapshots, failures."""
+"""The driver with a log in memory: one voter, three voters on a network in the process, snapshots, and
+failures."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -71,7 +72,7 @@ class Recorder:
 
 
 class Network:
-    """Calls the other drivers' handlers; nodes can be disconnected."""
+    """Calls the handlers of the other drivers directly. Nodes can be disconnected."""
 
     def __init__(self) -> None:
         self.drivers: dict[int, QuorumDriver] = {}
@@ -133,7 +134,7 @@ class Replica:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run in virtual time, so that a busy machine causes no change of leaders."""
+    """Run in virtual time, so that a busy machine does not cause a change of leaders."""
     loop = SimulatedLoop(seed=1, time_limit_s=60)
     try:
         loop.run_until_complete(work)

@@ -1,4 +1,4 @@
-"""The log lines and problems of a replica: there is one line for each change of state, and a list of
+"""The log lines and problems of a replica. It logs one line for each change of state, and has a list of
 current problems."""
 
 import logging
@@ -31,7 +31,7 @@ def fetch(node_id: int, directory_id: uuid.UUID) -> FetchRequest:
     return FetchRequest(replica=key, epoch=1, log_end=OffsetAndEpoch(0, 0), max_wait_ms=0, max_bytes=0)
 
 
-def test_an_unreachable_peer_is_told_once_and_so_is_its_return(
+def test_an_unreachable_peer_and_its_return_are_each_logged_once(
     voice: QuorumVoice, caplog: pytest.LogCaptureFixture
 ) -> None:
     for now_ms in range(0, 60_000, 100):
@@ -71,7 +71,7 @@ def test_a_request_without_an_answer_in_time_is_enough(
         (ErrorCode.inconsistent_voter_set, "does not count this node 1 among its voters"),
     ],
 )
-def test_a_peer_that_refuses_this_node_is_told_once(
+def test_a_peer_that_refuses_this_node_is_logged_once(
     voice: QuorumVoice, caplog: pytest.LogCaptureFixture, error: ErrorCode, words: str
 ) -> None:
     for _ in range(100):
@@ -80,7 +80,7 @@ def test_a_peer_that_refuses_this_node_is_told_once(
     assert words in caplog.messages[0]
     assert voice.problems(0) == caplog.messages
     if error is ErrorCode.inconsistent_voter_set:
-        voice.answered(2, NONE, fetch(1, ONE), 0)  # the leader accepts a fetch of any node
+        voice.answered(2, NONE, fetch(1, ONE), 0)  # the leader accepts fetches of every node
         assert len(voice.problems(0)) == 1
     voice.answered(2, NONE, VOTE, 0)
     assert "accepts the requests of this node again" in caplog.messages[-1]
@@ -97,7 +97,7 @@ def test_a_peer_that_refuses_this_node_is_told_once(
         (ErrorCode.inconsistent_voter_set, "controller.quorum.voters of this node 1 names [1, 2, 3]"),
     ],
 )
-def test_a_stranger_is_told_once_until_it_has_been_silent(
+def test_a_node_of_another_cluster_is_logged_once_until_it_stops_sending(
     voice: QuorumVoice, caplog: pytest.LogCaptureFixture, error: ErrorCode, words: str
 ) -> None:
     for now_ms in range(0, 10 * STRANGER_SILENCE_MS, 1_000):
@@ -146,7 +146,7 @@ def test_a_new_disk_is_no_second_node(voice: QuorumVoice, caplog: pytest.LogCapt
     assert not voice.problems(100)
 
 
-def test_another_directory_with_the_own_id_is_told_at_once(
+def test_another_directory_with_the_own_id_is_reported_at_once(
     voice: QuorumVoice, caplog: pytest.LogCaptureFixture
 ) -> None:
     for now_ms in range(100):
@@ -158,14 +158,14 @@ def test_another_directory_with_the_own_id_is_told_at_once(
     assert str(ONE) in caplog.messages[0]
 
 
-def test_elections_are_told_at_info(voice: QuorumVoice, caplog: pytest.LogCaptureFixture) -> None:
+def test_elections_are_logged_at_level_info(voice: QuorumVoice, caplog: pytest.LogCaptureFixture) -> None:
     voice.started(0)
     voice.led(2, 1, 900)
     voice.led(2, 1, 950)
     voice.leader_lost(2, 5_000)
     voice.leader_lost(3, 5_500)
     voice.led(1, 3, 6_000)
-    voice.tick(1_000_000)  # a leader hears from itself
+    voice.tick(1_000_000)  # a leader does not wait for messages of another leader
     assert caplog.messages == [
         "node 2 leads the metadata quorum in epoch 1",
         "the metadata quorum has no leader in epoch 2 yet",
@@ -198,16 +198,17 @@ def test_a_lost_majority_is_a_warning_and_so_is_its_return(
     assert voice.no_leader(60_000) is None
 
 
-def test_a_leader_that_ended_is_told_though_its_followers_keep_it(
+def test_a_leader_that_ended_is_reported_although_followers_still_name_it(
     voice: QuorumVoice, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a majority no node ends the epoch (KIP-996), so its leader stays known."""
+    """Without a majority, no node ends the epoch (KIP-996). So the nodes still know the leader of
+    this epoch."""
     voice.led(2, 4, 0)
     voice.answered(2, NONE, fetch(1, ONE), 10_000)
-    voice.answered(3, NONE, VOTE, 60_000)  # only the leader answers fetches
+    voice.answered(3, NONE, VOTE, 60_000)  # only the leader responds to fetches
     for now_ms in range(10_000, 60_000, 100):
         voice.tick(now_ms)
-        voice.led(2, 4, now_ms)  # each lost pre-vote ends with the known leader
+        voice.led(2, 4, now_ms)  # after each lost pre-vote, the node follows the known leader again
     problem = "the leader 2 of the metadata quorum has not answered for 4 s"
     assert [text[: len(problem)] for text in caplog.messages[1:]] == [problem]
     assert (voice.no_leader(60_000) or "").startswith(problem.replace("4 s", "50 s"))
@@ -221,7 +222,7 @@ def test_a_leader_that_ended_is_told_though_its_followers_keep_it(
     assert caplog.messages[-1].endswith("it has a leader again after 11.0 s")
 
 
-def test_bootstrap_servers_are_told_while_no_voter_is_known(caplog: pytest.LogCaptureFixture) -> None:
+def test_bootstrap_servers_are_reported_while_no_voter_is_known(caplog: pytest.LogCaptureFixture) -> None:
     servers = {-2: "c1:9093", -3: "c2:9093"}
     voice = QuorumVoice(ReplicaKey(9, ONE), VoterSet([]), RaftSettings(), "ours", servers)
     voice.started(0)

@@ -1,5 +1,5 @@
-"""The core's messages, including their bytes, are unchanged after a conversion to Kafka's newest version
-and back."""
+"""A message of the core is converted to Kafka's newest version and back. The message and its bytes do not
+change."""
 
 import uuid
 from typing import Any

@@ -28,7 +28,8 @@ class NoChance(SeededEntropy):
 
 
 class Script:
-    """Runs commands on one core whose log effects are immediate, but flushed only by a command."""
+    """Runs commands on one core. Writes to the log take effect immediately, but are flushed only by a
+    command."""
 
     def __init__(self) -> None:
         self.core: Any = None

@@ -1,5 +1,5 @@
-"""Seeded histories of a quorum whose voters change (KIP-853), with faults. Raft's invariants and the
-invariants of voters are checked."""
+"""Seeded histories of a quorum whose voters change (KIP-853), with faults. The tests check Raft's invariants
+and the invariants of voters."""
 
 import os
 from collections.abc import Callable
@@ -20,7 +20,7 @@ NODES = 5
 
 
 def change(cluster: Cluster) -> None:
-    """Request a change; many are refused."""
+    """Request a change of the voters. Many requests are refused."""
     chance = cluster.random
     node = chance.choice(list(cluster.nodes.values()))
     if chance.random() < 0.5:
@@ -30,8 +30,8 @@ def change(cluster: Cluster) -> None:
 
 
 def replace_disk(cluster: Cluster) -> None:
-    """Give a node an empty disk, so that its vote is lost. A voter loses its disk only without other faults,
-    and only if there are at least three voters. Otherwise the other voters could not continue."""
+    """Give a node an empty disk, so that its vote is lost. This happens to a voter only if there are no other
+    faults and at least three voters. Otherwise the other voters could not continue."""
     node = cluster.random.choice(list(cluster.nodes.values()))
     is_voter = node.key in named_voters(cluster)
     if is_voter:
@@ -47,7 +47,7 @@ def replace_disk(cluster: Cluster) -> None:
 
 
 def named_voters(cluster: Cluster) -> set[ReplicaKey]:
-    """All voters that any of the logs contains."""
+    """All voters that occur in any of the logs."""
     return {voter.key for node in cluster.nodes.values() for voter in voters_of(node)}
 
 
@@ -83,7 +83,7 @@ def simulate(seed: int) -> Cluster:
 
 
 def heal(cluster: Cluster) -> None:
-    """Check that all nodes agree on the voters, and on a history that continues."""
+    """Check that all nodes have the same voters, and that the cluster can still commit records."""
     calm(cluster, 3000)
     for _ in range(3):
         cluster.append()

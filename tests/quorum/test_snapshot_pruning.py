@@ -20,7 +20,8 @@ UNLIMITED = -1
 
 
 def filled_log(folder: Path, days: int) -> SnapshotLog:
-    """A segment, and a snapshot at its end, for each day; snapshot ``n`` ends at offset ``10 * n``."""
+    """A log with one segment for each day, and a snapshot at the end of each segment. Snapshot ``n`` ends at
+    offset ``10 * n``."""
     machine = Machine(SystemClock(), SeededEntropy(1), LocalDisk(), InlineWorkers())
     log = SnapshotLog.open(machine, str(folder), TopicPartition("__cluster_metadata", 0))
     for day in range(1, days + 1):
@@ -36,7 +37,7 @@ def filled_log(folder: Path, days: int) -> SnapshotLog:
 
 
 def pruned(log: SnapshotLog, retention: SnapshotRetention, day: int) -> list[int]:
-    """The ends of the snapshots that are left on this day."""
+    """The end offsets of the snapshots that still exist on this day."""
     asyncio.run(SnapshotPruning(log, retention, lambda: day * DAY_MS).prune())
     return [each.offset for each in log.snapshot_ids()]
 
@@ -71,7 +72,7 @@ def test_segments_and_snapshots_together_have_at_most_the_limit(tmp_path: Path) 
 
     limit = used()
     assert pruned(log, SnapshotRetention(limit, UNLIMITED), day=1000) == [10, 20, 30, 40]
-    # The deletion of one snapshot, and of the segment before the next snapshot, is sufficient.
+    # It is sufficient to delete one snapshot, and the segment before the next snapshot.
     assert pruned(log, SnapshotRetention(limit - 1, UNLIMITED), day=1000) == [20, 30, 40]
     assert used() < limit
     assert pruned(log, SnapshotRetention(UNLIMITED, UNLIMITED), day=1000) == [20, 30, 40]

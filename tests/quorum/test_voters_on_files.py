@@ -1,5 +1,5 @@
-"""Voters in a record of the log (KIP-853), on files. They are formatted, kept in snapshots, and read
-again."""
+"""The voters are a record of the log (KIP-853). A format writes it, snapshots contain it, and a restart reads
+it again."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ def test_a_standalone_folder_leads_and_keeps_its_voters(tmp_path: Path) -> None:
         await driver.start()
         assert driver.is_leader
         assert driver.voters == VoterSet([own])
-        assert await driver.append([b"a"]) == 3  # after the leader change, the kraft.version and the voters
+        assert await driver.append([b"a"]) == 3  # leader change, kraft.version, voters come first
         state = json.loads((tmp_path / "__cluster_metadata-0" / "quorum-state").read_text())
         assert state["data_version"] == 1
         assert "currentVoters" not in state

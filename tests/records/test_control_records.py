@@ -1,4 +1,5 @@
-"""Control records compared with kio's schemas of the same messages, and aiokafka's reading of markers."""
+"""Control records, compared with kio's schemas of the same messages. aiokafka must also be able to read the
+markers."""
 
 import io
 import uuid

@@ -1,4 +1,5 @@
-"""The error of a batch that is too large when it is opened keeps no opened bytes in memory."""
+"""A batch may be too large when it is opened. The error that reports this keeps no decompressed bytes in
+memory."""
 
 from collections.abc import Iterator
 from types import FrameType
@@ -26,7 +27,7 @@ def _frames(error: BaseException | None) -> Iterator[FrameType]:
 
 
 def _kept(error: BaseException) -> list[str]:
-    """Large local variables that the tracebacks of an error hold."""
+    """Large local variables that the tracebacks of an error keep in memory."""
     return [
         f"{frame.f_code.co_name}: {name}"
         for frame in _frames(error)

@@ -1,4 +1,5 @@
-"""Batches stored in another codec: changed fields, unchanged fields, and refusals."""
+"""Batches that are stored in another codec. The tests check changed fields, unchanged fields, and
+refusals."""
 
 import struct
 
@@ -70,7 +71,7 @@ def admitted(
 
 
 def assembled(payload: bytes, count: int, codec: Compression = Compression.NONE) -> bytes:
-    """A batch around record bytes that may be invalid."""
+    """A batch that contains these record bytes, which may be invalid."""
     template = bytearray(build_batch([Record(0, 1_000, b"k", b"v")] * count, compression=codec))
     batch = template[:61] + compress(codec, payload)
     struct.pack_into(">i", batch, 8, len(batch) - 12)
@@ -115,7 +116,7 @@ def test_a_batch_keeps_all_but_its_codec(
     assert [(one.offset, one.timestamp) for one in theirs] == [
         (one.offset, one.timestamp) for one in read_records(batch)
     ]
-    # After conversion back to the first codec, all bytes of the records are unchanged.
+    # The records are converted back to the first codec. All their bytes are unchanged.
     plain = TargetCompression(Compression.NONE)
     assert stored(changed, plain)[0] == stored(batch, plain)[0]
 

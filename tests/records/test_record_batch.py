@@ -1,4 +1,5 @@
-"""The batch header, the produce check with Kafka's codes, and the fields that a leader overwrites."""
+"""The batch header, the checks of produced batches with Kafka's error codes, and the fields that a leader
+overwrites."""
 
 import contextlib
 import struct
@@ -190,7 +191,7 @@ def test_the_error_classes_carry_kafkas_codes() -> None:
 @pytest.mark.parametrize("claimed", [1, 5])
 def test_a_count_that_lies_about_the_records_is_found_by_whoever_opens_them(claimed: int) -> None:
     """The broker does not detect this error, because it does not open batches (docs/decisions/0014). It
-    assigns the number of offsets that the header claims."""
+    assigns as many offsets as the header specifies."""
     batch = bytearray(build_batch([Record(0, 1_000, None, b"value")] * 3))
     struct.pack_into(">i", batch, 23, claimed - 1)
     struct.pack_into(">i", batch, 57, claimed)

@@ -1,4 +1,5 @@
-"""Opening batches: any fault in a batch causes an error with a code, and never an unexpected exception."""
+"""Opening batches. Any fault in a batch causes an error with a Kafka error code, and never an unexpected
+exception."""
 
 import contextlib
 import gzip
@@ -36,7 +37,7 @@ COMPRESSED = [codec for codec in Compression if codec is not Compression.NONE]
 
 
 def batch_of(payload: bytes, count: int = 1, codec: Compression = Compression.NONE) -> bytes:
-    """A batch with arbitrary bytes in place of the records."""
+    """A batch with arbitrary bytes instead of records."""
     header = bytearray(build_batch([Record(0, 0, None, None)])[:61])
     struct.pack_into(">i", header, 8, 49 + len(payload))
     struct.pack_into(">h", header, 21, codec)
@@ -163,7 +164,7 @@ def test_a_raw_snappy_block_cannot_lie_about_its_size() -> None:
 def test_lz4_frames_have_independent_blocks_as_the_java_client_wants() -> None:
     frame = compress(Compression.LZ4, bytes(200_000))
     assert frame[:4] == b"\x04\x22\x4d\x18"
-    assert frame[4] & 0b1110_0011 == 0b0110_0000  # version 1, independent blocks, reserved bits 0
+    assert frame[4] & 0b1110_0011 == 0b0110_0000  # flags: version 1, independent blocks, reserved bits 0
 
 
 def test_gzip_members_may_follow_each_other() -> None:

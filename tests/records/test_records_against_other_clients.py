@@ -1,5 +1,5 @@
-"""Bytes are exchanged in both directions with the record code of aiokafka and kafka-python, for every
-codec."""
+"""Bytes of records in every codec. Our code reads the bytes of aiokafka and kafka-python, and they
+read ours."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Kafka's own DumpLogSegments reads our files: every codec, and every control record."""
+"""Kafka's own DumpLogSegments reads our files, with every codec and every control record."""
 
 import os
 import shutil

@@ -1,6 +1,5 @@
-"""The single pass through an opened batch: it has the same result as a read of each record, at a lower
-cost.
-"""
+"""One pass checks all records of an opened batch. It has the same result as reading each record, but costs
+less."""
 
 import sys
 
@@ -37,7 +36,7 @@ def walked(header, data, step=7, bounds=None, renumbers=False):
 
 
 def read(header, data):
-    """Findings record by record; None for records that cannot be read."""
+    """The result of reading record by record. None if a record cannot be read."""
     try:
         return list(iter_opened(header, data))
     except InvalidRecordError as error:
@@ -46,7 +45,8 @@ def read(header, data):
 
 @st.composite
 def rows(draw):
-    """Records in rows: some with equal shapes, some not; with right and wrong numbers."""
+    """Records in groups of rows. In some groups all records have equal sizes. Some numbers in the records are
+    wrong."""
     out = bytearray()
     count = 0
     for _ in range(draw(st.integers(1, 5))):
@@ -111,7 +111,7 @@ def compare(data, count, step, stamped):
 
 @pytest.mark.parametrize("shape", ["alike", "numbered rightly", "of two shapes"])
 def test_a_walk_makes_few_calls_for_records_that_are_alike(shape):
-    """There are twenty thousand records. Reading them one by one would need several calls for each."""
+    """There are twenty thousand records. Reading them one by one would need several calls for each record."""
     count = 20_000
     if shape == "alike":
         data = TINY_RECORD * count

@@ -1,4 +1,5 @@
-"""``--rewrite``: writes the current outputs into the golden scripts, so that the diff can be reviewed."""
+"""The option ``--rewrite`` writes the current outputs into the golden scripts, so that the diff can be
+reviewed."""
 
 import contextlib
 
@@ -6,5 +7,5 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    with contextlib.suppress(ValueError):  # the conftest of another folder has the same flag
+    with contextlib.suppress(ValueError):  # the conftest of another folder has registered the same option
         parser.addoption("--rewrite", action="store_true", help="rewrite the golden scripts")

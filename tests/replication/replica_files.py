@@ -61,7 +61,7 @@ class Replicas:
                 partition.follow(epoch, leader)
 
     async def fetch(self, follower: int) -> ReadOutcome:
-        """Make one fetch and process its answer, like a fetcher."""
+        """Make one fetch and process its response, as a fetcher does."""
         following = self.partitions[follower].following
         position = following.position()
         answer = self.partitions[position.leader_id].read(

@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 
 class ModelLog:
-    """A log of one-record batches; a part of it is synced."""
+    """A log of batches with one record each. A part of the log is synced."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -104,13 +104,13 @@ class Node:
     replica: Any = None
     broker_epoch: int = -1
     checkpoint: int = 0
-    """The high watermark on the disk."""
+    """The high watermark in the checkpoint on the disk."""
     watermark: int = 0
-    """Highest watermark since the start."""
+    """The highest high watermark since the node was started."""
     epoch: int = -1
-    """Highest leader epoch since the start."""
+    """The highest leader epoch since the node was started."""
     request: int | None = None
-    """The fetch that waits for its answer."""
+    """The fetch that is waiting for its response."""
 
     @property
     def is_up(self) -> bool:
@@ -208,7 +208,7 @@ class Group:
     # -- steps ----------------------------------------------------------------------------------
 
     def start(self, id: int) -> None:
-        """Start a stopped node, which registers."""
+        """Start a stopped node. It registers at the controller."""
         node = self.nodes[id]
         watermark = min(node.checkpoint, node.log.end)
         node.replica = Replica(id, high_watermark=watermark, policy=self.policy, min_in_sync=self.min_in_sync)
@@ -218,7 +218,8 @@ class Group:
         self.announce()
 
     def kill(self, id: int, *, power: bool = False) -> None:
-        """End the program of a node. With ``power``, its unsynced writes are lost."""
+        """End the program of a node. With ``power``, the machine loses power, and unsynced writes
+        are lost."""
         node = self.nodes[id]
         node.checkpoint = node.replica.high_watermark
         node.replica = None
@@ -256,7 +257,7 @@ class Group:
             node.leader.local_sync(node.log.synced)
 
     def fetch(self, id: int) -> None:
-        """Send the next fetch; answers to earlier fetches are ignored after that."""
+        """Send the next fetch. After that, responses to earlier fetches are ignored."""
         node = self.nodes[id]
         follower = node.follower
         assert follower is not None
@@ -274,7 +275,7 @@ class Group:
             self.network.append(AlterRequest(id, node.broker_epoch, proposal))
 
     def give_up(self, id: int) -> None:
-        """The answer to a proposal did not come in time."""
+        """The response to a proposal did not arrive in time."""
         leader = self.nodes[id].leader
         assert leader is not None
         if leader.pending is not None:
@@ -306,7 +307,7 @@ class Group:
 
     def _take_news(self, node: Node, metadata: Metadata) -> None:
         if metadata.brokers.get(node.id) != node.broker_epoch:
-            return  # metadata from before its registration
+            return  # these metadata are older than the registration of the broker
         replica, log, role = node.replica, node.log, node.replica.role
         if metadata.leader == node.id:
             replica.lead(
@@ -421,7 +422,7 @@ class Group:
         assert not syncs or node.id in holders, "the leader commits what it has not synced"
 
     def heal(self) -> None:
-        """Check that without further faults every replica becomes in sync and has the same log."""
+        """Check that every replica becomes in sync and has the same log if there are no further faults."""
         self.network.clear()
         for node in self.nodes.values():
             if not node.is_up:

@@ -1,4 +1,4 @@
-"""Appends that wait for the watermark are answered in order, and even many of them cost little."""
+"""Appends that wait for the watermark get their responses in order. Many waiting appends cost little."""
 
 import asyncio
 
@@ -45,7 +45,7 @@ def test_a_duplicate_is_answered_with_the_first_append() -> None:
     asyncio.run(scenario())
 
 
-def test_a_producer_whose_time_is_up_is_told_so_and_kept_no_longer() -> None:
+def test_a_producer_whose_wait_timed_out_gets_an_error_and_is_not_held_any_longer() -> None:
     async def scenario() -> None:
         deadlines = Deadlines()
         waiting = Acknowledgements(deadlines)
@@ -62,7 +62,7 @@ def test_a_producer_whose_time_is_up_is_told_so_and_kept_no_longer() -> None:
     asyncio.run(scenario())
 
 
-def test_a_move_looks_at_those_that_it_answers_and_at_one_more() -> None:
+def test_a_move_of_the_watermark_reads_only_the_completed_waiters_and_the_next_one() -> None:
     class Counted:
         looks = 0
 

@@ -1,4 +1,4 @@
-"""Appends of one turn are one write. If the write fails, they are not acknowledged."""
+"""All appends of one turn become one write. If the write fails, none of the appends is acknowledged."""
 
 import pathlib
 from uuid import UUID
@@ -22,7 +22,7 @@ BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
 
 
 class House:
-    """A partition on the real disk, led by this test, and a turn."""
+    """A partition on the real disk, which this test leads, and a turn."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         machine = Machine.real()
@@ -36,7 +36,7 @@ class House:
             high_watermark=0,
         )
         self.lead((1,), (1,))
-        self.log.begin_epoch(3)  # the beginning of an epoch is not staged
+        self.log.begin_epoch(3)  # the first batch of a leader epoch is not staged
         self.turn = AppendTurn()
 
     def lead(self, replicas: tuple[int, ...], in_sync: tuple[int, ...]) -> None:

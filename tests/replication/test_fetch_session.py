@@ -1,4 +1,4 @@
-"""A follower's end of a fetch session: each request contains only changes for the leader."""
+"""A fetch session on the follower's side. Each request contains only the changes since the last request."""
 
 from uuid import UUID
 
@@ -12,7 +12,7 @@ A, B = (PartitionKey(UUID(int=number), 0) for number in (1, 2))
 
 
 class Follower:
-    """A session and the positions of its partitions; None means that a partition is not requested."""
+    """A session and the positions of its partitions. None means that a partition is not requested."""
 
     def __init__(self) -> None:
         self.session = FollowerSession(3, FetchLimits())

@@ -1,4 +1,5 @@
-"""The partitions of a leader are spread over its connections, whose number may change."""
+"""The partitions of a leader are spread over several connections to it. The number of connections
+may change."""
 
 import asyncio
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ KEYS = [PartitionKey(UUID(int=leader), index) for leader in LEADERS for index in
 
 
 class Connection:
-    """A fetcher that only notes its partitions."""
+    """A fetcher that only stores the list of its partitions."""
 
     alive: ClassVar[list["Connection"]] = []
 

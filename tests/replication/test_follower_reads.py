@@ -1,5 +1,5 @@
-"""A follower's fetch is effective only after the leader has checked that the follower's log agrees with
-its own."""
+"""A follower's fetch takes effect only after the leader has checked that the follower's log agrees with the
+leader's log."""
 
 import asyncio
 import pathlib
@@ -24,7 +24,7 @@ LEADER, FOLLOWER = 1, 2
 
 
 class LedPartition:
-    """A partition of two in-sync replicas: ten records of epoch 3 and, from offset 10 on, epoch 5."""
+    """A partition of two in-sync replicas. It has ten records of epoch 3, and epoch 5 begins at offset 10."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         machine = Machine.real()
@@ -63,7 +63,7 @@ def led(tmp_path: pathlib.Path) -> LedPartition:
 
 
 def test_a_diverged_follower_does_not_move_the_high_watermark(led: LedPartition) -> None:
-    outcome = led.fetch(15, last_fetched_epoch=4)  # five records of a leader whose epoch is over
+    outcome = led.fetch(15, last_fetched_epoch=4)  # five records of a former leader
     assert outcome.diverging_epoch == (3, 10)
     assert led.partition.high_watermark == 0
     assert led.fetch(12, last_fetched_epoch=3).diverging_epoch == (3, 10)

@@ -1,5 +1,5 @@
-"""A leader and a follower on real files: the follower fetches, is truncated where the logs differ, and
-leads."""
+"""A leader and a follower on real files. The follower fetches, truncates its log where the two logs differ,
+and becomes leader."""
 
 import asyncio
 import pathlib
@@ -57,7 +57,7 @@ def test_an_epoch_without_records_gives_way_to_those_of_the_leader(tmp_path: pat
     pair.lead(2, 3)
     pair.produce(2, b"a")
     asyncio.run(pair.fetch(1))
-    pair.produce(2, b"b")  # replica 1 does not have this record, and leads without an append
+    pair.produce(2, b"b")  # replica 1 does not have this record, but it becomes leader without an append
     pair.lead(1, 4)
     pair.lead(2, 5)
     assert asyncio.run(pair.fetch(1)).diverging_epoch is None
@@ -244,7 +244,7 @@ def test_histories_of_three_replicas_end_with_equal_logs(
 
 
 class SlowWorkers(InlineWorkers):
-    """Takes some turns of the loop for each function, before and after it."""
+    """Waits some turns of the event loop before and after each function."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -262,7 +262,7 @@ class SlowWorkers(InlineWorkers):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_record_counts_once_it_is_durable_though_syncs_meet_cuts(tmp_path: pathlib.Path, seed: int) -> None:
-    """During syncs, epochs change, and logs are truncated and grow again."""
+    """While syncs are in progress, epochs change, and logs are truncated and grow again."""
     chance = random.Random(seed)
 
     async def scenario() -> None:
@@ -312,7 +312,8 @@ def test_a_record_behind_a_cut_is_synced(tmp_path: pathlib.Path) -> None:
 def test_a_follower_begins_with_the_batch_in_which_the_log_of_its_leader_begins(
     tmp_path: pathlib.Path,
 ) -> None:
-    """DeleteRecords may move the start of a log into a batch, which the leader sends as a whole."""
+    """DeleteRecords may move the start of a log into the middle of a batch. The leader then sends the whole
+    batch."""
 
     async def scenario() -> None:
         pair = Replicas(tmp_path)

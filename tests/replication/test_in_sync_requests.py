@@ -67,7 +67,7 @@ def partition_answer(code: ErrorCode, **values: Any) -> AlterPartitionResponse:
 
 
 class Controller:
-    """Handles one request after another in a given way, and records the requests."""
+    """Responds to one request after another in the way that the test chooses, and records the requests."""
 
     def __init__(self, leader: LeaderReplica, answers: Sequence[Answer], fences_at: int | None) -> None:
         self.requests: list[AlterPartitionRequest] = []
@@ -85,7 +85,7 @@ class Controller:
 
 
 def leader_with_an_outsider() -> LeaderReplica:
-    """A leader that is the only replica in sync. Its follower has all ten records, and is active."""
+    """A leader that is the only in-sync replica. Its follower is active and has all ten records."""
     leader = LeaderReplica(
         LEADER,
         LeaderAndIsr(3, [LEADER, FOLLOWER], [LEADER], partition_epoch=5),
@@ -100,9 +100,9 @@ def leader_with_an_outsider() -> LeaderReplica:
 def ask(
     *answers: Answer, for_s: float = 1.0, fences_at: int | None = None
 ) -> tuple[LeaderReplica, Controller]:
-    """Request changes of the in-sync set of one partition for a while.
+    """Request changes of one partition's in-sync set for a while.
 
-    ``fences_at`` is the number of a request. The follower is fenced before the answer to it.
+    ``fences_at`` is the number of a request. The follower is fenced before the response to this request.
     """
     leader = leader_with_an_outsider()
     controller = Controller(leader, answers, fences_at)
@@ -153,7 +153,7 @@ def test_a_change_of_unknown_outcome_is_sent_again_until_it_is_known() -> None:
     assert len(controller.requests) == 4
 
 
-def test_a_change_that_is_refused_bounds_nothing_and_is_thought_of_anew() -> None:
+def test_a_refused_change_limits_nothing_and_is_decided_again() -> None:
     leader, controller = ask(refused(ErrorCode.ineligible_replica), committed)
     assert leader.in_sync == {LEADER, FOLLOWER}
     assert len(controller.requests) == 2

@@ -1,4 +1,4 @@
-"""The leader's view of its followers: properties of the high watermark."""
+"""The leader's state of its followers. The tests check properties of the high watermark."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -26,8 +26,8 @@ BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
 
 
 class Listener:
-    """A view of three active brokers. It sends the consumers of each rack to the replica with the rack's
-    number."""
+    """A metadata view with three active brokers. It sends the consumers of each rack to the replica whose id
+    is the rack's number."""
 
     def __init__(self) -> None:
         self.active_brokers: Mapping[int, int] = {1: 10, 2: 20, 3: 30}

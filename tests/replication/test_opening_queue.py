@@ -1,4 +1,5 @@
-"""Batches of one partition that are opened before they are appended stay in order for each client."""
+"""Some batches of a partition must be opened before they are appended. The batches of each client stay in
+order."""
 
 import asyncio
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ class Connection:
 
 
 class TurningWorkers:
-    """Runs each function on the loop, one turn later."""
+    """Runs each function on the event loop, one turn later."""
 
     async def run(self, function, *args):
         await asyncio.sleep(0)

@@ -1,9 +1,9 @@
-"""Random histories of whole groups of replicas: no fault of the network or the disks causes the loss of a
+"""Random histories of whole groups of replicas. No fault of the network or the disks causes the loss of a
 committed record.
 
-Messages are lost, repeated and reordered; programs are killed, machines lose power. Under the WRITTEN policy
-one in-sync replica keeps its power, and the controller detects a loss of power before other failures. Under
-this policy an acknowledged record may be unsynced, so the group cannot survive more faults.
+Messages are lost, repeated and reordered. Programs are killed, and machines lose power. Under the WRITTEN
+policy an acknowledged record may be unsynced, so there are fewer faults: one in-sync replica always keeps its
+power, and the controller detects a loss of power before other failures.
 """
 
 import random
@@ -24,7 +24,7 @@ STEPS = 400
 
 
 class History:
-    """One seed's history."""
+    """The history of one seed."""
 
     def __init__(self, seed: int, policy: str) -> None:
         self.chance = random.Random(f"{policy}-{seed}")

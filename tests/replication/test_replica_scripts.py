@@ -26,7 +26,7 @@ KINDS = {
 
 
 class Script:
-    """Runs commands on one group: the name of a method and its operands, like ``fetch 2``."""
+    """Runs commands on one group. A command is the name of a method and its operands, such as ``fetch 2``."""
 
     def __init__(self) -> None:
         self.group = Group(3, WRITTEN, 1)
@@ -98,7 +98,7 @@ class Script:
         self.group.give_up(int(id))
 
     def do_round(self, *ids: str) -> None:
-        """Make one fetch of each follower, with its answer."""
+        """Make one fetch for each follower, and process its response."""
         for id in ids:
             self.group.fetch(int(id))
             self.do_deliver("fetch")

@@ -1,5 +1,5 @@
-"""The rate that throttled replicas share (KIP-73), and the answers of a leader to followers above this
-rate."""
+"""The rate limit that throttled replicas share (KIP-73), and a leader's responses to followers that exceed
+this rate."""
 
 import pathlib
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ def test_the_rate_is_an_average_over_windows_that_have_begun() -> None:
 
 
 class Throttled:
-    """A listener of replicas, with a quota of its leaders."""
+    """A listener for replicas, with a quota for its leaders."""
 
     active_brokers: Mapping[int, int] = {1: 1, 2: 1, 3: 1}
 

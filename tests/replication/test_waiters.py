@@ -1,4 +1,4 @@
-"""Waiters are woken by the right key, once, and none is left afterwards."""
+"""The right key wakes each waiter once. No waiter remains afterwards."""
 
 import asyncio
 import contextlib
@@ -62,7 +62,7 @@ def test_everyone_is_sent_away_when_the_node_stops() -> None:
 @pytest.mark.parametrize(
     ("timeout_s", "tick_s"), [(0.5, LONG_TICK_S), (0.001, SHORT_TICK_S), (0.0, SHORT_TICK_S)]
 )
-def test_nobody_is_sent_away_early_or_more_than_a_tick_late(timeout_s: float, tick_s: float) -> None:
+def test_no_waiter_times_out_early_or_more_than_a_tick_late(timeout_s: float, tick_s: float) -> None:
     async def scenario() -> None:
         room: WaitingRoom[str] = WaitingRoom()
         loop = asyncio.get_running_loop()
@@ -82,7 +82,7 @@ def test_nobody_is_sent_away_early_or_more_than_a_tick_late(timeout_s: float, ti
     asyncio.run(scenario())
 
 
-def test_those_who_wait_as_long_share_a_moment() -> None:
+def test_waiters_with_equal_waits_share_a_deadline() -> None:
     async def scenario() -> None:
         room: WaitingRoom[str] = WaitingRoom()
         loop = asyncio.get_running_loop()

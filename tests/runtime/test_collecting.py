@@ -1,4 +1,5 @@
-"""Collections exclude the objects that a node has accumulated; newer objects are collected as usual."""
+"""Garbage collections exclude the objects that a node has accumulated. Newer objects are collected
+as usual."""
 
 import asyncio
 import gc
@@ -14,7 +15,7 @@ from moldau.simulation.world.world import World
 
 
 class Ring:
-    """An object in a cycle with itself."""
+    """An object that refers to itself."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -32,7 +33,7 @@ def collector() -> Iterator[None]:
 
 
 def rings_of(count: int) -> tuple[list[Ring], "weakref.ref[Ring]"]:
-    """Make cycles; return a function that shows whether the last one still exists."""
+    """Create cycles. Returns a function that shows whether the last cycle still exists."""
     rings = [Ring() for _ in range(count)]
     return rings, weakref.ref(rings[-1])
 
@@ -64,7 +65,7 @@ def test_what_is_kept_is_out_of_sight_until_the_objects_have_doubled(
         assert last() is not None
         more, _ = rings_of(collecting.PIECE_OBJECTS)
         await asyncio.sleep(1)
-        assert last() is not None  # too early for a full collection
+        assert last() is not None  # it is too early for a full collection
         await asyncio.sleep(collecting.FULL_EVERY_S)
         more += rings_of(collecting.PIECE_OBJECTS)[0]
         await asyncio.sleep(1)
@@ -142,7 +143,7 @@ def test_growth_is_told_without_a_count_of_all_objects(
     play(story)
 
 
-def test_a_cycle_that_ended_is_not_kept_with_the_rest(collector: None) -> None:
+def test_a_reference_cycle_that_is_garbage_is_not_frozen(collector: None) -> None:
     async def story() -> None:
         _, gone = rings_of(1)
         kept, _ = rings_of(collecting.PIECE_OBJECTS)

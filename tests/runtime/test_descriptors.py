@@ -1,4 +1,4 @@
-"""Files share a limited number of descriptors, without an effect on their users."""
+"""Files share a limited number of descriptors. The users of files do not notice this."""
 
 import errno
 import os
@@ -94,7 +94,7 @@ def test_file_stays_readable_without_a_name(disk: LocalDisk, tmp_path: Path) -> 
 def test_another_file_under_the_same_name_is_never_written_to(disk: LocalDisk, tmp_path: Path) -> None:
     file = new_file(disk, tmp_path / "one", b"mine")
     use_others(disk, tmp_path)
-    # Another program has replaced the file, and the disk cannot detect this.
+    # Another program has replaced the file. The disk port cannot detect this.
     (tmp_path / "other").write_bytes(b"theirs")
     os.replace(tmp_path / "other", tmp_path / "one")
     with pytest.raises(DiskError) as refused:

@@ -1,4 +1,4 @@
-"""The rules of the Disk port, checked on the machine's own disk and on the simulated one."""
+"""The rules of the Disk port. They are checked on the machine's own disk and on the simulated disk."""
 
 import errno
 import fcntl
@@ -128,7 +128,7 @@ def test_forgotten_pages_are_read_again(place: tuple[Disk, str]) -> None:
     file.sync()
     file.forget_pages()
     file.write_at(200_000, [b"y" * 5_000])
-    file.forget_pages(100_000, 105_000)  # unsynced bytes may be forgotten, too
+    file.forget_pages(100_000, 105_000)  # unsynced bytes may be lost, too
     assert bytes(view) == b"x" * 100_000
     assert file.read_at(199_999, 10_000) == b"x" + b"y" * 5_000
     file.close()

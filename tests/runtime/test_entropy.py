@@ -1,4 +1,4 @@
-"""Entropy of the operating system: its UUIDs, and the number of reads."""
+"""Random bytes of the operating system: the UUIDs made from them, and the number of reads."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor

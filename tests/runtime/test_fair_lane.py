@@ -1,4 +1,4 @@
-"""The thread that clients share: the order of steps, and jobs that are not completed."""
+"""The thread that clients share fairly: the order of steps, and jobs that are not completed."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ class Connection:
 
 
 class TurningWorkers:
-    """Runs each function on the loop, one turn later."""
+    """Runs each function on the event loop, one turn later."""
 
     async def run(self, function, *args):
         await asyncio.sleep(0)
@@ -27,7 +27,7 @@ class TurningWorkers:
 
 
 class Journal:
-    """The completed steps, by the names of their jobs."""
+    """The completed steps, each as the name of its job."""
 
     def __init__(self):
         self.steps = []

@@ -11,7 +11,7 @@ def test_memory_is_used_again_when_its_last_view_is_gone() -> None:
     part = first[4_000:]
     del first
     assert memory.kept_bytes == 0
-    assert bytes(memory.allocate(6_000)[:10]) == bytes(10)  # the new view is other memory
+    assert bytes(memory.allocate(6_000)[:10]) == bytes(10)  # the new view is a view of other memory
     assert bytes(part) == b"x" * 1_000
     kept_bytes = memory.kept_bytes
     del part

@@ -1,4 +1,4 @@
-"""Memory that a process has read through its maps is released."""
+"""A process reads memory through maps of files. This memory is released."""
 
 import mmap
 import pathlib
@@ -42,7 +42,7 @@ def test_reading_a_large_file_leaves_a_bounded_residue(
 
 
 def unlinked_file(tmp_path: pathlib.Path, size: int) -> LocalFile:
-    """An open file without a name, so that its space is freed when it is closed."""
+    """An open file that has no name, so that its disk space is freed when it is closed."""
     path = tmp_path / "deleted"
     path.write_bytes(b"\1" * size)
     file = LocalDisk().open(str(path), read_only=True)

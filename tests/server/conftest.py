@@ -1,1 +1,1 @@
-"""The helpers in this folder (requests over the wire) can be imported by tests in its subfolders."""
+"""Tests in subfolders can import the helpers in this folder, which send requests over the network."""

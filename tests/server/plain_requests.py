@@ -1,4 +1,4 @@
-"""Short requests of producers and consumers, for tests of a node's answers."""
+"""Short calls that send requests like producers and consumers, for tests of a node's responses."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +23,7 @@ from moldau.runtime import ErrorCode, SystemEntropy
 
 NAMED_FETCH_VERSION, NAMED_PRODUCE_VERSION = 12, 12
 PATIENT = ClientLimits(connect_timeout_ms=60_000, request_timeout_ms=100_000)
-"""Time-out of tests. It is long, because the time of a response depends on the machine."""
+"""Time-out of tests. It is long, because the time until a response depends on the machine."""
 
 
 def records(*values: bytes, timestamp: int = 1_000, step_ms: int = 0) -> list[Record]:
@@ -31,7 +31,7 @@ def records(*values: bytes, timestamp: int = 1_000, step_ms: int = 0) -> list[Re
 
 
 class Requests:
-    """One client of a node; an asynchronous context manager. Each call uses its own connection."""
+    """One client of a node that is an asynchronous context manager. Each call uses its own connection."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         host, _, port = bootstrap_servers.rpartition(":")
@@ -60,7 +60,7 @@ class Requests:
     # -- topics -------------------------------------------------------------------------------
 
     async def create(self, name: str, partitions: int = 1, **configs: str) -> UUID:
-        """Create a topic; returns its id. ``configs`` have underscores instead of the dots of Kafka's
+        """Create a topic and return its id. ``configs`` have underscores in place of the dots in Kafka's
         names."""
         rows = [
             creation.CreatableTopicConfig(name=key.replace("_", "."), value=value)
@@ -90,7 +90,7 @@ class Requests:
         return (await self.ask(request)).topics[0]
 
     async def alter(self, name: str, **configs: str) -> ErrorCode:
-        """Set a topic's configs; returns the error, if any."""
+        """Set configs of a topic. Returns the error, or None."""
         rows = [
             alteration.AlterableConfig(name=key.replace("_", "."), config_operation=0, value=value)
             for key, value in configs.items()
@@ -110,7 +110,7 @@ class Requests:
         timeout_ms: int = 60_000,
         transactional_id: str | None = None,
     ) -> dict[tuple[str, int], Any]:
-        """One request for several partitions; returns the answer for each."""
+        """Send one produce request for several partitions. Returns the response for each partition."""
         topics: dict[str, list[producing.PartitionProduceData]] = {}
         for (topic, index), batch in batches.items():
             topics.setdefault(topic, []).append(producing.PartitionProduceData(index=index, records=batch))
@@ -127,7 +127,7 @@ class Requests:
         return (await self.produce_all({(topic, partition): batch}))[topic, partition]
 
     async def produce_values(self, topic: str, *values: bytes, partition: int = 0, **how: Any) -> int:
-        """Append records as one batch; returns the offset of the first."""
+        """Append records as one batch. Returns the offset of the first record."""
         answer = await self.produce(topic, build_batch(records(*values, **how)), partition)
         assert answer.error_code is ErrorCode.none, answer
         offset: int = answer.base_offset
@@ -168,7 +168,7 @@ class Requests:
         return (await self.fetch_all({(topic, partition): offset}, **how))[topic, partition]
 
     async def read(self, topic: str, offset: int, count: int, partition: int = 0) -> list[Record]:
-        """The next ``count`` records; fails after some time without one."""
+        """The next ``count`` records. Fails if no record arrives for some time."""
         found: list[Record] = []
         loop = asyncio.get_running_loop()
         deadline = loop.time() + 60
@@ -184,7 +184,7 @@ class Requests:
         return found
 
     async def offset_at(self, topic: str, timestamp: int, partition: int = 0) -> Any:
-        """The row of ListOffsets for a timestamp, which may be a special one."""
+        """The row of a ListOffsets response for a timestamp, which may be one of the special timestamps."""
         row = listing.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         topics = [listing.ListOffsetsTopic(name=topic, partitions=[row])]
         answer = await self.ask(listing.ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=60_000))
@@ -198,7 +198,7 @@ class Requests:
 
 
 def unpack(fetched: Any) -> list[Record]:
-    """All records of a fetch's bytes, which begin at a batch."""
+    """All records in the bytes of a Fetch response. The bytes begin with a batch."""
     view = memoryview(b"".join(fetched) if isinstance(fetched, list | tuple) else fetched or b"")
     found: list[Record] = []
     for position, header in iter_headers(view):

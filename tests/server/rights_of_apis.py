@@ -72,7 +72,7 @@ RIGHTS: Final[dict[ApiKey, Rights]] = {
         ApiKey.REMOVE_RAFT_VOTER: {ALTER},
     }.items()
 }
-"""The rights of each API that a broker serves; an empty set for an API that needs none."""
+"""The rights of each API that a broker serves. The set is empty for an API that needs no right."""
 
 UNCHECKED: Final = {
     ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS,
@@ -82,9 +82,8 @@ UNCHECKED: Final = {
     ApiKey.UPDATE_FEATURES, ApiKey.DESCRIBE_PRODUCERS, ApiKey.UNREGISTER_BROKER,
     ApiKey.DESCRIBE_CLUSTER, ApiKey.LIST_CONFIG_RESOURCES, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER,
 }  # fmt: skip
-"""APIs whose handlers do not check any right yet: there is no authorizer but the one that allows everything.
-An API leaves this set with its first check, and a new API does not join it.
-"""
+"""APIs whose handlers do not check rights yet, because the only authorizer allows everything. When a handler
+begins to check rights, remove its API from this set. Do not add new APIs."""
 
 CHECKED_IF_ANY: Final = {ApiKey.LIST_TRANSACTIONS}
 """APIs whose handlers check rights of the resources that exist."""

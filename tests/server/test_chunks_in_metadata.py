@@ -1,4 +1,4 @@
-"""Metadata with the chunks of partitions, for clients that request them."""
+"""Metadata responses contain the chunks of partitions for clients that request them."""
 
 import asyncio
 import uuid
@@ -56,7 +56,7 @@ IMAGE = image_of(records())
 
 
 def asked(request: metadata.MetadataRequest, version: int) -> tuple[Any, int]:
-    """The answer to a request, and the number of turns of the loop before it."""
+    """The response to a request, and the number of turns of the event loop until it was ready."""
     creator: Any = SimpleNamespace(auto_create=False, name_error=lambda name: None)
     authorizer: Any = SimpleNamespace(allows=lambda *_: True)
     handlers = MetadataHandlers(ClusterView("cluster", 1, lambda: IMAGE), creator, authorizer)

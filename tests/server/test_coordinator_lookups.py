@@ -41,11 +41,11 @@ def test_a_kind_that_a_later_subsystem_contributes_is_found() -> None:
         return cast(FindCoordinatorResponse, await cast(Any, handler(context, request)))
 
     (row,) = asyncio.run(find()).coordinators
-    assert row.error_code is ErrorCode.group_authorization_failed  # the error of the kind's own check
+    assert row.error_code is ErrorCode.group_authorization_failed  # this is the error of the kind's own check
 
 
 def test_two_kinds_for_one_key_type_are_refused() -> None:
-    """Clients could find only one of the two kinds."""
+    """If two kinds had the same key type, clients could find only one of them."""
     lookup = KeyLookup(key_type=KEY_TYPE, partition_of=lambda key, count: 0, check=refuse)
     entries = [
         CoordinatorEntry(topic=InternalTopic(name, 1, 1, ""), leaders=cast(Leaders, None), lookup=lookup)

@@ -39,14 +39,14 @@ NOT_YET = {
     ApiKey.DELETE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ApiKey.ALTER_SHARE_GROUP_OFFSETS,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS, ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE,
-    # There is no receiver of telemetry.
+    # Nothing receives telemetry of clients.
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY,
 }  # fmt: skip
-"""APIs that are not advertised, because they are missing: clients report that themselves."""
+"""APIs that are not supported, and therefore not advertised. Clients report this themselves."""
 
 
 CHECKED: dict[int, set[tuple[AclOperation, AclResourceType]]] = defaultdict(set)
-"""The rights that the handlers of the node have checked, by API."""
+"""The rights that the handlers of the node have checked, for each API."""
 
 
 def _noted(
@@ -56,7 +56,8 @@ def _noted(
     resource: AclResourceType,
     name: str,
 ) -> bool:
-    # Answers may contain all operations that the principal may use (KIP-430). Finding them is no check.
+    # Responses may contain all operations that the principal may use (KIP-430). The search for these
+    # operations does not count as a check.
     if not sys._getframe(1).f_code.co_qualname.startswith(authorized_operations.__name__):
         CHECKED[context.api_key].add((operation, resource))
     return True

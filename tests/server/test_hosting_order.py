@@ -1,4 +1,5 @@
-"""The order in which a broker's partitions follow an image with very large topics."""
+"""An image has very large topics. The tests check the order in which a broker opens and closes partitions for
+such an image."""
 
 import asyncio
 from types import SimpleNamespace

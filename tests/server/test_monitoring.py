@@ -81,7 +81,7 @@ def test_groups_show_under_kafkas_names() -> None:
         assert found[coordinator + "offset_commit_count"] == 2
         assert found[coordinator + "group_completed_rebalance_count"] >= 1
         assert found[coordinator + "offset_expiration_count"] == 0
-        # The partition of the group is loaded; the other partitions are still loading.
+        # The partition of the group is loaded, but other partitions are still loading.
         active = coordinator + 'num_partitions{state="active"}'
         eventually(lambda: group_meters()[active] == 4, "all partitions are loaded")
         consumer.close()

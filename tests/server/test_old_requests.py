@@ -1,4 +1,5 @@
-"""Requests that are not allowed in their version, and other requests that Kafka refuses row by row."""
+"""Requests with fields that their version does not allow, and other requests whose rows Kafka refuses one by
+one."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Handlers of our own calls: the caller's time-out begins when its request arrives."""
+"""Handlers of Moldau's own calls. The caller's time-out begins when the request arrives."""
 
 import asyncio
 import dataclasses
@@ -36,7 +36,8 @@ from moldau.testing import Node
 
 TIMEOUT_MS = 1_000
 DECIDED = {key for key in DECIDED_APIS if key >= OWN_API_KEY_MIN}
-"""The controller decides these requests; their deadlines are those of the channel to it."""
+"""The controller decides these requests. Their deadlines are the deadlines of the channel to the controller.
+"""
 CALLS = sorted(set(MODULES) - DECIDED - {DescribeOwnApisRequest.API_KEY})
 
 Calls: TypeAlias = Mapping[int, CallDeclaration[Any, Any]]
@@ -44,7 +45,7 @@ Calls: TypeAlias = Mapping[int, CallDeclaration[Any, Any]]
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[ServerNode]:
-    """A node with every subsystem that answers own calls."""
+    """A node with every subsystem that serves calls of Moldau's own."""
     properties = {
         "remote.log.storage.system.enable": "true",
         "remote.log.metadata.topic.replication.factor": "1",
@@ -63,7 +64,7 @@ def calls(node: ServerNode) -> Calls:
 
 
 class Stuck:
-    """A service that begins every operation, and ends none."""
+    """A service that begins every operation but never ends one."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -81,10 +82,10 @@ NESTED: dict[int, dict[str, type[Message]]] = {
     DisklessHandOverRequest.API_KEY: {"files": DisklessHandedOverFile},
     DisklessPruneRequest.API_KEY: {"topics": DisklessPruneTopic, "partitions": DisklessPrunePartition},
 }
-"""Fields whose rows are necessary for an effect of the request."""
+"""Fields that need at least one row. Without a row, the request has no effect."""
 
 VALUES: dict[type[Message], dict[str, Any]] = {DisklessCommitPart: {"columns": encode_batches([])}}
-"""Fields of rows whose default cannot be read."""
+"""Fields of rows whose default value cannot be decoded."""
 
 
 def filled(kind: Any, nested: dict[str, type[Message]], **fields: Any) -> Message:
@@ -155,7 +156,7 @@ def test_a_call_ends_with_the_time_that_was_left_at_its_arrival(api_key: int, ca
     play(story)
 
 
-def test_a_question_that_is_overtaken_has_no_more_time_than_before() -> None:
+def test_a_replaced_request_keeps_its_deadline() -> None:
     async def story(machine: Machine) -> None:
         service, loop = Stuck(), asyncio.get_running_loop()
         began_s = loop.time()

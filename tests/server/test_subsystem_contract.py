@@ -29,7 +29,7 @@ BROKER_TYPE = 4
 
 
 class Noted(Subsystem):
-    """Records each step; fails in one of them."""
+    """A subsystem that records each step, and fails in one of them."""
 
     def __init__(self, name: str, notes: list[str], fails_in: str = "") -> None:
         self._name, self._notes, self._fails_in = name, notes, fails_in
@@ -103,7 +103,7 @@ def test_steps_go_forward_in_order_and_back_in_reverse() -> None:
 
 
 def test_the_first_image_is_compared_with_nothing_once_for_all_subsystems() -> None:
-    """A second comparison would take time in proportion to the number of topics."""
+    """If the images were compared a second time, the time would grow with the number of topics."""
     deltas: list[MetadataDelta] = []
 
     class Keeper(Subsystem):

@@ -1,4 +1,4 @@
-"""The contract of throttles, by which a subsystem slows down the senders of requests."""
+"""The contract of throttles. With a throttle, a subsystem slows down the senders of requests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ VERSION = 3
 
 
 class Control:
-    """Records the time for which a connection is not read."""
+    """A connection that records for how long it is not read."""
 
     def __init__(self) -> None:
         self.pauses_s: list[float] = []
@@ -41,7 +41,7 @@ class Control:
 
 
 class House:
-    """A dispatcher over the contributions of some subsystems, and a connection to it."""
+    """A dispatcher with the contributions of some subsystems, and a connection to this dispatcher."""
 
     def __init__(self, *contributions: Contribution) -> None:
         extensions = Extensions()

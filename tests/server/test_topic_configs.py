@@ -1,4 +1,5 @@
-"""The effective configurations of topics: resolved once for all topics with the same overrides."""
+"""The effective configurations of topics. All topics with the same overrides share one effective
+configuration."""
 
 from dataclasses import replace
 

@@ -12,12 +12,12 @@ from moldau.testing import Node
 
 
 def ask(node: Node, message: Message, version: int | None = None) -> Any:
-    """The answer to a request, in a given version or in the highest one."""
+    """The response to a request, in a given version or in the highest version."""
     return ask_all(node, [(message, version)])[0]
 
 
 def ask_all(node: Node, requests: list[tuple[Message, int | None]]) -> list[Any]:
-    """The answers to requests on one connection."""
+    """The responses to several requests on one connection."""
     host, _, port = node.bootstrap_servers.rpartition(":")
 
     async def run() -> list[Any]:

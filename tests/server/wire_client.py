@@ -13,7 +13,7 @@ CREATE_TOPICS, PRODUCE, METADATA_V12 = (19, 7), (0, 9), (3, 12)
 
 
 class WireClient:
-    """A blocking connection to a node; a context manager."""
+    """A blocking connection to a node. It is a context manager."""
 
     def __init__(self, bootstrap_servers, timeout_s=60.0):
         host, port = bootstrap_servers.rsplit(":", 1)
@@ -62,7 +62,7 @@ class WireClient:
         return bytes(content)
 
     def create_topic(self, name, partitions=1, **configs):
-        """Create a topic; ``configs`` have underscores instead of the dots of Kafka's names."""
+        """Create a topic. ``configs`` have underscores in place of the dots in Kafka's names."""
         rows = [
             CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
         ]
@@ -75,12 +75,13 @@ class WireClient:
         return self.send(PRODUCE, ProduceRequest(acks=acks, timeout_ms=60_000, topic_data=rows))
 
     def receive_produce(self):
-        """The next response, to a request of one partition: its correlation id and row."""
+        """The next response, which must be for a request with one partition. Returns its correlation id and
+        its row."""
         number, response = self.receive(PRODUCE)
         return number, response.responses[0].partition_responses[0]
 
     def has_answer(self):
-        """Whether bytes have arrived that were not received yet."""
+        """Whether bytes have arrived that the client has not read yet."""
         return bool(select.select([self._socket], [], [], 0)[0])
 
     def produce(self, topic, batch, partition=0, acks=-1):

@@ -19,7 +19,7 @@ BROKERS = (11, 12)
 
 
 class Cluster:
-    """Nodes on the hosts ``node-N``; ``nodes`` are their newest started lives."""
+    """Nodes on the hosts ``node-N``. ``nodes`` has the node that was started last on each host."""
 
     def __init__(
         self, world: World, roles: dict[int, str], properties: dict[int, dict[str, str]] | None = None
@@ -40,7 +40,7 @@ class Cluster:
         del self.nodes[node_id]
 
     def leader(self) -> int:
-        """The leader of the quorum according to the running nodes; 0 if they do not agree."""
+        """The leader of the quorum according to the running nodes, or 0 if they do not agree."""
         found = {node.metadata.driver.leader_id for node in self.nodes.values() if node.metadata}
         return next(iter(found)) or 0 if len(found) == 1 else 0
 

@@ -1,6 +1,5 @@
-"""Flaws of transactions on classic partitions and in their coordinators, for stories of one node and of
-clusters.
-"""
+"""Flaws of transactions on classic partitions and in transaction coordinators. Stories of one node and of
+clusters use them."""
 
 from typing import Any
 

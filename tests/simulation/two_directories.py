@@ -61,7 +61,7 @@ class House:
         return await self.cluster.on("asker", client.ask(api_key, version, request))
 
     async def produce(self, count: int, name: str) -> None:
-        """Records for every partition, each acknowledged by all replicas in sync."""
+        """Produce records to every partition. All in-sync replicas acknowledge each record."""
         for index in range(COUNT):
             client = self.cluster.client(f"{name}-{index}", 12)
             producer = Producer(

@@ -81,7 +81,7 @@ class MemoryLock:
 
 
 class MemoryDisk:
-    """Implements the Disk port; ``room_bytes`` is the remaining space."""
+    """Implements the Disk port. ``room_bytes`` is the remaining space."""
 
     def __init__(self) -> None:
         self.names: dict[str, Inode] = {}
@@ -208,7 +208,7 @@ class MemoryDisk:
         return MemoryLock(self, path)
 
     def crash(self, chance: random.Random) -> None:
-        """The machine loses power: names and bytes that were not synced may be lost, torn or zero."""
+        """The machine loses power. File names and bytes that were not synced may be lost, torn or zero."""
         for path, inode in self.names.items():
             if chance.random() < 0.5:
                 self.durable.setdefault(path, inode)

@@ -1,4 +1,5 @@
-"""The handling of a partition's log on a broker when the image shows the border of a chunk."""
+"""The image shows the border of a chunk. The tests check how a broker then handles the log of the
+partition."""
 
 import asyncio
 import uuid
@@ -37,7 +38,7 @@ PARTITION = PartitionRegistration(
 
 
 def topic(replica: int = 1, leader: int = 1) -> Topic:
-    """A partition whose first chunk has the offsets 0 to 9; brokers 1 and 2 have it."""
+    """A partition whose first chunk has the offsets 0 to 9. Brokers 1 and 2 have this chunk."""
     ended = ChunkRegistration(
         start_offset=0,
         stop_offset=9,
@@ -63,7 +64,7 @@ def topic(replica: int = 1, leader: int = 1) -> Topic:
 
 
 class Broker:
-    """Broker 1: its logs and chunks. The kind of classic partitions is a fake."""
+    """Broker 1 with its logs and chunks. The kind of classic partitions is a fake."""
 
     def __init__(self, box: Any) -> None:
         self.disk = box.disk
@@ -116,7 +117,8 @@ def on_broker(box: Any, story: Callable[[Broker], Coroutine[Any, Any, None]]) ->
 
 
 def test_the_incomplete_log_of_a_chunk_is_kept_aside(box: Any) -> None:
-    """All brokers of the chunk may have lost its last records together."""
+    """The log is incomplete, but it must be kept. All brokers of the chunk may have lost its last records
+    together, so no broker may have a complete log."""
 
     async def story(broker: Broker) -> None:
         await broker.log(9)
@@ -145,7 +147,8 @@ def test_the_incomplete_log_of_a_broker_that_leaves_is_kept_aside(box: Any) -> N
 
 @pytest.mark.parametrize("epochs", [b"", b"0\n1\n2 0\n"])
 def test_a_leader_without_the_state_begins_at_the_border(box: Any, epochs: bytes) -> None:
-    """The leader was not in sync when it was elected, or has lost its first log folder."""
+    """The leader may lack the state, because it was not in sync when it was elected, or has lost its first
+    log folder."""
 
     async def story(broker: Broker) -> None:
         log = await broker.log(0)
@@ -165,7 +168,7 @@ def state(leader_epoch: int, start_offset: int) -> HandedOver:
 
 
 def test_a_state_has_all_remembered_batches_of_a_producer(box: Any) -> None:
-    """A client sends them again after the border if their answers were lost."""
+    """If the responses to these batches were lost, a client sends the batches again after the border."""
 
     async def story(broker: Broker) -> None:
         batches = [BatchMetadata(number, 100 + number, 0, 5 + number) for number in range(5)]
@@ -206,7 +209,7 @@ def test_a_creation_that_fails_does_not_replace_the_state_of_a_border(box: Any) 
 
 
 class TurningWorkers:
-    """Runs each function on the loop, one turn later."""
+    """Runs each function on the event loop, one turn later."""
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         await asyncio.sleep(0)
@@ -214,7 +217,7 @@ class TurningWorkers:
 
 
 def test_a_new_log_waits_until_the_folder_of_the_old_one_has_another_name(box: Any) -> None:
-    """A partition returns, or a new topic gets its name, while its log becomes a chunk."""
+    """While a log becomes a chunk, its partition returns to the broker, or a new topic gets the same name."""
 
     async def story(broker: Broker) -> None:
         await broker.log(10)

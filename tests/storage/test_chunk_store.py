@@ -1,4 +1,5 @@
-"""The folders of inactive chunks: created from a partition's log, found at a start, opened and removed."""
+"""The folders of inactive chunks. A folder is created from a partition's log, found at a start, opened and
+removed."""
 
 import asyncio
 import random
@@ -120,7 +121,7 @@ def test_a_chunk_of_an_unknown_topic_is_put_aside_and_removed_late(box: Any) -> 
         assert logs.stray_count == 1
         await logs.stop()
 
-        # The next start finds it again.
+        # The next start finds the chunk again.
         logs = LogManager(box.machine, ["/data"], LogManagerSettings(stray_delete_delay_ms=0))
         await logs.start(lambda _: LogConfig())
         store = ChunkStore(box.machine, logs)

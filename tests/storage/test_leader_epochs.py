@@ -1,4 +1,4 @@
-"""The leader epoch cache, compared with a log in which every record has its epoch."""
+"""The leader epoch cache, compared with a log in which every record has its own epoch."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from moldau.runtime import LocalDisk
 from moldau.storage.folders.checkpoint import CheckpointError
 from moldau.storage.log.leader_epochs import EpochEntry, LeaderEpochFile, LeaderEpochs
 
-# Runs of records: (difference from the previous epoch, number of records).
+# Groups of records, each as (difference from the previous epoch, number of records).
 RUNS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 5)), max_size=8)
 
 

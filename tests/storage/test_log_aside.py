@@ -1,5 +1,5 @@
-"""The log contains the bytes that a worker wrote when the worker has finished. They have no effect if the log
-has changed meanwhile."""
+"""A worker writes bytes to a log. When the worker has finished, the log contains the bytes. If the log has
+changed meanwhile, the bytes have no effect."""
 
 import asyncio
 from collections.abc import Callable
@@ -76,7 +76,7 @@ def test_written_aside_or_not_the_log_is_the_same(box: Any) -> None:
     assert {path: aside_files[path] for path in logs} == {path: plain_files[path] for path in logs}
 
 
-def test_what_cannot_follow_is_not_begun(box: Any) -> None:
+def test_bytes_that_do_not_follow_the_log_end_are_not_written_aside(box: Any) -> None:
     log = open_log(box)
     assert log.begin_aside(batches_at(box, 3)) is None
     assert log.begin_aside(memoryview(b"")) is None

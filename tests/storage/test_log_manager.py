@@ -121,7 +121,7 @@ def test_deletion_renames_soon_and_removes_later(box: Any) -> None:
 
 
 def test_a_stray_folder_is_removed_after_its_delay_and_not_before(box: Any) -> None:
-    """The result is the same after a restart. Folders that an operator has renamed are kept."""
+    """After a restart the result is the same. Folders that an operator has renamed are kept."""
 
     async def strays_after(delay_ms: int) -> list[str]:
         manager = LogManager(box.machine, ["/one"], LogManagerSettings(stray_delete_delay_ms=delay_ms))
@@ -322,7 +322,8 @@ def test_chores_run_by_themselves_and_end_with_the_manager(box: Any) -> None:
 
 
 def test_a_walk_over_the_logs_keeps_no_deleted_one(box: Any) -> None:
-    """When the function ends, a list of ten thousand deleted logs would be freed in one turn of the loop."""
+    """The list of ten thousand deleted logs must not be freed when the function ends, because this would
+    happen in one turn of the event loop."""
 
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/one"])
@@ -344,8 +345,8 @@ def test_a_walk_over_the_logs_keeps_no_deleted_one(box: Any) -> None:
 
 
 def test_the_error_of_an_operation_makes_no_cycle_of_references() -> None:
-    """Retention fails for each of ten thousand deleted logs. The collection of so much garbage would block
-    the loop for 150 ms."""
+    """Retention fails for each of ten thousand deleted logs. If each failure left a reference cycle, the
+    garbage collection would block the event loop for 150 ms."""
 
     async def refused() -> None:
         raise KafkaError(ErrorCode.kafka_storage_error, "it was deleted")

@@ -46,14 +46,15 @@ def dump(files: list[Path], *options: str, may_have_holes: bool = False) -> str:
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     complaints = done.stderr
-    if may_have_holes:  # Kafka prints this for every compacted log.
+    if may_have_holes:  # Kafka prints this line for every compacted log.
         complaints = re.sub(r"Non-consecutive offsets in .*\n(  \d+ is followed by \d+\n)+", "", complaints)
     assert (done.returncode, complaints) == (0, "")
     return done.stdout
 
 
 def write_partition(folder: Path) -> int:
-    """A log with every codec, idempotent and transactional producers, out-of-order timestamps."""
+    """A log with every codec, with idempotent and transactional producers, and with timestamps that are out
+    of order."""
     machine = Machine.real()
     config = LogConfig(segment_bytes=20_000, index_interval_bytes=1_000)
     log = PartitionLog.open(machine, str(folder), TopicPartition("t", 0), config)
@@ -103,7 +104,7 @@ def test_kafka_finds_nothing_wrong_with_a_partition(tmp_path: Path) -> None:
 
 @pytest.mark.java
 def test_kafka_finds_nothing_wrong_with_a_compacted_partition(tmp_path: Path) -> None:
-    """The log is cleaned on a real disk by a thread, while batches are appended."""
+    """A thread cleans the log on a real disk while batches are appended."""
     config = LogConfig(
         segment_bytes=20_000, index_interval_bytes=1_000, cleanup_compact=True, min_cleanable_dirty_ratio=0.0
     )
@@ -123,8 +124,8 @@ def test_kafka_finds_nothing_wrong_with_a_compacted_partition(tmp_path: Path) ->
         log.roll()
         cleaning = asyncio.create_task(manager.cleaner.clean_dirtiest())
         appended = 1
-        # The number is limited, because on a busy machine the cleaner takes so long that the file names do
-        # not fit in a command line.
+        # The number of batches is limited. On a busy machine the cleaner is so slow that the names of all
+        # files would not fit in a command line.
         while not cleaning.done() and appended < 2_000:
             batch = build_batch([Record(0, now, b"key %d" % (appended % 50), b"v", ())])
             log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), 3)

@@ -1,7 +1,7 @@
-"""A new segment's log file is not truncated; an old file of the same name is emptied.
+"""The log file of a new segment is not truncated, unless an old file has the same name.
 
-If a file was truncated to nothing, ext4 writes it to the disk at its last close. The close of a large deleted
-segment would then block its thread.
+If a file was ever truncated to length 0, ext4 writes it to the disk when it is closed for the last time. The
+close of a large deleted segment would then block its thread.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A partition log for a leader, a follower, a reader and an operator."""
+"""A partition log and its operations for a leader, a follower, a reader and an operator."""
 
 import asyncio
 from typing import Any
@@ -268,8 +268,8 @@ def test_a_failed_sync_is_never_tried_again(box: Any) -> None:
 
 
 def test_what_a_failed_sync_lost_is_brought_to_the_disk_by_the_next_process(box: Any) -> None:
-    """After a failed sync the system treats the pages as clean, so only another write brings the bytes to
-    the disk."""
+    """After a failed sync, the operating system treats the pages as clean. The bytes reach the disk only if
+    they are written again."""
     log = open_log(box)
     append(log, build_batch(records(box)))
     asyncio.run(log.flush())

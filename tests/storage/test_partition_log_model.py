@@ -1,4 +1,4 @@
-"""The partition log, compared with a list of batches, through appends, crashes and truncations."""
+"""Appends, crashes and truncations of the partition log. The log is compared with a list of batches."""
 
 import asyncio
 import random
@@ -50,7 +50,8 @@ class LogMachine(RuleBasedStateMachine):
         )
 
     def reopen(self, **how: Any) -> None:
-        """Open the log again without a loss of bytes. A gap at its end may be forgotten."""
+        """Open the log again. No bytes are lost, but a gap between offsets at the end of the log may
+        disappear."""
         self.open(start=self.start, **how)
         last = self.batches[-1][1] + 1 if self.batches else self.start
         assert min(last, self.end) <= self.log.log_end_offset <= self.end
@@ -143,7 +144,7 @@ class LogMachine(RuleBasedStateMachine):
         while offset < self.log.log_end_offset:
             result = self.log.read(offset, 400)
             content = b"".join(result.views)
-            if not content:  # a gap at the end
+            if not content:  # a gap between offsets at the end
                 break
             for position, header in iter_headers(content):
                 read.append((header.base_offset, header.last_offset))

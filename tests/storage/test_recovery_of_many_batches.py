@@ -1,4 +1,4 @@
-"""Recovery after a kill: it has the same result as a check of each batch, and writes large pieces."""
+"""Recovery after a kill. It has the same result as a check of each batch, and writes in large pieces."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ PATH = "/log/00000000000000000000.log"
 
 
 def one_by_one(content):
-    """The batches up to the first bad one, each checked on its own."""
+    """The batches before the first bad batch. Each batch is checked separately."""
     found, position = [], 0
     while len(content) - position >= HEADER_SIZE_BYTES:
         try:

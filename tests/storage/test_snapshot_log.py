@@ -1,4 +1,4 @@
-"""The log with snapshots: its answers to a follower, and partial snapshots after a crash."""
+"""The log with snapshots: its responses to a follower, and partial snapshots after a crash."""
 
 import asyncio
 from typing import Any

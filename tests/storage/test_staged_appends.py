@@ -1,4 +1,5 @@
-"""Staged appends that are written together have the same result as single appends, or no effect at all."""
+"""Staged appends that are written together have the same result as separate appends, or have no effect at
+all."""
 
 import random
 from typing import Any
@@ -49,7 +50,7 @@ def outcome(log: PartitionLog, batch: bytes) -> int | ErrorCode:
 
 
 def staged_outcome(log: PartitionLog, batch: bytes) -> int | ErrorCode:
-    """Append like a partition: staged if that is possible."""
+    """Append as a partition does. The batch is staged if that is possible."""
     try:
         offset = stage(log, batch)
     except KafkaError:
@@ -128,7 +129,7 @@ def test_a_disk_that_refuses_leaves_nothing_of_what_was_staged(box: Any) -> None
     ],
     ids=lambda config: next(iter(config)),
 )
-def test_what_a_topic_wants_to_look_into_is_not_staged(box: Any, config: dict[str, Any]) -> None:
+def test_batches_that_must_be_opened_are_not_staged(box: Any, config: dict[str, Any]) -> None:
     log = open_log(box)
     assert stage(log, batch_of(box)) == 0
     log.write_staged()

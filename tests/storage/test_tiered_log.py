@@ -28,7 +28,7 @@ TIERED = LogConfig(
 
 
 def append_segments(box: Any, log: PartitionLog, count: int, epoch: int = 0) -> None:
-    """Append closed segments of one record each, and leave an empty active one."""
+    """Append closed segments of one record each. The active segment after them is empty."""
     batch = build_batch([Record(0, box.clock.time_ms, None, b"v" * 100, ())])
     for _ in range(count):
         log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), epoch)
@@ -63,8 +63,8 @@ def test_without_copying_the_whole_retention_decides_and_moves_the_start(box: An
 
 
 def test_copied_segments_leave_the_disk_without_a_cleanup_policy(box: Any) -> None:
-    """Kafka treats an empty ``cleanup.policy`` as deletion without limits, so local retention still
-    applies."""
+    """In Kafka, an empty ``cleanup.policy`` means deletion without limits. So local retention
+    still applies."""
     log = open_log(box, replace(TIERED, cleanup_delete=False))
     append_segments(box, log, 4)
     log.highest_copied_offset = 1
@@ -108,8 +108,8 @@ def test_truncation_into_the_remote_part_keeps_what_is_before(box: Any) -> None:
 
 
 def restart(box: Any, config: LogConfig, damage: Any = None) -> tuple[int, int, int]:
-    """Copy, free, move the start to 1, stop, and load again; returns (log start, local start, epoch of the
-    start)."""
+    """Copy segments, remove them from the disk, move the log start to 1, stop, and load the log again.
+    Returns (log start, local start, epoch of the start)."""
 
     async def scenario() -> tuple[int, int, int]:
         manager = LogManager(box.machine, ["/data"])
@@ -206,8 +206,8 @@ def test_a_closed_segment_becomes_durable_without_the_active_one(box: Any) -> No
 
 
 def test_a_loss_of_power_between_removals_brings_back_one_segment_at_most(box: Any) -> None:
-    """If only one of several segments were restored, there would be a gap after it, and all later records
-    would be removed."""
+    """If only one of several removed segments were restored, the log would have a gap after it. All records
+    after the gap would then be removed."""
 
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/data"])
@@ -238,8 +238,8 @@ def test_a_loss_of_power_between_removals_brings_back_one_segment_at_most(box: A
 
 
 def append_of(box: Any, log: PartitionLog, sequence: int) -> int:
-    """Append a record of the idempotent producer 7; returns its offset, which may be from an earlier
-    append."""
+    """Append a record of the idempotent producer 7. Returns its offset. If the record is a duplicate, the
+    offset is that of the first append."""
     batch = build_batch(
         [Record(0, box.clock.time_ms, None, b"v", ())],
         producer_id=7,
@@ -276,8 +276,8 @@ def check_begun_behind(box: Any, log: PartitionLog) -> None:
 
 
 def test_producers_stay_known_when_a_log_is_cut_to_its_first_local_offset(box: Any) -> None:
-    """This state can occur at a new leader. The earlier records are committed, and their producers may repeat
-    them."""
+    """A new leader can have this state. The earlier records are committed, and their producers may send them
+    again."""
     log = open_log(box)
     append_of(box, log, 0)
     log.roll()

@@ -1,4 +1,4 @@
-"""Searches of a log by time, like those of ListOffsets."""
+"""Searches of a log by time, as in ListOffsets."""
 
 import asyncio
 from typing import Any

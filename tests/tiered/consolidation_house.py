@@ -1,7 +1,8 @@
-"""Diskless partitions, their WAL, remote metadata and stores, all in memory, and leaders that use them.
+"""Diskless partitions, their WAL, remote metadata and stores. All of them are in memory, and leaders use
+them.
 
-Every call to a port is a *step*. A leader may be killed before or after it, and the readable records are
-checked after each step.
+Every call to a port is a *step*. A leader may be killed before or after a step. After each step, the test
+checks that all records can be read.
 """
 
 import asyncio
@@ -71,7 +72,8 @@ class FakeClock:
 
 
 class World:
-    """The state that survives leaders: objects, the coordinator's state, the log of remote metadata."""
+    """The state that remains when a leader ends: objects, the coordinator's state, and the log of remote
+    metadata."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -137,7 +139,7 @@ class World:
     # -- the check ------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Check that every committed record that was not deleted can be read at the place that the
+        """Check every committed record that was not deleted. It must be readable at the place that the
         coordinator names."""
         storage = ObjectStorageManager(self.store)
         for partition, wanted in self.records.items():
@@ -192,7 +194,8 @@ def _apply(
 
 
 class Steps:
-    """Counts a leader's calls, kills it at one of them, and lets other leaders run between them."""
+    """Counts the calls of a leader and kills the leader at one of them. Other leaders run between
+    the calls."""
 
     def __init__(
         self, world: World, kill_at: int | None = None, *, after: bool = False, seed: int = 0
@@ -205,7 +208,7 @@ class Steps:
         self.is_dead = False
 
     async def step(self, act: Callable[[], Awaitable[T]], *, changes: bool = True) -> T:
-        """``changes`` says whether the step may change something that must be checked."""
+        """``changes`` means that the step may change state that must be checked."""
         if self.is_dead:
             raise Killed
         self.count += 1
@@ -223,7 +226,7 @@ class Steps:
         return result
 
     async def _pause(self) -> None:
-        """Wait; mostly for a short time, sometimes long enough for all work of the other leaders."""
+        """Wait. Most waits are short, but some are long enough for all work of the other leaders."""
         if self.chance is not None:
             turns = self.chance.randrange(300) if self.chance.randrange(25) == 0 else self.chance.randrange(4)
             for _ in range(turns):
@@ -231,7 +234,7 @@ class Steps:
 
 
 class Wal:
-    """The coordinator from the view of a leader."""
+    """The coordinator, as a leader can call it."""
 
     def __init__(self, world: World, steps: Steps) -> None:
         self._world, self._steps = world, steps
@@ -285,7 +288,7 @@ class Wal:
 
 
 class Metadata:
-    """A metadata manager over the world's log; its view is as old as allowed."""
+    """A metadata manager that reads the log of the world. Its state is as outdated as the rules allow."""
 
     def __init__(self, world: World, steps: Steps) -> None:
         self._world, self._steps = world, steps
@@ -331,7 +334,7 @@ class Metadata:
 
 
 class Stepped:
-    """A storage manager or an object store whose calls are steps."""
+    """A storage manager or an object store. Each of its calls is a step."""
 
     def __init__(self, inner: Any, steps: Steps) -> None:
         self._inner, self._steps = inner, steps
@@ -346,7 +349,7 @@ class Stepped:
 
 
 class Leader:
-    """The part of a broker that leads, from its start to its end."""
+    """The part of a broker that leads partitions, from its start to its end."""
 
     def __init__(
         self,
@@ -392,7 +395,7 @@ class Leader:
         )
 
     async def run_once(self) -> int | None:
-        """Run one round; returns None if the broker was killed."""
+        """Run one round. Returns None if the broker was killed."""
         try:
             return await self.engine.run_once()
         except Killed:

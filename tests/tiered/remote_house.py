@@ -1,5 +1,5 @@
-"""One classic partition, its log on a disk, a store and remote metadata in memory: the environment of the
-tasks."""
+"""The environment of the remote log manager's tasks: one classic partition with its log on a disk, and a
+store and remote metadata in memory."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
@@ -64,7 +64,8 @@ class StandingClock:
 
 
 class Faults:
-    """Every call to a port is a step; a test lets one of them fail, before or after it takes effect."""
+    """Every call to a port is a step. A test lets one of the steps fail, before or after the call takes
+    effect."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -84,7 +85,7 @@ class Faults:
 
 
 class Metadata:
-    """A ``RemoteLogMetadataManager`` without a topic."""
+    """A ``RemoteLogMetadataManager`` that uses no topic."""
 
     def __init__(self, faults: Faults) -> None:
         self.cache = SegmentCache()
@@ -174,7 +175,7 @@ class Metadata:
 
 
 class Storage:
-    """The built-in storage manager over memory, with faults."""
+    """The built-in storage manager with a store in memory and injected faults."""
 
     def __init__(self, faults: Faults, clock: StandingClock) -> None:
         self.objects = MemoryStorage(clock)
@@ -202,12 +203,12 @@ class Storage:
 
 
 async def all_of(partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-    """The topics of all partitions were deleted; used as the remover's ``deleted``."""
+    """All partitions, because their topics were deleted. It is used as the ``deleted`` of the remover."""
     return list(partitions)
 
 
 class House:
-    """The leader of the partition. Batches have one record each by default."""
+    """The leader of the partition. By default each batch has one record."""
 
     def __init__(self, folder: Path, config: LogConfig = CONFIG) -> None:
         self.clock = StandingClock()
@@ -243,7 +244,8 @@ class House:
         return self.log.log_end_offset
 
     def append(self, *values: bytes, epoch: int = 0, producer: tuple[int, int] | None = None) -> None:
-        """Append one batch. ``producer`` is the id and the first sequence of a transactional batch."""
+        """Append one batch. ``producer`` has the producer id and the first sequence of a
+        transactional batch."""
         records = [Record(0, self.clock.time_ms, None, value) for value in values]
         batch = (
             build_batch(records)
@@ -268,7 +270,7 @@ class House:
         self.log.high_watermark = self.log.log_end_offset
 
     def fill(self, segments: int, batches: int = 3, epoch: int = 0) -> None:
-        """Append closed segments, and leave an empty active one."""
+        """Append closed segments. The active segment after them is empty."""
         for _ in range(segments):
             for _ in range(batches):
                 self.append(b"value %d" % self.log.log_end_offset, epoch=epoch)

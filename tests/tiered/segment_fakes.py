@@ -1,4 +1,4 @@
-"""Segments, and a topic in memory with the possible behaviour of the real topic."""
+"""Segments, and a topic in memory that can behave in all ways of the real topic."""
 
 import asyncio
 from uuid import UUID
@@ -35,7 +35,7 @@ def segment(
     custom_metadata: bytes | None = None,
     at_ms: int = 1,
 ) -> RemoteLogSegmentMetadata:
-    """A segment. Without ``epochs`` all of it belongs to epoch 0."""
+    """A segment. Without ``epochs``, all its records belong to epoch 0."""
     return RemoteLogSegmentMetadata(
         RemoteLogSegmentId.of(partition, UUID(int=number)),
         start,
@@ -73,7 +73,7 @@ def segment_data(log: bytes = b"log of the segment", *, aborted: bool = True) ->
 
 
 class TopicInMemory:
-    """A ``MetadataTopic``: its log survives managers, and tests inject faults."""
+    """A ``MetadataTopic``. Its log remains when a manager ends, and tests inject faults."""
 
     def __init__(self, partition_count: int = 4) -> None:
         self.topic_id = UUID(int=5)
@@ -116,7 +116,7 @@ class TopicInMemory:
         return offset
 
     def append_now(self, partition: int, value: bytes) -> int:
-        """Append like another broker."""
+        """Append an event as another broker does."""
         self.logs[partition].append(value)
         self.epochs[partition].append(self.epoch)
         self._event(partition).set()
@@ -150,7 +150,7 @@ class TopicInMemory:
         return TopicOffsets(start, end, end, max(ends, default=-1))
 
     def restarted(self) -> None:
-        """Attach this log to a new event loop."""
+        """Use this log on a new event loop."""
         self._moved.clear()
         self.reads.clear()
 

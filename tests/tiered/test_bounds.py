@@ -124,7 +124,7 @@ def test_only_the_first_wait_of_a_task_is_shorter(tmp_path: Path, monkeypatch: p
 
 
 def test_tasks_begin_anew_in_a_new_epoch_and_only_then(tmp_path: Path) -> None:
-    """A listing of an earlier epoch must not be used after another broker has led."""
+    """When another broker has led in the meantime, a listing of an earlier epoch must not be used."""
 
     async def story() -> None:
         house = House(tmp_path)
@@ -199,7 +199,7 @@ def test_jobs_that_are_cancelled_while_places_are_freed_end_as_cancelled() -> No
     asyncio.run(run())
 
 
-def test_a_place_that_is_given_to_one_who_leaves_goes_on_to_the_next() -> None:
+def test_a_place_of_a_cancelled_waiter_goes_to_the_next_waiter() -> None:
     async def story() -> None:
         pool = WorkPool(1)
         gate = asyncio.Event()

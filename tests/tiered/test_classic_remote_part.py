@@ -1,5 +1,5 @@
-"""Reads and searches of a classic partition while its local part shrinks: no record is missed between the
-tiers."""
+"""Reads and searches of a classic partition while its local part gets smaller. No record between the two
+tiers is missed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -61,7 +61,7 @@ def play(tmp_path: Path) -> Callable[[Story], None]:
 def ask(
     house: House, request: ReadRequest, read_local: Callable[[ReadRequest], ReadOutcome] | None = None
 ) -> RemoteRead:
-    """Start the remote part of a read with the current state of the partition."""
+    """Start the remote part of a read, with the state that the partition has now."""
     reader = NotingReader()
     local = read_local or (lambda request: ReadOutcome())
     part = ClassicRemotePart(PARTITION, house.log, cast(RemoteReader, reader), local)
@@ -131,7 +131,8 @@ def test_the_local_part_is_read_from_where_it_began_when_the_read_did(play: Call
 
 def test_a_search_by_time_goes_on_in_what_has_become_remote(play: Callable[[Story], None]) -> None:
     class Remote:
-        """Contains the records before the local part. The local part shrinks during the first search."""
+        """A remote tier that contains the records before the local part. The local part gets smaller during
+        the first search."""
 
         def __init__(self, house: House) -> None:
             self.house = house
@@ -204,7 +205,7 @@ def test_a_leader_that_does_not_know_its_remote_part_does_not_guess_what_is_pend
 
 
 class Broker:
-    """A tiered kind over a fixed environment, and its calls of the remote log manager."""
+    """A tiered partition kind in a fixed environment. It records its calls of the remote log manager."""
 
     def __init__(self) -> None:
         self.led: list[Any] = []
@@ -221,7 +222,7 @@ class Broker:
 def test_a_partition_that_becomes_tiered_has_no_copies(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(3)
-        house.log.highest_copied_offset = 5  # set by a task that ended after all copies had been removed
+        house.log.highest_copied_offset = 5  # a task set it, and ended after all copies had been removed
         broker = Broker()
         broker.kind.reconfigure(led(house))
         assert broker.led == [PARTITION]

@@ -1,4 +1,4 @@
-"""The leader's tasks copy and remove segments. A failure at any step is harmless."""
+"""The leader's tasks copy and remove segments. A failure at any step does no harm."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -167,7 +167,7 @@ def test_records_that_are_deleted_during_a_round_are_not_copied(play: Callable[[
     play(story)
 
 
-def test_what_another_life_has_begun_is_removed_after_a_while(play: Callable[[Story], None]) -> None:
+def test_unfinished_copies_of_an_earlier_run_are_removed_after_a_while(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(1)
         house.faults.fail_at, house.faults.after_effect = 2, True
@@ -319,7 +319,9 @@ def test_a_round_over_very_many_segments_leaves_the_loop_to_others(play: Callabl
     play(story)
 
 
-def test_what_finishes_while_a_round_looks_around_is_no_leftover(play: Callable[[Story], None]) -> None:
+def test_a_copy_that_finishes_during_a_round_is_not_removed_as_unneeded(
+    play: Callable[[Story], None],
+) -> None:
     async def story(house: House) -> None:
         for number in range(1, 1_001):
             house.metadata.cache.put(segment(number, number * 10, number * 10 + 9))
@@ -404,8 +406,8 @@ def test_the_start_follows_what_an_earlier_leader_has_deleted_late(play: Callabl
 def test_a_segment_that_ends_in_records_of_a_replaced_leader_keeps_the_start(
     play: Callable[[Story], None],
 ) -> None:
-    """After an unclean election, the records of the segment from before the election are still part of the
-    log."""
+    """After an unclean election, the records of this segment that were written before the election are still
+    part of the log."""
 
     async def story(house: House) -> None:
         house.fill(3)
@@ -443,7 +445,7 @@ def test_a_duplicate_that_nobody_reads_is_removed(play: Callable[[Story], None])
 
 
 class NeverTiered(NoHostedPartitions):
-    """A broker that leads all partitions, of which none is tiered now."""
+    """A broker that leads all partitions. No partition is tiered any more."""
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
         return partitions

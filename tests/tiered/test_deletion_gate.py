@@ -1,4 +1,4 @@
-"""Objects of remote segments are deleted only after the record that freed them was saved."""
+"""The objects of a remote segment are deleted only after the record that freed the segment was saved."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection

@@ -1,4 +1,4 @@
-"""The cache of remote segments' indexes: lookups, eviction, and handling of damage."""
+"""The cache of remote segments' indexes: lookups, eviction, and its reaction to damage."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ ABORTED = [AbortedEntry(7, 1010, 1020, 1005), AbortedEntry(9, 1001, 1030, 1001)]
 
 
 class CountingManager(ObjectStorageManager):
-    """The built-in manager, which records requests."""
+    """The built-in storage manager, which also records requests."""
 
     fetched = 0
 
@@ -43,8 +43,8 @@ class CountingManager(ObjectStorageManager):
 
 
 def indexed(*, extra: int = 0) -> LogSegmentData:
-    """An index of batches with the last offsets 1009, 1019, …, 1099 at positions 0, 100, …. Their
-    timestamps ascend by 10."""
+    """An index of batches. Their last offsets are 1009, 1019, …, 1099, their positions are 0, 100, …, and
+    their timestamps ascend by 10."""
     offsets = b"".join(pack(">II", number * 10 + 9, number * 100) for number in range(10))
     times = b"".join(pack(">qI", 500 + number * 10, number * 10 + 9) for number in range(10))
     return LogSegmentData(
@@ -95,7 +95,7 @@ def test_lookups(tmp_path: Path) -> None:
             of = await remote(manager)
             for offset, position in ((1000, 0), (1009, 0), (1018, 0), (1019, 100), (1055, 400), (5000, 900)):
                 assert await cache.lookup_offset(of, offset) == position
-            # Batches up to 1029 contain no timestamps after 520.
+            # In the batches up to offset 1029, no timestamp is later than 520.
             for timestamp, start, position in (
                 (0, 1000, 0),
                 (521, 1000, 200),
@@ -142,7 +142,7 @@ def test_a_segment_without_aborted_transactions(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_many_who_ask_at_once_fetch_once(tmp_path: Path) -> None:
+def test_many_concurrent_requests_fetch_an_index_once(tmp_path: Path) -> None:
     async def main() -> None:
         manager = new_manager()
         async with caching(manager, tmp_path) as cache:
@@ -150,7 +150,7 @@ def test_many_who_ask_at_once_fetch_once(tmp_path: Path) -> None:
             first = asyncio.ensure_future(cache.lookup_offset(of, 1055))
             others = [asyncio.ensure_future(cache.lookup_offset(of, 1055)) for _ in range(5)]
             await asyncio.sleep(0)
-            first.cancel()  # the first caller gives up, and the other callers get their answer
+            first.cancel()  # the first caller gives up, but the other callers get their result
             assert await asyncio.gather(*others) == [400] * 5
             assert manager.fetched == 3
 
@@ -232,7 +232,7 @@ def test_the_files_stay_within_their_bound_and_the_least_recently_used_go(tmp_pa
     asyncio.run(main())
 
 
-def test_what_has_to_go_is_let_go_and_not_only_removed(tmp_path: Path) -> None:
+def test_removed_partitions_are_freed_and_not_only_removed(tmp_path: Path) -> None:
     async def main() -> None:
         manager = new_manager()
         first, second = await remote(manager), await remote(manager, 2)

@@ -168,7 +168,7 @@ def test_where_no_batch_is_left_before_the_local_part_that_is_read(play: Callabl
         await house.copying.run()
         await house.free()
         # The object looks as if compaction had removed the last batch of the first segment before the topic
-        # was tiered.
+        # became tiered.
         first, second = sorted(await house.storage.keys())[1], sorted(await house.storage.keys())[3]
         assert first.endswith(".log")
         content = bytes(await house.storage.objects.fetch(first, 0, 80))
@@ -236,7 +236,8 @@ def test_late_answers_are_kept_within_a_bound(
         await house.copying.run()
         await house.free()
         reader = house.new_reader(ReaderSettings(fetch_max_wait_ms=10))
-        # The index is cached, so no read waits for it, and the reads reach the gate in order.
+        # The index is cached, so no read waits for it. Therefore the reads reach the storage manager in
+        # order.
         await house.indexes.lookup_offset(house.metadata.cache.list()[0], 0)
         gate = Gate(house)
         wanted = [house.wanted(offset, 1) for offset in range(6)]  # each contains a batch of 75 bytes

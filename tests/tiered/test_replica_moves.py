@@ -1,4 +1,5 @@
-"""A partition whose replicas move between brokers: its remote part is deleted only with its topic."""
+"""The replicas of a partition move between brokers. The remote part of the partition is deleted only with its
+topic."""
 
 import asyncio
 import contextlib
@@ -39,12 +40,13 @@ LOCAL, OTHER = 1, 2
 
 
 async def none_of(partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-    """The deleted topics; no topic was deleted while this broker was offline."""
+    """The deleted topics. The list is empty, because no topic was deleted while this broker was offline."""
     return []
 
 
 class TieredBroker:
-    """Broker 1: its partitions, and the tasks of the remote log manager, over the house's store and log."""
+    """Broker 1 with its partitions and the tasks of the remote log manager. It uses the store and the log of
+    the house."""
 
     def __init__(self, house: House, folder: Path) -> None:
         self.house = house
@@ -83,7 +85,7 @@ class TieredBroker:
 
     @contextlib.asynccontextmanager
     async def cut(self) -> AsyncIterator[ClassicPartition]:
-        """Keep the log of the partition in the state of a truncation until the end of the block."""
+        """Until the end of the block, the log of the partition is in the state of a truncation."""
         partition = self.registry.get("t", 0)
         assert isinstance(partition, ClassicPartition)
         log, gate = partition.log, asyncio.Event()
@@ -105,7 +107,7 @@ class TieredBroker:
             await cut
 
     def show(self, *replicas: int, epoch: int) -> None:
-        """Apply an image in which these brokers have the partition; the first of them leads it."""
+        """Apply an image in which these brokers have the partition. The first of them is the leader."""
         partition = PartitionMetadata(
             replicas=replicas,
             isr=replicas,
@@ -135,7 +137,7 @@ class TieredBroker:
         self.hosting.apply(self.image, [], [topic])
 
     async def objects_at_the_end(self) -> int:
-        """Objects in the store, after all removals."""
+        """The objects in the store after all removals are done."""
         if self.remover.jobs:
             await asyncio.wait(self.remover.jobs, timeout=100)
         return len(await self.house.storage.keys())

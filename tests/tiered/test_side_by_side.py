@@ -5,7 +5,7 @@ import pytest
 from moldau.tiered.consolidation.side_by_side import CALLS_A_TURN, side_by_side
 
 
-def test_so_many_at_a_time_and_results_in_order() -> None:
+def test_a_limited_number_of_jobs_runs_at_a_time_and_results_are_in_order() -> None:
     under_way: list[int] = []
     most = 0
 

@@ -1,4 +1,4 @@
-"""The contract of remote storage managers, with every store, and the object layout of the built-in
+"""The contract of remote storage managers, checked with every store, and the object layout of the built-in
 manager."""
 
 import asyncio
@@ -159,7 +159,7 @@ async def keys_of(store: ObjectStorage) -> list[str]:
     return [info.key async for page in store.list("") for info in page]
 
 
-def test_keys_say_what_lies_there() -> None:
+def test_keys_of_objects_describe_their_content() -> None:
     async def main() -> None:
         store = MemoryStorage(SystemClock())
         metadata = await copied(ObjectStorageManager(store), started(), segment_data(LOG))
@@ -179,7 +179,7 @@ def test_keys_say_what_lies_there() -> None:
 
 
 def test_the_attempt_that_was_published_is_read_and_all_of_them_are_deleted() -> None:
-    """Several builders may build a segment at the same time; each writes its own objects."""
+    """Several builders may build a segment at the same time. Each builder writes its own objects."""
 
     async def main() -> None:
         store = MemoryStorage(SystemClock())

@@ -1,4 +1,5 @@
-"""The meters of the remote tier: they exist from the start, and are removed with their topic."""
+"""The meters of the remote tier. They exist from the start, and the meters of a topic are removed with the
+topic."""
 
 from moldau.metrics import Meters
 from moldau.tiered.meters import TieredMeters

@@ -1,4 +1,4 @@
-"""Batches as producers sent them, and the log that results from them by Kafka's rules."""
+"""Batches as their producers sent them, and the log that Kafka's rules make from these batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ CODECS = list(Compression)
 
 @dataclass(frozen=True)
 class Sent:
-    """A batch to build; ``marker`` is True for a commit, False for an abort of ``producer``."""
+    """A batch to build. If ``marker`` is True, it is a commit marker of ``producer``. If it is False, it is
+    an abort marker."""
 
     records: int = 1
     producer: int = -1
@@ -59,7 +60,7 @@ class Producers:
 
 
 def wal_batches(batches: Sequence[Sent], first_offset: int = 0) -> list[tuple[BatchRun, bytes]]:
-    """One run for each batch, as in its object."""
+    """One group of adjacent batches for each batch, as it is in its object."""
     producers = Producers()
     parts, offset = [], first_offset
     for sent in batches:
@@ -71,7 +72,8 @@ def wal_batches(batches: Sequence[Sent], first_offset: int = 0) -> list[tuple[Ba
 
 
 def write_log(parts: Sequence[tuple[BatchRun, bytes]], folder: Path, index_interval_bytes: int) -> None:
-    """A log with these batches, which is then rolled. Its files are the expected result."""
+    """A log with these batches. Its active segment is closed at the end. The files of this log are the
+    expected result."""
     config = LogConfig(index_interval_bytes=index_interval_bytes)
     log = PartitionLog.open(
         Machine.real(), str(folder), TopicPartition("t", 0), config, log_start_offset=parts[0][0].base_offset

@@ -1,6 +1,7 @@
 """Replaces ``test/service.py``, which is missing in kafka-python's source distribution.
 
-Its integration tests import both names. If ``KAFKA_URI`` is set, they use only the first one.
+kafka-python's integration tests import both classes of this module. If ``KAFKA_URI`` is set, they use only
+the first class.
 """
 
 

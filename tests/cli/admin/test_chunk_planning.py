@@ -1,4 +1,4 @@
-"""The planned brokers of the next chunk, and the chunks in the output of commands."""
+"""The brokers that are planned for the next chunk, and the chunks in the output of commands."""
 
 import pytest
 from hypothesis import given

@@ -12,7 +12,7 @@ PROPERTIES = {
     "log.diskless.enable": "true",
     "diskless.metadata.topic.num.partitions": "2",
     "diskless.storage.url": "memory://",
-    # Records that are produced together are in one object, even if they arrive slowly.
+    # All records of one call are in one object, even if they arrive slowly.
     "diskless.append.early.close.puts.per.second": "0",
     "diskless.append.commit.interval.ms": "500",
 }
@@ -40,7 +40,7 @@ def parsed(ran):
 
 
 def until(ask, holds):
-    """Repeat a request until its response meets the condition; return the response."""
+    """Repeat a request until its response meets the condition. Return this response."""
     deadline = time.monotonic() + 60
     while not holds(found := ask()):
         assert time.monotonic() < deadline, found
@@ -56,7 +56,8 @@ def test_topics_have_offsets_and_what_they_take_in_the_store(run, orders):
     assert sum(row["next"] for row in partitions) == 30
     assert all(row["log_start"] == row["wal_start"] == 0 for row in partitions)
     assert topic["size_bytes"] == sum(row["size_bytes"] for row in partitions) > 0
-    # Both coordinators have the same objects, which are counted once, like their unused bytes.
+    # Both coordinators have batches in the same objects. These objects, and their unused bytes, are counted
+    # once.
     files = parsed(run("diskless", "files", "--json"))
     assert any(len(file["coordinators"]) == 2 for file in files)
     assert topic["objects"] == len(files)

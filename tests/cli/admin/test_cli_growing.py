@@ -1,4 +1,5 @@
-"""The folder of a single node becomes a cluster of three controllers and three brokers, as the page says."""
+"""A single node becomes a cluster of three controllers and three brokers, by the steps of
+``docs/howto/controllers.md``."""
 
 import contextlib
 import json
@@ -31,7 +32,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 class Nodes:
-    """Nodes that run by their properties files."""
+    """Nodes, each of which is started from its properties file."""
 
     def __init__(self, cli: Any, folder: pathlib.Path) -> None:
         self._cli = cli
@@ -47,7 +48,8 @@ class Nodes:
         return self._folder / f"node-{node_id}"
 
     def write(self, node_id: int, voters: str = "") -> pathlib.Path:
-        """Write the file of a node; ``voters`` is the line of static voters, if the cluster has them."""
+        """Write the properties file of a node. ``voters`` is the line with the static voters, if the cluster
+        has static voters."""
         found = {"PLAINTEXT": self._clients.get(node_id), "CONTROLLER": self._quorum.get(node_id)}
         roles = {"PLAINTEXT": "broker", "CONTROLLER": "controller"}
         listeners = {name: address for name, address in found.items() if address}

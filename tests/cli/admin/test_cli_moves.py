@@ -1,6 +1,5 @@
-"""Moves by `topics reassign` and `brokers decommission`: from one replica to three, and away from a
-broker.
-"""
+"""Moves by ``topics reassign`` and ``brokers decommission``: from one replica to three, and away from a
+broker."""
 
 import json
 from collections.abc import Iterator
@@ -40,7 +39,7 @@ def values(at: Any, topic: str) -> set[bytes]:
 def test_one_replica_becomes_three_and_a_broker_is_emptied(at: Any) -> None:
     assert at("topics", "create", "orders", "-p", "3", "-r", "1").code == 0
     assert at("produce", "orders", stdin=VALUES).code == 0
-    # The group causes the creation of __consumer_offsets, with one replica of each partition.
+    # The consumer group causes the creation of __consumer_offsets, with one replica of each partition.
     assert at("consume", "orders", "--group", "g").code == 0
     before = replicas_of(at, "orders")
 
@@ -99,7 +98,7 @@ def test_a_partition_continues_on_other_brokers_and_its_past_follows(at: Any) ->
     active = at("chunks", "alter", "--topic", "past", "-p", "0", "--start-offset", "500", "--replicas", "1,2")
     assert (active.code, "the active one" in active.err) == (1, True)
     assert at(*move, "--replicas", ",".join(map(str, others))).code == 0
-    while sorted(chunks()[0]["isr"]) != others:  # in the order in which the replicas caught up
+    while sorted(chunks()[0]["isr"]) != others:  # in the order of catching up
         pass
     assert chunks()[0]["replicas"] == others
     assert (
@@ -111,7 +110,7 @@ def test_a_partition_continues_on_other_brokers_and_its_past_follows(at: Any) ->
     assert (compacted.code, "Topic past has chunks" in compacted.err) == (1, True)
 
 
-def test_moves_that_cannot_be_are_told(at: Any) -> None:
+def test_impossible_moves_are_reported(at: Any) -> None:
     at("topics", "create", "small", "-r", "1")
     for arguments, reason in (
         (("-r", "5"), "5 replicas need 5 brokers, and there are 4"),

@@ -1,4 +1,5 @@
-"""Output of the tools about a cluster's nodes: through each broker, and through controllers."""
+"""The output of commands about the nodes of a cluster. The commands are sent to each broker, and to
+controllers."""
 
 import json
 from collections.abc import Iterator

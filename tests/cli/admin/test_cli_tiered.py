@@ -30,7 +30,7 @@ def parsed(ran):
 
 
 def copied(run, topic):
-    """The topic's segments, once a copy is finished and none is in progress."""
+    """The segments of the topic, as soon as one copy is finished and no copy is in progress."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         found = parsed(run("tiered", "segments", topic, "--json"))
@@ -45,7 +45,7 @@ def orders(run):
     """A tiered topic with at least one copied segment in partition 0, and an empty partition."""
     configs = ("-c", "remote.storage.enable=true", "-c", "segment.bytes=1048576")
     if run("topics", "create", "orders", *configs, "-p", "2").code == 0:
-        # More than one segment, because the active one is never copied.
+        # There is more than one segment, because the active segment is never copied.
         lines = b"".join(b"%0999d\n" % number for number in range(1500))
         assert run("produce", "orders", "-p", "0", stdin=lines).code == 0
     return "orders"
@@ -103,7 +103,8 @@ def metadata_logs(node):
 
 def test_dump_log_reads_the_events(run, cli, node, orders):
     first = copied(run, orders)[0]
-    # the events of both partitions, or of one of them, because ``moldau dev`` has four metadata partitions
+    # the output has the events of one or of both partitions, because ``moldau dev`` has four metadata
+    # partitions
     (log,) = metadata_logs(node)
     ran = cli("dump-log", log, "--deep", "--json")
     assert ran.code == 0, ran.err

@@ -1,4 +1,5 @@
-"""Changes of voters (KIP-853) by the tools: format, add and remove voters, and make static voters dynamic."""
+"""Changes of voters (KIP-853) by commands: format folders, add and remove voters, and change static voters to
+dynamic ones."""
 
 import json
 import pathlib
@@ -21,7 +22,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def quorum(cli: Any, cluster: moldau.testing.Cluster) -> tuple[list[int], list[int], int]:
-    """Voters, observers, leader."""
+    """The voters, the observers and the leader of the quorum."""
     ran = cli("quorum", "describe", "--json", "-b", cluster.bootstrap_servers)
     assert ran.err == ""
     found = json.loads(ran.out)

@@ -1,4 +1,4 @@
-"""Plans of moves: racks first, and as few bytes as possible."""
+"""Plans of moves. Their first aim is to use different racks, and their second aim is to copy few bytes."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ RACKS = {1: "a", 2: "a", 3: "b", 4: "c"}
 
 
 def targets(replicas: tuple[int, ...], **options: object) -> tuple[int, ...]:
-    """The planned replicas of one partition that is on ``replicas``."""
+    """The planned replicas of a partition whose current replicas are ``replicas``."""
     options = {"load_bytes": {}, **options}
     moves = plan_moves([PlacedPartition("t", 0, replicas, 100)], RACKS, **options)  # type: ignore[arg-type]
     return moves[0].target if moves else replicas
@@ -33,7 +33,7 @@ def test_a_broker_that_leaves_is_replaced_in_its_place() -> None:
     assert targets((1, 3, 4), leaving=[1], replication_factor=2) == (3, 4)
 
 
-def test_too_few_brokers_are_told() -> None:
+def test_too_few_brokers_are_reported() -> None:
     with pytest.raises(NoRoomError, match="4 replicas need 4 brokers, and there are 3"):
         targets((1, 3, 4, 2), leaving=[2])
 

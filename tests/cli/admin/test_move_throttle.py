@@ -1,4 +1,4 @@
-"""Throttles of moves: the configs that are set before the moves and removed after them."""
+"""Throttles of moves: configs are set before the moves and removed after the moves."""
 
 import asyncio
 from typing import Any, cast
@@ -19,7 +19,7 @@ MOVES = [
 
 
 class Recorder:
-    """The configs of a cluster by resource, and the brokers that got requests."""
+    """The configs of a cluster by resource, and the list of the brokers to which requests were sent."""
 
     def __init__(self) -> None:
         self.configs: dict[tuple[int | None, str], dict[str, str]] = {}

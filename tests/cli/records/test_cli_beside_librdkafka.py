@@ -1,4 +1,5 @@
-"""The tools and librdkafka read each other's records, agree about keys, and share a group."""
+"""Moldau's tools and librdkafka can read each other's records. They send a key to the same partition, and can
+share a group."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""The thread that reads lines may run longer than the event loop."""
+"""The thread that reads input lines may still run when the event loop has ended."""
 
 import asyncio
 import gc
@@ -10,7 +10,7 @@ from moldau.cli.records.input import CHUNKS_AHEAD, lines
 
 
 class Held:
-    """Returns one line, then blocks until it is released, and then returns the other lines."""
+    """Returns one line, then blocks until the test releases it, and then returns the other lines."""
 
     def __init__(self, *rest):
         self._given = [b"first\n"]
@@ -34,7 +34,7 @@ def reading_threads():
 
 
 @pytest.mark.parametrize("rest", [[], [b"second\n"], [b"unfinished"], [OSError("gone")]])
-def test_a_line_after_the_end_of_the_loop_bothers_nobody(rest):
+def test_a_line_after_the_end_of_the_loop_is_ignored(rest):
     reader = Held(*rest)
     before = set(reading_threads())
 
@@ -47,7 +47,7 @@ def test_a_line_after_the_end_of_the_loop_bothers_nobody(rest):
     reader.let_go.set()
     thread.join(60)
     assert not thread.is_alive()
-    gc.collect()  # A coroutine that was never awaited would warn here, and fail the test.
+    gc.collect()  # If a coroutine is never awaited, Python warns at this point, and the test fails.
 
 
 def test_reading_keeps_only_a_few_chunks_ahead():

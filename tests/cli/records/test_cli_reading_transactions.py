@@ -1,5 +1,5 @@
-"""The records that ``consume --read-committed`` leaves out, by the batches and the aborted transactions of
-one fetch."""
+"""The records that ``consume --read-committed`` omits. They are computed from the batches and the aborted
+transactions in one Fetch response."""
 
 import asyncio
 from uuid import UUID

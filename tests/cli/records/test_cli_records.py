@@ -142,7 +142,7 @@ def test_deleting_records(run):
 
 
 def test_keys_go_where_the_java_client_puts_them():
-    # Hash values that the Java client computes.
+    # The Java client computes these hash values.
     hashes = {b"21": -973932308, b"foobar": -790332482, b"abc": 479470107}
     for key, signed in hashes.items():
         assert murmur2(key) == signed % 2**32

@@ -1,4 +1,4 @@
-"""A cluster of processes that one command starts: its start, its output, and its end."""
+"""One command starts a cluster of processes: its start, its output, and its end."""
 
 import json
 import os
@@ -19,7 +19,7 @@ NODES = ("--brokers", "2", "--controllers", "3")
 
 
 class DevCluster:
-    """``moldau dev`` with several nodes, ready."""
+    """The command ``moldau dev`` with several nodes that are ready."""
 
     def __init__(self, data: pathlib.Path, *arguments: str) -> None:
         self.file = data / "cluster.json"
@@ -95,7 +95,9 @@ def test_a_second_start_goes_on_with_the_data(start: Callable[..., DevCluster], 
     assert again.end(signal.SIGINT) == (0, "", "")
 
 
-def test_the_end_of_a_node_is_told_and_none_outlives_the_command(start: Callable[..., DevCluster]) -> None:
+def test_the_end_of_a_node_is_reported_and_no_node_outlives_the_command(
+    start: Callable[..., DevCluster],
+) -> None:
     cluster = start("--brokers", "2")
     pid = cluster.pid(2)
     os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Nodes as separate processes: how they start and stop, and their errors."""
+"""Nodes as separate processes: their start, their stop, and their error messages."""
 
 import os
 import resource
@@ -55,7 +55,8 @@ def test_a_signal_ends_a_node_cleanly(ready, number):
 @pytest.mark.parametrize("delay_s", [0.1, 0.4])
 def test_a_signal_while_starting_ends_it_too(tmp_path, number, delay_s):
     process = start("dev", "--data", str(tmp_path), "--port", "0")
-    # The signal may arrive at any moment. Before Python runs, the default action of the system applies.
+    # The signal may arrive at any moment. Until Python's handler is installed, the system's default action
+    # for the signal applies.
     while not _python_runs(process.pid):
         time.sleep(0.01)
     time.sleep(delay_s)
@@ -65,7 +66,8 @@ def test_a_signal_while_starting_ends_it_too(tmp_path, number, delay_s):
 
 
 def test_a_signal_counts_wherever_python_is_when_it_comes():
-    """In a callback of a weak reference, for instance during imports, an exception would be lost."""
+    """If a signal handler raises in the callback of a weak reference, for instance during imports, the
+    exception is lost."""
     program = """
 import os, signal, sys, types, weakref
 from moldau.cli.main import main
@@ -92,7 +94,7 @@ sys.exit(main() or 7)
 
 
 def _python_runs(pid):
-    """Whether the process reacts to SIGTERM."""
+    """Whether the process has a handler for SIGTERM."""
     try:
         with open(f"/proc/{pid}/status") as file:
             caught = next(line for line in file if line.startswith("SigCgt:"))
@@ -285,7 +287,7 @@ def test_a_node_raises_its_own_soft_limit_of_open_files(tmp_path):
 
 
 def test_a_reader_that_has_gone_is_no_failure_of_what_was_done():
-    """The reader closes the pipe early, like ``moldau ... | head``."""
+    """The reader closes the pipe early, as in ``moldau ... | head``."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     reading, writing = os.pipe()
     os.close(reading)

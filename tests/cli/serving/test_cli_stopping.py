@@ -1,4 +1,4 @@
-"""Time limits of a stop: a node may continue as long as it closes logs."""
+"""Time limits of a stop. A node may continue for as long as it still closes logs."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,8 @@ from moldau.simulation.world.world import World
 
 
 class ClosingNode:
-    """Closes a log each second until ``left`` are open, and then ends. If logs are left, it hangs."""
+    """Closes one log each second until ``left`` logs are open. If ``left`` is 0 it then ends. Otherwise it
+    never ends."""
 
     def __init__(self, open_log_count: int, left: int = 0) -> None:
         self.open_log_count = open_log_count

@@ -1,4 +1,4 @@
-"""Serving a node until it gets a signal to stop."""
+"""A command serves a node until it gets a signal to stop."""
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ def test_collections_are_kept_short_while_a_node_starts(monkeypatch: pytest.Monk
 
 
 def test_collections_begin_when_the_imports_are_done() -> None:
-    """The command line disables them while it imports a node."""
+    """The command line switches garbage collections off while it imports a node."""
 
     async def are_enabled() -> bool:
         return gc.isenabled()

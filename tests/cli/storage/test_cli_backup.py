@@ -1,4 +1,4 @@
-"""``moldau storage restore`` and ``moldau storage backup status`` over stores in any state."""
+"""``moldau storage restore`` and ``moldau storage backup status`` with stores in different states."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def _store(tmp_path: Path, key: str, content: bytes) -> Path:
 
 
 def _save(tmp_path: Path, number: int) -> tuple[Path, Path]:
-    """Store a cut without logs. Returns the file of the cut and the file of its metadata."""
+    """Store a cut that contains no logs. Returns the file of the cut, and the file of its metadata."""
     level = FeatureLevelRecord(name="metadata.version", feature_level=26)
     image = asyncio.run(ImageEncoder().encode(MetadataDelta().replay_all([level]).apply()))
     key = f"{DATA_FOLDER}{CREATED_MS + number}-1-image"

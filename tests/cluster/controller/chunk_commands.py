@@ -19,7 +19,7 @@ MISSING = uuid.UUID(int=999_999)
 
 
 def shown_chunk(chunk: ChunkRegistration) -> str:
-    """A line about an inactive chunk."""
+    """The output line for an inactive chunk."""
     moving = "".join(
         f" {name}={list(ids)}"
         for name, ids in (("adding", chunk.adding_replicas), ("removing", chunk.removing_replicas))
@@ -32,7 +32,7 @@ def shown_chunk(chunk: ChunkRegistration) -> str:
 
 
 class ChunkCommands:
-    """The part of the interpreter for chunks."""
+    """The part of the script interpreter that runs commands about chunks."""
 
     controller: Controller
 

@@ -66,7 +66,7 @@ _HIDDEN = {
 
 
 class ControllerScript(ChunkCommands):
-    """One controller. Its log is simulated by an offset."""
+    """One controller. An offset counter takes the place of its log."""
 
     def __init__(self) -> None:
         settings = ControllerSettings(
@@ -87,11 +87,12 @@ class ControllerScript(ChunkCommands):
         self._commit(
             self.controller.bootstrap([FeatureLevelRecord(name="metadata.version", feature_level=29)])
         )
-        # The offset is fixed for any number of features, because broker epochs in the scripts are offsets.
+        # Broker epochs in the scripts are offsets. Therefore the first offset is fixed, so that it does not
+        # depend on the number of features.
         self.next_offset = 1
 
     def run(self, line: str) -> str:
-        """Run one command line; return its outcome."""
+        """Run one command line. Returns its outcome."""
         name, *words = line.split()
         flags = {word for word in words if "=" not in word}
         options = dict(word.split("=", 1) for word in words if "=" in word)
@@ -101,7 +102,8 @@ class ControllerScript(ChunkCommands):
         return handler(words, flags, options)
 
     def send(self, request: Message) -> str:
-        """Decide, replay, and check that a snapshot of the outcome has the same content."""
+        """Decide and replay. Check that a snapshot of the resulting image has the same content as
+        the image."""
         try:
             result = self.controller.handle(request, self.now_ms, self.next_offset)
         except KafkaError as error:
@@ -537,7 +539,8 @@ def _ids(text: str) -> list[int]:
 
 
 def _numbered(text: str | None) -> list[tuple[str, str]]:
-    """``1,2/2,3`` is numbered from 0. Numbers may also be explicit, as in ``0:1,2/0:2,3``."""
+    """In ``1,2/2,3`` the partitions are numbered from 0. The numbers may also be given, as in
+    ``0:1,2/0:2,3``."""
     numbered = []
     for position, item in enumerate(text.split("/") if text else []):
         index, colon, replicas = item.rpartition(":")

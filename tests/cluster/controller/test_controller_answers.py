@@ -1,4 +1,4 @@
-"""Every request that the controller accepts has a response with a field for the error."""
+"""For every request that the controller accepts, the response has a field for an error code."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Golden scripts of the controller's decisions: ``controller_script`` describes the language."""
+"""Golden scripts of the controller's decisions. The docstring of ``controller_script`` describes their
+commands."""
 
 import os
 import pathlib
@@ -10,7 +11,7 @@ SCRIPTS = sorted((pathlib.Path(__file__).parent / "scripts").glob("*.txt"))
 
 
 def play(text: str) -> str:
-    """The script with its current outputs."""
+    """The script with the outputs that the current code produces."""
     script = ControllerScript()
     cases = []
     for case in text.strip("\n").split("\n\n"):

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class _TurningWorkers(InlineWorkers):
-    """Lets the loop turn before and after each job, and counts the jobs."""
+    """Runs other tasks of the event loop before and after each job, and counts the jobs."""
 
     def __init__(self) -> None:
         self.pieces = 0
@@ -57,7 +57,7 @@ class _TurningWorkers(InlineWorkers):
 
 
 class Node:
-    """One controller node on a log of its own."""
+    """A single controller node with its own log."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Node:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    """Run a test in virtual time, so that a busy machine does not end the session of a live broker."""
+    """Run a test in virtual time, so that a busy machine cannot let the session of a live broker expire."""
     with World(1) as world:
         world.run(test)
 
@@ -176,7 +176,7 @@ def test_no_no_op_comes_between_the_offsets_of_a_decision() -> None:
         assert no_op_count(node) == 0
         await asyncio.sleep(1)
         assert no_op_count(node) == 2
-        # The quorum on this node has stopped, but has not reported it yet.
+        # The quorum on this node has stopped, but the node has not reported this yet.
         node.log.refuse_next = True
         await asyncio.sleep(1)
         assert no_op_count(node) == 3
@@ -206,8 +206,8 @@ def test_decisions_are_pipelined_and_answered_after_the_commit() -> None:
         node.log.auto = False
         first, second = node.create("t"), node.create("t")
         await asyncio.sleep(0.01)
-        # The second response depends on the first change, so it must wait while the first change can still be
-        # lost.
+        # The second change depends on the first one. So the second response must wait while the first change
+        # can still be lost.
         assert not first.done()
         assert not second.done()
         assert len(node.log.pending) == 1
@@ -262,7 +262,7 @@ def test_a_silent_broker_is_fenced_when_its_session_ends(
         await node.add_broker()
         await node.channel.send(_many("t", partitions))
         assert not node.publisher.image.brokers[1].fenced
-        before = node.workers.pieces  # the decision was made at that time, and the next check follows
+        before = node.workers.pieces  # decided at that time; the next check is scheduled
         await asyncio.wait_for(node.publisher.until(lambda: node.publisher.image.brokers[1].fenced), 5)
         topic = node.publisher.image.topics.get("t")
         assert topic is not None
@@ -337,7 +337,7 @@ def _leader(node: Node) -> int:
 
 
 class Follower:
-    """A subscriber that maintains its own image, only from deltas."""
+    """A subscriber that builds its own image from deltas only."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
@@ -423,7 +423,7 @@ def test_the_loop_turns_while_a_large_request_is_decided_and_what_follows_stands
         large = asyncio.ensure_future(node.channel.send(_many()))
         second = asyncio.ensure_future(node.channel.send(_many(count=1)))
         assert (await large).topics[0].error_code is ErrorCode.none
-        # The worker has decided, replayed and encoded the change.
+        # The worker thread has decided on the change, replayed it and encoded it.
         assert node.workers.pieces == 3
         assert (await second).topics[0].error_code is ErrorCode.topic_already_exists
         created = node.publisher.image.topics.get("many")

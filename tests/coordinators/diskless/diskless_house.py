@@ -30,7 +30,7 @@ class SetClock:
 
 
 COMMIT_TIMEOUT_MS = 300_000
-"""The time limit for commits is long, because the disk is real and other tests use it, too."""
+"""The time limit for commits is long, because other tests use the same real disk at the same time."""
 
 
 class House:
@@ -99,7 +99,7 @@ def batch(
     producer: tuple[int, int, int] | None = None,
     transactional: bool = False,
 ) -> BatchToCommit:
-    """``producer``: id, epoch, base sequence of the batch's producer."""
+    """A batch. ``producer`` has the producer id, the producer epoch and the base sequence of the batch."""
     pid, epoch, sequence = producer or (-1, -1, -1)
     last = -1 if producer is None else (sequence + records - 1) % (1 << 31)
     return BatchToCommit(

@@ -1,4 +1,4 @@
-"""A simple model of the coordinator: lists of batches, without packing and without expiry."""
+"""A simple model of the coordinator. It consists of lists of batches, without packing and without expiry."""
 
 from dataclasses import dataclass, field
 
@@ -37,7 +37,8 @@ class Model:
         self.closed: set[str] = set()
 
     def commit(self, call: CommitFileCall) -> list[tuple[ErrorCode, int, bool]] | None:
-        """Error, base offset, duplicate; or ``None`` if the whole file is refused."""
+        """For each batch its error, base offset and whether it is a duplicate. ``None`` if the whole file is
+        refused."""
         if call.object_key in self.answers:
             return self.answers[call.object_key]
         if call.object_key in self.closed:

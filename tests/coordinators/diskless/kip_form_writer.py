@@ -6,7 +6,8 @@ from moldau.protocol.records import diskless as wire
 
 
 def encode_kip_file(record: FileCommitted) -> bytes:
-    """The value in version 0, which has no fields for rejected batches and for the file's creation time."""
+    """The value in version 0. This version has no fields for rejected batches and for the file's creation
+    time."""
     topics: dict[object, dict[int, list[wire.DisklessCommittedBatch]]] = {}
     position = 0
     for run in record.runs:

@@ -1,4 +1,5 @@
-"""The order of a broker's commits at a coordinator on real files: on the wire, in the log, after a load."""
+"""The order of a broker's commits at a coordinator on real files: in requests, in the log, and
+after a load."""
 
 import asyncio
 from dataclasses import replace
@@ -22,8 +23,8 @@ def placed(key: str, number: int, open_from: int = 0, epoch: int = 7) -> CommitF
 def test_the_place_is_on_the_wire_from_version_3_on() -> None:
     call = placed("a", 4, 4)
     assert COMMIT_FILE.arguments(COMMIT_FILE.ask(0, call, 3, 1_000)).place == CommitPlace(7, 4, 4)
-    # An older coordinator may get only the first open commit, because it decides commits in the order of
-    # their arrival.
+    # An older coordinator decides commits in the order of their arrival. Therefore the broker may send it
+    # only the first open commit.
     assert COMMIT_FILE.arguments(COMMIT_FILE.ask(0, call, 2, 1_000)).place is None
     with pytest.raises(KafkaError) as refused:
         COMMIT_FILE.ask(0, placed("b", 5, 4), 2, 1_000)
@@ -87,7 +88,8 @@ def test_too_many_commits_do_not_wait(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_waits_for_too_long_is_answered(tmp_path: Path) -> None:
-    """Its connection would otherwise answer nothing else. The time is the same when the clock jumps."""
+    """Without a response to this commit, the connection could send no other response. The time limit is the
+    same when the machine's clock jumps."""
 
     async def scene() -> None:
         house = House(tmp_path)
@@ -138,7 +140,7 @@ def test_a_waiting_commit_is_answered_when_its_decision_fails(
 
 
 def test_known_results_do_not_wait_for_a_slow_coordinator() -> None:
-    """The parts of a file come in one request, and are answered in one."""
+    """One request contains all parts of a file, and one response contains all results."""
     known = CommitFileResult([])
 
     class Coordinators:

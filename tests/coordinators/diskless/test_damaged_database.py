@@ -1,4 +1,4 @@
-"""A damaged SQLite file of a coordinator is never served: it is rebuilt from snapshot and log."""
+"""A coordinator never responds from a damaged SQLite file. The file is rebuilt from snapshot and log."""
 
 import asyncio
 from pathlib import Path
@@ -28,7 +28,7 @@ async def fill(house: House) -> None:
 
 
 async def state(house: House) -> Any:
-    """All answers of the coordinator. They are requested again while it is rebuilt."""
+    """All responses of the coordinator. While it rebuilds the file, the requests are repeated."""
     async with asyncio.timeout(60):
         while True:
             try:

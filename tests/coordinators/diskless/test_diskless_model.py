@@ -1,7 +1,8 @@
-"""Random histories of a whole coordinator on real files, compared with the plain model.
+"""Random histories of a whole coordinator on real files, compared with a simple model.
 
-Offsets are dense, duplicates get the original answer, and no file is unused while one of its batches is live.
-All this holds after any crashes and losses of the database, with any snapshots and contents of SQLite.
+Offsets have no gaps, and duplicates get the original response. A file does not count as unused while one of
+its batches is live. All this must be true after any crashes and losses of the database, with any snapshots
+and any content of SQLite.
 """
 
 import asyncio
@@ -137,7 +138,7 @@ class CoordinatorHistory(RuleBasedStateMachine):
     @rule(how=st.sampled_from(["clean", "database lost", "unclean"]))
     def restart(self, how: str) -> None:
         if how == "unclean":
-            # The state after a kill: the log, and a database that was not closed.
+            # The state after a kill: the log, and a database that was not closed cleanly.
             self.house.store._materialiser.database.connection.close(True)  # type: ignore[union-attr]
             self.house.store._materialiser = None
         self.run(self.house.stop())
@@ -151,8 +152,8 @@ class CoordinatorHistory(RuleBasedStateMachine):
 
     @rule()
     def lose_an_append(self) -> None:
-        """The log refuses an append: the shard is dropped and loaded again, and no part of the commit is
-        left."""
+        """The log refuses an append. Then the shard is dropped and loaded again, and no part of the commit
+        remains."""
         shard = self.house.service.runtime.led(0)
         log = self.house.log
         append, log.append = log.append, refuse  # type: ignore[method-assign]

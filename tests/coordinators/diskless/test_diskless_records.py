@@ -1,4 +1,4 @@
-"""Columns and records: reading returns the written values, and the encoding is small."""
+"""Columns and records. Reading returns the values that were written, and the encoding is small."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -129,8 +129,8 @@ def test_each_record_has_to_be_known(pair: tuple[bytes | None, bytes | None]) ->
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[CommitFileCall]:
-    """Files of a few producers with mostly consecutive sequences, in several partitions, one of which does
-    not exist."""
+    """Files of a few producers with mostly consecutive sequences. They have batches of several partitions,
+    one of which does not exist."""
     follows: dict[tuple[int, int], int] = {}
     calls = []
     for number in range(draw(st.integers(1, 5))):
@@ -196,8 +196,8 @@ ODDITIES: dict[str, Callable[[BatchToCommit], BatchToCommit]] = {
 
 
 def check_ways_to_decide(first_sequence: int, files: int, oddities: Sequence[tuple[int, str]]) -> None:
-    """Check that three kinds of decision lead to the same state after each of ``files`` and two unusual
-    files: by columns, batch by batch, and by a replay of the log."""
+    """Check that three methods lead to the same state: a decision by columns, a decision batch by batch, and
+    a replay of the log. The states are compared after each of ``files`` and after two unusual files."""
     ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
     at_once, one_by_one, replayed = (partitions_of(*ids) for _ in range(3))
     for number in range(files + 2):

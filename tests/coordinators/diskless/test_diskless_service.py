@@ -48,7 +48,8 @@ def run(scene) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_a_topic_of_many_partitions_is_deleted_in_several_transactions(tmp_path: Path) -> None:
-    """The partitions of one record are marked in slices, and other tasks of the loop run in between."""
+    """The partitions of one record are marked in slices. Other tasks of the event loop run between the
+    slices."""
 
     async def scene() -> None:
         house = House(tmp_path)
@@ -69,7 +70,7 @@ def test_a_topic_of_many_partitions_is_deleted_in_several_transactions(tmp_path:
             await asyncio.sleep(0)
             seen.append(living())
         assert (seen[0], seen[-1]) == (count + 1, 1)
-        # The store's own timer may write a slice in the same turn.
+        # The timer of the store may write a slice in the same turn of the event loop.
         assert max(before - after for before, after in pairwise(seen)) <= 2 * DELETED_PARTITIONS
         assert await service.topic_ids(0) == {OTHER}
         await house.stop()
@@ -87,7 +88,7 @@ def test_commit_and_find(tmp_path: Path) -> None:
         await service.create_partitions(0, [topic()])
         result = await service.commit_file(0, file("f1", batch(0, 3), batch(1, 2), batch(0, 1)))
         assert [found.base_offset for found in result.batches] == [0, 0, 3]
-        for _ in range(2):  # from the tail, then from SQLite
+        for _ in range(2):  # first from the tail in memory, then from SQLite
             found = await service.find_batches(0, FindBatchesCall([PartitionToFind(TOPIC, 0, 2)]))
             assert [(b.base_offset, b.last_offset, b.byte_offset) for b in found[0].batches] == [
                 (0, 2, 0),
@@ -129,8 +130,8 @@ def test_restart(tmp_path: Path, lost: str) -> None:
 
 
 def test_the_database_of_another_log_is_not_taken_for_ones_own(tmp_path: Path) -> None:
-    """Two logs may have equal lengths and epochs. This must not be sufficient to use the state of one log
-    with the other."""
+    """Two logs may have equal lengths and epochs. Even then, the state of one log must not be used with the
+    other log."""
 
     async def scene() -> None:
         houses = [House(tmp_path / str(number), topic_id=UUID(int=100 + number)) for number in range(2)]
@@ -212,8 +213,8 @@ def test_a_file_goes_with_its_last_batch(tmp_path: Path) -> None:
 
 
 def test_deletions_at_the_same_time_free_what_they_delete_together(tmp_path: Path) -> None:
-    """Each of the two deletions removes one of the last two batches of the file, and one of the deletions
-    must find the file unused."""
+    """The file has two live batches, and each deletion removes one of them. One of the deletions must detect
+    that the file is unused."""
 
     async def scene() -> None:
         house = House(tmp_path)
@@ -285,7 +286,7 @@ def test_a_fence_keeps_older_epochs_from_pruning(tmp_path: Path) -> None:
         assert (fenced.error, fenced.wal_start_offset, fenced.remote_metadata_position) == (0, 0, -1)
         log_end = (await service.describe_coordinator(0)).log_end_offset
         assert (await service.prune(0, fence)).error is ErrorCode.none
-        # there is nothing new to record
+        # there is no new time to record
         assert (await service.describe_coordinator(0)).log_end_offset == log_end
         late = await service.prune(0, PruneCall(TOPIC, 0, 0, 10, 4, 77))
         assert (late.error, late.wal_start_offset) == (ErrorCode.fenced_leader_epoch, 0)
@@ -309,7 +310,7 @@ def test_a_fence_keeps_older_epochs_from_pruning(tmp_path: Path) -> None:
 
 
 def exclusive(path: str) -> apsw.Connection:
-    """The simulated file system opens databases like this, without a second reader."""
+    """The simulated file system opens databases in this way, without a second connection for reads."""
     connection = apsw.Connection(path)
     connection.pragma("locking_mode", "exclusive")
     return connection
@@ -530,7 +531,7 @@ def test_a_load_with_an_older_epoch_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
 def test_a_jump_of_the_clock_is_no_time_waited_for_a_missing_batch(tmp_path: Path, jump_ms: int) -> None:
-    """If a batch is accepted too early, the missing batch before it can never be accepted."""
+    """If a batch is accepted before its predecessor, the coordinator can never accept this predecessor."""
 
     async def scene() -> None:
         house = House(tmp_path)

@@ -1,4 +1,5 @@
-"""Calls about thousands of partitions leave turns of the event loop to other requests."""
+"""Calls about thousands of partitions are processed in several turns of the event loop, so that other
+requests are served in between."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +23,7 @@ def test_find_searches_many_partitions_in_turns_and_misses_no_commit(tmp_path: P
             service.find_batches(0, FindBatchesCall(wanted, min_bytes=1, max_wait_ms=10_000))
         )
         await asyncio.sleep(0)
-        # The first partition is searched already, and the last one is not.
+        # At this moment the first partition has been searched, but the last one has not.
         await service.commit_file(0, file("f1", batch(0)))
         found = await asyncio.wait_for(waiting, 5)
         assert [len(one.batches) for one in found] == [1] + [0] * (len(wanted) - 1)
@@ -63,7 +64,7 @@ def test_find_pauses_after_many_batches_and_bounds_its_answer(
         assert [len(one.batches) for one in searching.result()] == [8] * 6 + [2] + [0] * 13
         few = FindBatchesCall(wanted, max_batches_per_partition=3)
         assert [len(one.batches) for one in await service.find_batches(0, few)] == [3] * 10 + [0] * 10
-        # The next call gets the batches after these.
+        # The next call gets the batches after these batches.
         more = [PartitionToFind(TOPIC, 0, 8)]
         [rest] = await service.find_batches(0, FindBatchesCall(more))
         assert [one.base_offset for one in rest.batches] == [8, 9, 10, 11]

@@ -1,4 +1,5 @@
-"""A copy of a partition's state gives the same answers as the original, and is independent of it."""
+"""A copy of a partition's state gives the same results as the original. Later changes of one do not affect
+the other."""
 
 from uuid import UUID
 
@@ -25,7 +26,7 @@ TRANSACTIONS = st.none() | st.lists(st.tuples(st.integers(0, 9), OFFSETS, st.int
 
 
 def answers(partition: PartitionState) -> tuple[object, ...]:
-    """The state of a partition that readers and the coordinator read, except its producers."""
+    """The state of a partition that readers and the coordinator read. Producers are not included."""
     found = partition.transactions
     return (
         (partition.log_start, partition.wal_start, partition.next, partition.last_stable),

@@ -29,7 +29,7 @@ DAY_MS = 86_400_000
 def state_of(house: House) -> bytes:
     """The state on which the coordinator's decisions depend, and all tables of its store.
 
-    ``files.unused_since_ms`` is left out, because each replica observes that time itself.
+    ``files.unused_since_ms`` is not included, because each replica measures that time itself.
     """
     store = house.store
     store.write_all()
@@ -55,7 +55,7 @@ def state_of(house: House) -> bytes:
 
 
 def copied(house: House, folder: Path, ahead_ms: int) -> House:
-    """A replica with the same log, without a database, and with a clock that is ahead."""
+    """A replica with the same log. It has no database, and its clock is ahead."""
     shutil.copytree(house.folder, folder / "__diskless_metadata-0")
     replica = House(folder, topic_id=UUID(int=77))
     replica.clock.time_ms = house.clock.time_ms + ahead_ms
@@ -185,7 +185,7 @@ def test_replicas_agree_over_random_histories_snapshots_and_restarts(tmp_path: P
         await house.stop()
         assert await replayed(house, tmp_path / "ahead", 3 * DAY_MS) == state
         assert await replayed(house, tmp_path / "behind", -3 * DAY_MS) == state
-        service = await house.start()  # with its own database
+        service = await house.start()  # this replica has its own database
         assert state_of(house) == state
         await house.stop()
 

@@ -1,5 +1,5 @@
-"""Transactions of diskless partitions: the state that readers get, also after restarts, snapshots and
-rebuilds."""
+"""Transactions of diskless partitions: the state that readers get. This state must be the same after
+restarts, snapshots and rebuilds."""
 
 import asyncio
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_a_marker_keeps_the_place_of_its_outcome_on_its_way() -> None:
 
 
 async def write(house: House, key: str, producer_id: int, sequence: int, records: int = 2) -> int:
-    """Write a transactional batch with the current guard; return its base offset."""
+    """Write a transactional batch with the current guard. Returns its base offset."""
     service = house.service
     (issued,) = await service.guard_transactions(0, [GuardToIssue(TOPIC, 0, producer_id, 0)])
     made = batch(0, records, producer=(producer_id, 0, sequence))
@@ -55,8 +55,8 @@ async def find(house: House, offset: int) -> FoundPartition:
 
 
 async def some_transactions(house: House) -> None:
-    """Offsets 0-1 are aborted by the marker at 4, and 2-3 are committed by the marker at 5. 6-7 are open,
-    and 8-9 are aborted by the marker at 10."""
+    """The marker at offset 4 aborts offsets 0 and 1. The marker at 5 commits 2 and 3. Offsets 6 and 7 are
+    open. The marker at 10 aborts 8 and 9."""
     await house.service.create_partitions(0, [topic()])
     await write(house, "a", 7, 0)
     await write(house, "b", 8, 0)

@@ -57,7 +57,7 @@ def batch_of(*pairs: Pair) -> bytearray:
 
 
 def unreadable_batch() -> bytearray:
-    """A batch with a right checksum whose content is not records."""
+    """A batch whose checksum is right, but whose content cannot be decoded as records."""
     batch = batch_of(record_of("other"))[:61] + b"\xff" * 20
     batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
@@ -65,7 +65,8 @@ def unreadable_batch() -> bytearray:
 
 
 class Loaded(NamedTuple):
-    """A coordinator's view of its log: errors of InitProducerId, health, and the states of ids."""
+    """The state of a coordinator with this log: errors of InitProducerId, health, and the states of
+    transactional ids."""
 
     answers: dict[str, ErrorCode]
     problem: str | None

@@ -1,4 +1,5 @@
-"""Producers whose epochs are used up get a new id. The last epoch is used only for fencing."""
+"""If the epochs of a producer id are used up, its producer gets a new id. The last epoch is used only to
+fence producers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,7 +42,7 @@ def test_the_next_id_waits_for_the_markers_of_the_last_one() -> None:
         _code(lambda: model.shard.verify("a", ProducerIdentity(*new), [place]))
         is ErrorCode.concurrent_transactions
     )
-    # The replaced producer is fenced as usual.
+    # The producer with the old id is fenced as usual.
     assert _code(lambda: model.add("a", producer, [("t", 1)], version=2)) is ErrorCode.producer_fenced
     model.complete()
     model.add("a", new, [("t", 1)], version=2)

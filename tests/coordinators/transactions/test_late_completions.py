@@ -1,4 +1,4 @@
-"""The end of a transaction whose commit becomes known late, while the next transaction of the producer is
+"""The end of a transaction is committed late. At that time, the next transaction of the producer is already
 in progress."""
 
 import asyncio
@@ -30,12 +30,12 @@ async def _the_next_transaction_gets_its_own_markers() -> None:
     await service.end(Ending("orders", producer, True, 0))
     await asyncio.sleep(0.05)
     writer.deaf = set()
-    # The completion is appended. Its commit times out, but later the completion is committed.
+    # The completion is appended. Waiting for its commit times out, but later the completion is committed.
     log.held = True
     await asyncio.sleep(5.2)
     log.held = False
     log.commit()
-    # A client of version 1 has the same producer id and epoch in its next transaction.
+    # A client of version 1 uses the same producer id and epoch for its next transaction.
     await service.add_partitions("orders", producer, [T1], 0)
     writer.deaf, writer.written = {T1}, []
     await service.end(Ending("orders", producer, True, 0))
@@ -55,7 +55,7 @@ def test_the_next_transaction_gets_its_own_markers() -> None:
 
 
 class FencedWriter(RecordingWriter):
-    """Partitions that have already got markers of a newer coordinator."""
+    """Partitions that already have markers of a newer coordinator."""
 
     calls = 0
 

@@ -1,4 +1,5 @@
-"""After a restore from the store, every identity of a producer of the old cluster is refused."""
+"""After a restore from the store, the coordinator refuses every producer id and epoch that a producer of the
+old cluster had."""
 
 import pathlib
 from collections.abc import Iterable
@@ -43,7 +44,7 @@ def _pairs(log: SnapshotLog) -> list[Pair]:
 
 
 def _restored(folder: pathlib.Path, model: TransactionModel) -> tuple[set[int], dict[int, DecidedCommit]]:
-    """Restore the model from the current content of its log."""
+    """Restore the model from the records that its log has now."""
     log = _log(folder, model.log)
     fenced = fence_producers(log, 2, model.now_ms)
     model.log = _pairs(log)
@@ -78,7 +79,8 @@ def test_later_identities_of_the_old_cluster_are_not_given_again(
     assert model.shard.by_id["open"].state is TransactionPhase.COMPLETE_ABORT
     assert model.shard.by_id["decided"].state is TransactionPhase.COMPLETE_COMMIT
     for name in names:
-        # A producer that was fenced later may have got the epoch after the saved epoch.
+        # Later, the producer may have been fenced in the old cluster. It then has the epoch after the saved
+        # epoch.
         for epoch in (0, 1):
             with pytest.raises(KafkaError) as refused:
                 model.add(name, (old[name][0], epoch), [("t", 0)], version)

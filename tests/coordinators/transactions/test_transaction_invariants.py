@@ -1,4 +1,4 @@
-"""Invariants of every transactional id, for any requests of producers in any order."""
+"""Invariants of every transactional id. They must be true for any requests of producers in any order."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ from moldau.runtime import KafkaError
 
 IDS = st.sampled_from(["a", "b"])
 AGE = st.integers(0, 3)
-"""The age of the identity that the producer sends: 0 is the newest one."""
+"""The age of the producer id and epoch that the producer sends. 0 means the newest ones."""
 COMMANDS = st.one_of(
     st.tuples(st.just("init"), IDS, st.booleans(), AGE),
     st.tuples(st.just("add"), IDS, st.sampled_from([0, 2]), AGE),

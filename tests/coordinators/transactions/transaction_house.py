@@ -12,7 +12,7 @@ from moldau.runtime import Clock, SystemClock, UnexpectedErrors
 
 
 class RecordingWriter:
-    """Records markers; refuses the partitions of ``deaf`` with a retriable error."""
+    """Records markers. Refuses the partitions in ``deaf`` with a retriable error."""
 
     def __init__(self) -> None:
         self.written: list[tuple[TransactionMarker, TxnPartition]] = []
@@ -46,7 +46,7 @@ async def until_done(service: TransactionService, name: str) -> TransactionPhase
 
 
 class LoopClock:
-    """A clock with the time of the event loop, which is virtual in a ``World``."""
+    """A clock that shows the time of the event loop, which is virtual in a ``World``."""
 
     def now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)

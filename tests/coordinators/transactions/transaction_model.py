@@ -35,7 +35,7 @@ class TransactionModel:
         return TransactionShard(self.settings, lambda: self.level)
 
     def put(self, record: TransactionRecord) -> None:
-        """Add a record that is not the result of a request."""
+        """Add a record that no request has caused."""
         self._apply(Effects([record]))
 
     def init(
@@ -58,14 +58,14 @@ class TransactionModel:
         return self._with_id(lambda new: self.shard.end(Token(1), request, new, self.now_ms))
 
     def complete(self) -> int:
-        """Write the markers of all prepared transactions; returns their number."""
+        """Write the markers of all prepared transactions. Returns their number."""
         unfinished = self.shard.unfinished()
         for ended in unfinished:
             self._apply(self.shard.complete(Token(1), ended, self.now_ms))
         return len(unfinished)
 
     def wait(self, ms: int) -> None:
-        """Let time pass. Timers that are due fire in order."""
+        """Move the clock forward. Timers that are due fire in order."""
         until = self.now_ms + ms
         while self._due and (soonest := min(self._due.items(), key=lambda each: each[1]))[1] <= until:
             key, due = soonest

@@ -1,4 +1,4 @@
-"""Cached segments of a diskless partition, one of which was lost. No record is skipped."""
+"""Cached segments of a diskless partition. One of them was lost, but readers skip no record."""
 
 from pathlib import Path
 from uuid import UUID

@@ -1,4 +1,5 @@
-"""Reading diskless partitions: the cache at the tail, objects below it, and offsets by the coordinator."""
+"""Reading diskless partitions: records near the end come from the cache, older records from objects, and the
+coordinator finds offsets."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -30,7 +31,7 @@ def run(
     settings: CacherSettings | None = None,
     cold: ColdReadSettings | None = None,
 ) -> T:
-    """Run a story of one broker in virtual time."""
+    """Run a test of one broker in virtual time."""
 
     async def tell(machine: Machine) -> T:
         broker = ReadingBroker(machine, settings=settings, cold=cold)
@@ -106,7 +107,7 @@ def test_what_this_broker_committed_is_cached_before_anybody_finds_it() -> None:
             assert (await read(partition, number + 1)).high_watermark == number + 1
             assert values_of(await read(partition, number), number) == [(number, b"%d" % number)]
         assert broker.rounds() == 0
-        # Responses to earlier requests change nothing, and batches of other brokers arrive as before.
+        # Late responses to earlier requests change nothing. Batches of other brokers still arrive.
         directory = partition.cache.log.directory
         await broker.commit((K, [b"others"]))
         await broker.commit((K, [b"too early"]), at_once=True)
@@ -149,7 +150,7 @@ def test_what_is_still_on_its_way_into_the_cache_is_waited_for() -> None:
 
 
 async def beside(broker: ReadingBroker, other: PartitionKey) -> DisklessPartition:
-    """Another open partition in addition to ``K``. The broker's own commits reach the caches as soon as
+    """A second open partition beside ``K``. The broker's own commits are written to the caches as soon as
     possible."""
     for each in (K, other):
         broker.coordinator.create(each)
@@ -457,7 +458,7 @@ def test_an_object_that_is_gone_is_looked_up_again() -> None:
         await broker.until_cached(partition, 2)
         await partition.cache.restart_at(2)
         await read(partition, 0, 1)
-        # The same bytes move to another object while the old coordinates are cached.
+        # The same batches move to another object while the cache still has their old coordinates.
         known = broker.coordinator.partitions[K]
         second = known.batches[1]
         content = await broker.memory.fetch(second.object_key, second.byte_offset, second.size_bytes)
@@ -465,8 +466,8 @@ def test_an_object_that_is_gone_is_looked_up_again() -> None:
         known.batches[1] = second._replace(object_key="wal/moved", byte_offset=0)
         await broker.memory.delete([second.object_key, first])
         assert values_of(await read(partition, 1), 1) == [(1, b"b")]
-        # A permanently missing object causes an error that clients retry. It never causes a gap in the
-        # records.
+        # If an object is permanently missing, clients get an error after which they retry. They never see a
+        # gap in the records.
         assert (await read(partition, 0)).error is ErrorCode.kafka_storage_error
 
     run(story, settings=CacherSettings(tail_max_wait_ms=600_000))
@@ -489,7 +490,7 @@ def test_who_reads_where_an_object_is_lost_is_told_and_others_go_on() -> None:
         await broker.commit((keys[0], [b"later"]), (keys[1], [b"other"]))
         assert await consume(other, 0, 1) == {0: b"other"}
         assert values_of(await read(partition, 1), 1) == [(1, b"later")]
-        # If the object exists again (because it was moved or restored), reads succeed without further action.
+        # If the object exists again (because it was moved or restored), the next reads succeed.
         await broker.memory.upload(lost, content, len(content))
         await broker.until_cached(partition, 2)
         assert await consume(partition, 0, 2) == {0: b"lost", 1: b"later"}
@@ -511,7 +512,7 @@ def test_a_moved_partition_start_is_no_hole_and_not_out_of_range() -> None:
     run(story)
 
 
-def test_a_store_that_is_down_stops_nobody_at_the_cached_tail() -> None:
+def test_an_unavailable_store_does_not_stop_readers_of_the_cached_tail() -> None:
     async def story(broker: ReadingBroker) -> None:
         await broker.commit((K, [b"a"]))
         partition = broker.open(K)
@@ -527,7 +528,7 @@ def test_a_store_that_is_down_stops_nobody_at_the_cached_tail() -> None:
     run(story)
 
 
-def test_a_coordinator_that_is_away_stops_nobody_at_the_cached_tail() -> None:
+def test_an_unavailable_coordinator_does_not_stop_readers_of_the_cached_tail() -> None:
     async def story(broker: ReadingBroker) -> None:
         await broker.commit((K, [b"a"]))
         partition = broker.open(K)

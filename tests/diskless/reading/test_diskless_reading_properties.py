@@ -1,6 +1,5 @@
-"""Consumers read exactly the committed records, without gaps, under any faults and after any loss of
-cache.
-"""
+"""Consumers read exactly the committed records, without gaps. This is true under any faults and after any
+loss of the cache."""
 
 import asyncio
 

@@ -1,4 +1,5 @@
-"""Reads and lookups below the WAL's start, also of records that leave the WAL during the read."""
+"""Reads and lookups of records before the WAL's start. Some of these records leave the WAL during
+the read."""
 
 import asyncio
 
@@ -24,9 +25,8 @@ FAR = CacherSettings(tail_max_wait_ms=600_000)
 
 
 class Remote:
-    """Remote storage with some batches of one record each. The segments in ``missing`` were deleted from
-    it.
-    """
+    """Remote storage with some batches of one record each. The segments in ``missing`` do not
+    exist any more."""
 
     def __init__(self) -> None:
         self.batches: dict[int, bytes] = {}

@@ -1,6 +1,5 @@
-"""A broker with thousands of diskless partitions starts. Its requests to the coordinator are few and
-short.
-"""
+"""A broker with thousands of diskless partitions starts. It sends only a few short requests to the
+coordinator."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ OPENED_A_TURN = 25
 
 
 class CountingCoordinator(MemoryCoordinator):
-    """Counts the partitions that requests name."""
+    """Counts the partitions in all requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,15 +29,15 @@ class CountingCoordinator(MemoryCoordinator):
     async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
         self.rows += len(call.partitions)
         self.most_rows = max(self.most_rows, len(call.partitions))
-        # Wait for the duration of a call on a broker, which is some turns of the loop.
+        # Wait as long as a call on a broker takes, which is some turns of the event loop.
         for _ in range(4):
             await asyncio.sleep(0)
         return await super().find_batches(call)
 
 
 async def start(machine: Machine, partitions: int = PARTITIONS) -> tuple[CountingCoordinator, int]:
-    """Open the partitions as a broker does. Returns the number of partitions with a known state when the last
-    one was opened."""
+    """Open the partitions as a broker does. Returns the number of partitions whose state was known when the
+    last partition was opened."""
     broker = ReadingBroker(machine)
     broker.coordinator = coordinator = CountingCoordinator()
     broker.start()
@@ -66,7 +65,7 @@ def test_a_start_with_many_partitions_needs_few_requests() -> None:
 
 
 def calls_a_turn(monkeypatch: pytest.MonkeyPatch, method: str) -> Callable[[], int]:
-    """The largest number of calls of a method of the cacher in one turn of the event loop, so far."""
+    """The maximum number of calls of one method of the cacher in a single turn of the event loop."""
     turn = longest = 0
     called: Callable[..., Any] = getattr(Cacher, method)
 
@@ -93,7 +92,8 @@ def test_an_answer_about_many_partitions_is_processed_in_short_turns(monkeypatch
 
 
 def test_very_many_partitions_are_requested_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coordinator refuses calls that name too many partitions, and its lane would never get an answer."""
+    """A coordinator refuses a call that names too many partitions, and the cacher would repeat such a call
+    without success."""
     monkeypatch.setattr("moldau.diskless.cache.follow_lane.MEMBERS_A_CALL", 200)
     monkeypatch.setattr("moldau.diskless.cache.follow_lane.ROWS_A_TURN", 20)
     longest = calls_a_turn(monkeypatch, "round_over")

@@ -1,5 +1,5 @@
-"""A broker's own commits are added to its cache in order, with one write per log at a time, also after
-failures."""
+"""A broker's own commits are added to its cache in order. Each log has only one write at a time. Both are
+also true after failures."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -72,7 +72,8 @@ class Story:
         self.over: list[str] = []
 
     def commit(self, name: str, *rows: tuple[PartitionKey, ErrorCode]) -> FileShare:
-        """An object with one batch for each row, after its commit. The rows contain the offsets."""
+        """An object after its commit, with one batch for each row. A row contains the offsets of
+        its batch."""
         share = FileShare(cast(Any, SimpleNamespace(key=name)), 0)
         content, outcomes = bytearray(), []
         for offset, (key, error) in enumerate(rows):
@@ -91,8 +92,8 @@ class Story:
         self.recent.put(name, content, len(content))
 
         def is_over(share: FileShare) -> None:
-            if not self.taker.failing:  # the log records of pytest refer to the frames of an error
-                content.clear()  # the memory is reused; an existing view would prevent this
+            if not self.taker.failing:  # after an error, pytest's log refers to the memory
+                content.clear()  # the memory is reused; this fails if a view of the memory still exists
             self.over.append(name)
 
         self.commits.committed(share, is_over)

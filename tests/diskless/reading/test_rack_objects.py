@@ -1,5 +1,5 @@
-"""Brokers of a rack read objects for each other. The tests check which broker reads, how often it reads, and
-the effects of failures."""
+"""Brokers of a rack read objects for each other. The tests check which broker reads an object, how often it
+is read, and the effects of failures."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -38,7 +38,7 @@ def key(writer: int, size_bytes: int | None = len(CONTENT)) -> str:
 
 @dataclass
 class Store:
-    """A store whose GETs are counted by object."""
+    """A store that counts the GETs of each object."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
     gets: list[tuple[str, int, int]] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Store:
 
 
 class Rack:
-    """Brokers 1 to 3 of one rack on one store; broker 9 is elsewhere."""
+    """Brokers 1 to 3 in one rack, which use one store. Broker 9 is in another rack."""
 
     def __init__(self, kept_bytes: int = 1 << 20) -> None:
         self.store = Store()

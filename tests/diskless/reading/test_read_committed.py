@@ -1,6 +1,7 @@
-"""Diskless partitions with open and aborted transactions, as read_committed readers see them.
+"""Diskless partitions with open and aborted transactions, as read_committed consumers see them.
 
-Coordinators refuse transactional batches, so these tests put transactions into a coordinator's state.
+The tests write the transactions into a coordinator's state, because the coordinator in these tests refuses
+transactional batches.
 """
 
 import pytest
@@ -22,7 +23,7 @@ async def committed(partition: DisklessPartition, offset: int, max_bytes: int = 
 
 
 async def six_records(broker: ReadingBroker) -> Known:
-    """Offsets 0 to 5, with times 0 to 500, each in an object of its own."""
+    """Offsets 0 to 5 with timestamps 0 to 500. Each record is in an object of its own."""
     for number in range(6):
         await broker.commit((K, [b"%d" % number]), timestamps=[100 * number])
     return broker.coordinator.partitions[K]

@@ -19,8 +19,8 @@ ROUND_TRIP_S = 0.002
 
 
 class DistantCoordinator(FakeCoordinator):
-    """Decides commits in the order of their places. An older coordinator decides them in the order of their
-    arrival."""
+    """Decides commits in the order of their places. An older version of the coordinator decides them in the
+    order of their arrival."""
 
     version = 3
     epoch = 5
@@ -81,7 +81,7 @@ async def objects_per_second(machine: Machine, in_flight: int) -> float:
 
 
 def test_a_round_trip_of_two_milliseconds_does_not_limit_the_objects_per_second() -> None:
-    """With one commit at a time, 500 objects a second would be the maximum."""
+    """If only one commit were in progress at a time, the maximum would be 500 objects per second."""
 
     async def story(machine: Machine) -> tuple[float, float]:
         return await objects_per_second(machine, 1), await objects_per_second(machine, 8)
@@ -147,8 +147,8 @@ def test_an_older_coordinator_gets_only_the_first_commit(caplog: pytest.LogCaptu
 
 
 def test_a_refusal_passes_its_number() -> None:
-    """The commits after a refused commit get their responses. The next number is not the number of the
-    refused commit."""
+    """The commits after a refused commit get their responses. The next commit does not use the number of the
+    refused commit again."""
 
     async def story(machine: Machine) -> None:
         coordinator = DistantCoordinator(machine)
@@ -173,7 +173,7 @@ def test_a_refusal_passes_its_number() -> None:
     run_in_virtual_time(story)
 
 
-def test_a_file_whose_producers_wait_no_more_leaves_no_gap_in_the_numbers() -> None:
+def test_a_file_whose_producers_timed_out_leaves_no_gap_in_the_numbers() -> None:
     """A later commit would wait at the coordinator for a number that is never sent."""
 
     class SlowAnswers(DistantCoordinator):
@@ -204,7 +204,7 @@ def test_a_file_whose_producers_wait_no_more_leaves_no_gap_in_the_numbers() -> N
 
 
 class LostRequests(DistantCoordinator):
-    """The first attempt of some commits fails before the coordinator gets it."""
+    """The first attempt of some commits fails before it reaches the coordinator."""
 
     def __init__(self, machine: Machine, failures: dict[int, Exception]) -> None:
         super().__init__(machine)
@@ -220,7 +220,7 @@ class LostRequests(DistantCoordinator):
 
 
 class OneConnection(LostRequests):
-    """Answers come in the order of the requests."""
+    """Responses are sent in the order of the requests, as on one connection."""
 
     def __init__(self, machine: Machine, failures: dict[int, Exception]) -> None:
         super().__init__(machine, failures)
@@ -242,7 +242,7 @@ class OneConnection(LostRequests):
 
 
 async def seconds_of(writer: DisklessWriter, count: int) -> tuple[float, list[ErrorCode]]:
-    """The time until the last of some batches is answered, and the errors of all."""
+    """Append some batches. Returns the time until the last response, and the errors of all batches."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     answers = []
@@ -268,9 +268,9 @@ def test_later_commits_do_not_wait_for_a_number_that_the_coordinator_never_got(f
 
 
 def test_no_commit_is_sent_before_the_failed_ones_are_repeated() -> None:
-    """It waits at the coordinator for the second commit, which is repeated when the first is answered. The
-    answer to the first comes after its own.
-    """
+    """If a third commit were sent, it would wait at the coordinator for the second commit. The second commit
+    is repeated only after the response to the first commit. On the same connection, this response comes after
+    the response to the third commit."""
 
     async def story(machine: Machine) -> tuple[float, list[ErrorCode]]:
         lost = KafkaError(ErrorCode.network_exception, "reset")

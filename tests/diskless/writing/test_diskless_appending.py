@@ -1,4 +1,4 @@
-"""The handling of produced batches by a diskless partition, before the writer gets them."""
+"""How a diskless partition handles produced batches before the writer gets them."""
 
 import asyncio
 

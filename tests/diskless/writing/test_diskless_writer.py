@@ -1,4 +1,4 @@
-"""The writer, in virtual time, over stores and coordinators that work or fail."""
+"""The writer in virtual time. Its stores and coordinators work or fail."""
 
 import asyncio
 from collections import defaultdict
@@ -27,7 +27,7 @@ QUICK = RetryPolicy(first_backoff_ms=20, max_backoff_ms=200, attempt_timeout_ms=
 
 
 class Bench:
-    """A writer with its environment."""
+    """A writer with a store and a coordinator."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Bench:
         return sorted(self.memory._objects)
 
     def stored(self, where: PartitionKey) -> list[bytes]:
-        """The values of a partition's batches, by offset, as a reader of the store finds them."""
+        """The values of a partition's batches by offset, read from the store."""
         found = []
         for base_offset, object_key, one in self.coordinator.partitions[where].committed:
             assert base_offset == len(found)
@@ -128,7 +128,7 @@ def test_without_early_close_a_buffer_is_open_for_the_interval() -> None:
 
 
 class SlowCache:
-    """A broker's own cache with a slow disk; replaces :class:`OwnCommits`."""
+    """A cache of the broker's own commits on a slow disk. Replaces :class:`OwnCommits`."""
 
     @staticmethod
     def is_shared() -> bool:
@@ -163,7 +163,7 @@ def test_what_a_bounded_producer_sends_together_stays_together_and_waits_for_not
             begin = loop.time()
             await asyncio.gather(*(wait(bench.append(key(1, one), b"v" * 900)) for one in range(5)))
             took_ms = (loop.time() - begin) * 1000
-            # The first object had to wait until it was certain that no more batches arrive.
+            # The first object was closed only when it was certain that no more batches arrive.
             assert took_ms < (130 if number == 0 else 103)
         assert bench.count("FilesClosedPerSec", reason="early") == 20
         await bench.writer.close()
@@ -276,8 +276,8 @@ def test_a_file_without_an_accepted_batch_is_deleted_at_once() -> None:
 
 
 def test_a_file_is_kept_when_its_commit_had_to_be_repeated() -> None:
-    """The repeated commit may find its own batches as duplicates. If the file were deleted then, they would
-    be lost."""
+    """The coordinator may answer a repeated commit with duplicates, which are the batches of the first
+    attempt. If the writer then deleted the file, these batches would be lost."""
 
     async def story(machine: Machine) -> None:
         bench = Bench(machine)
@@ -348,7 +348,7 @@ def test_commits_go_in_file_order_whatever_order_uploads_end_in(seed: int) -> No
         for coordinator_id in range(3):
             keys = [call.object_key for who, call in bench.coordinator.calls if who == coordinator_id]
             asked = [name for name, _ in groupby(keys)]
-            # each commit is repeated until its outcome is known, before the next file is sent
+            # each commit is repeated until its outcome is known; only then the next file is committed
             assert len(asked) == len(set(asked))
             created = [call.created_ms for who, call in bench.coordinator.calls if who == coordinator_id]
             assert created == sorted(created)
@@ -393,7 +393,7 @@ def test_files_with_owners_in_common_name_all_of_them_to_each() -> None:
         for answer in [bench.append(key(1, partition)) for partition in (3, 1, 2, 1)]:
             await wait(answer)
         assert sorted(len(call.batches) for _, call in bench.coordinator.calls) == [1, 1, 2]
-        # The list is randomly permuted, so that the first coordinator does not own most files (KIP-1164).
+        # The list is randomly permuted. Otherwise the first coordinator would own most files (KIP-1164).
         owners = {call.owner_ids for _, call in bench.coordinator.calls}
         assert len(owners) == 1
         for _ in range(15):
@@ -440,7 +440,7 @@ def test_store_down_producers_time_out_buffers_stay_bounded_and_it_recovers_alon
     run_in_virtual_time(story)
 
 
-def test_what_comes_in_spite_of_a_full_buffer_is_refused_at_twice_the_bound() -> None:
+def test_batches_are_refused_when_the_buffer_has_twice_its_limit() -> None:
     async def story(machine: Machine) -> None:
         settings = WriterSettings(max_buffered_bytes=10_000, retries=QUICK)
         bench = Bench(machine, settings=settings, weather=StorageWeather(down=True))
@@ -544,7 +544,7 @@ def test_a_refusal_after_an_unknown_outcome_does_not_claim_that_nothing_was_writ
 # The end ---------------------------------------------------------------------------------------------------
 
 
-def test_close_finishes_what_was_taken_and_takes_no_more() -> None:
+def test_close_finishes_accepted_batches_and_accepts_no_more() -> None:
     async def story(machine: Machine) -> None:
         bench = Bench(machine, weather=StorageWeather(put_latency=Latency(300, 900)))
         answer = bench.append(key())

@@ -1,4 +1,4 @@
-"""The order of an idempotent producer's batches after one batch was dropped."""
+"""One batch of an idempotent producer is dropped. The tests check the order of the batches after it."""
 
 import asyncio
 from uuid import UUID
@@ -143,7 +143,7 @@ def test_a_producer_comes_back_to_a_broker_that_dropped_a_batch_of_it() -> None:
 
 
 class NeverAnswers(FakeCoordinator):
-    """A coordinator that loses its responses, although its calls may take effect."""
+    """A coordinator whose responses get lost, although its calls may take effect."""
 
     async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
         await asyncio.sleep(10_000)
@@ -151,8 +151,8 @@ class NeverAnswers(FakeCoordinator):
 
 
 def test_a_commit_that_is_given_up_leaves_its_object() -> None:
-    """The simulation ``diskless-cluster`` found this defect: the stop deleted an object whose commit took
-    effect later."""
+    """The simulation ``diskless-cluster`` has found this defect: the stop deleted an object, and the object's
+    commit took effect later."""
 
     async def story(machine: Machine) -> None:
         storage = MemoryStorage(machine.clock)
@@ -190,7 +190,7 @@ def test_a_batch_that_overtook_another_is_committed_with_the_next_objects() -> N
 
 
 class Overtaken(FakeCoordinator):
-    """Holds batches that arrive before their predecessors, as real coordinators do."""
+    """Like real coordinators, holds a batch that arrives before its predecessor."""
 
     def _commit(self, object_key: str, one: BatchToCommit) -> CommittedBatch:
         found = super()._commit(object_key, one)

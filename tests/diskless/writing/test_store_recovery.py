@@ -1,4 +1,4 @@
-"""A store that loses answers, resets connections, throttles or does not answer, and then recovers."""
+"""A store that loses responses, resets connections, throttles, or does not respond. Later it recovers."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ LATENCY = Latency(30, 90)
 
 
 class MoodyStorage(MemoryStorage):
-    """A store in memory that clients reach over a faulty connection."""
+    """A store in memory with a faulty connection to its clients."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine.clock)
@@ -79,7 +79,7 @@ class Bench:
 @pytest.mark.parametrize("mood", ["loses answers", "resets", "throttles", "silent"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_producers_are_served_again_within_two_seconds(mood: str, seed: int) -> None:
-    """The outage causes no error for a producer, and few requests to the store."""
+    """The outage causes no error for a producer, and only few requests to the store."""
 
     async def story(machine: Machine) -> None:
         bench = Bench(machine)
@@ -96,12 +96,12 @@ def test_producers_are_served_again_within_two_seconds(mood: str, seed: int) -> 
         assert min(end for _, end, _ in bench.answered if end > healed) - healed < 2.0
         late = [end for begin, end, _ in bench.answered if end > healed and end - begin > 1.0]
         assert max(late, default=healed) - healed < 2.0
-        # The store throttles or resets requests quickly, so further requests to it are the writer's own
-        # retries.
+        # In the other cases the store quickly refuses or resets requests. Then all further requests are the
+        # writer's own retries, so they are not counted.
         if mood in ("silent", "loses answers"):
             assert asked < 15 * BAD_S
         if mood == "loses answers":
-            # Five answers that are lost one after another take 1.75 seconds.
+            # If five responses in a row get lost, the upload takes 1.75 seconds.
             assert max(end - begin for begin, end, _ in bench.answered) < 3.5
         await bench.writer.close()
 
@@ -153,7 +153,8 @@ def test_slow_uploads_are_not_made_twice() -> None:
 
 @pytest.mark.parametrize("slow_s", [2.5, 5.0, 12.0])
 def test_a_store_that_becomes_slow_is_awaited(slow_s: float) -> None:
-    """Additional attempts do not end the first attempt, so the wait before them adapts to the store."""
+    """An additional attempt does not cancel the first one. So the first attempt shows the latency of the
+    store, and the wait before additional attempts becomes longer."""
 
     async def story(machine: Machine) -> None:
         patience, budget = Patience(1.0), HedgeBudget()
@@ -256,8 +257,8 @@ def test_an_error_counts_when_no_attempt_is_left() -> None:
 
 
 def test_an_attempt_that_the_budget_refuses_is_made_when_it_allows() -> None:
-    """If the attempt waited again for the full time limit, the oldest object would delay the commits of all
-    later objects."""
+    """If each attempt waited for the full time limit, the oldest object would delay the commits of all later
+    objects."""
 
     async def story(machine: Machine) -> None:
         patience, budget = Patience(1.0), HedgeBudget(per_second=4, burst=1)

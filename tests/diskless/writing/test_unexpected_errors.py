@@ -1,5 +1,5 @@
-"""An exception after a batch was accepted and before its response: the producer gets an error in time, no
-byte leaks, and there is one log line."""
+"""An exception occurs after a batch was accepted and before the response. The producer then gets an error in
+time, all memory is released, and there is one log line."""
 
 import asyncio
 import logging
@@ -21,15 +21,15 @@ from moldau.runtime import Clock, ErrorCode, Machine, UnexpectedErrors
 from moldau.storage.log.worker_appends import AsideWrite
 
 PROMPT_S = 1.0
-"""Time limit in virtual time; producers would wait for 30 s."""
+"""A time limit in virtual time, so that the tests need not wait for the 30 s of producers."""
 
 
 class Defect(Exception):
-    """An exception of a kind that no code expects."""
+    """An exception of a type that no code expects."""
 
 
 class Faults:
-    """The number of next calls that raise, by the name of the call."""
+    """For each call by its name, how many of the next calls raise an exception."""
 
     def __init__(self) -> None:
         self.left: dict[str, int] = {}
@@ -112,7 +112,7 @@ class Bench:
         return answer if isinstance(answer, AppendOutcome) else await answer
 
     async def send_some(self, poison: int = 0) -> list[ErrorCode]:
-        """The codes of two batches that share an object; they arrive soon after each other."""
+        """The error codes of two batches that arrive together and share an object."""
         async with asyncio.timeout(PROMPT_S):
             found = await asyncio.gather(self.send(key(1), poison), self.send(key(2)))
         return [outcome.error for outcome in found]
@@ -146,7 +146,7 @@ def test_a_defect_costs_one_object_and_is_seen(
         bench = Bench(machine)
         assert await bench.send_some() == [NONE, NONE]
         bench.faults.left[fault] = 1
-        # The attributes of a batch do not have 20 bits, so the footer cannot be packed.
+        # The attributes of a batch have fewer than 20 bits, so the footer with this value cannot be packed.
         codes = await bench.send_some(1 << 20 if fault == "footer" else 0)
         assert code in codes
         assert set(codes) <= {code, NONE}
@@ -162,8 +162,8 @@ def test_a_defect_costs_one_object_and_is_seen(
 
 
 def test_four_hundred_poisoned_objects_leave_room_for_others(caplog: pytest.LogCaptureFixture) -> None:
-    """The bytes of each object are released. Only the first of several equal errors is logged with its
-    stack."""
+    """The memory of each object is released. If several errors are equal, only the first error is logged with
+    its stack."""
 
     async def story(machine: Machine) -> None:
         bench = Bench(machine)
@@ -182,7 +182,8 @@ def test_four_hundred_poisoned_objects_leave_room_for_others(caplog: pytest.LogC
 
 
 def test_a_dropped_batch_of_a_sequence_comes_before_those_behind_it() -> None:
-    """As after a time-out, the batch after a lost batch must not be committed first."""
+    """As after a time-out, the batch that follows a lost batch must not be committed before the
+    lost batch."""
 
     async def story(machine: Machine) -> None:
         bench = Bench(machine)

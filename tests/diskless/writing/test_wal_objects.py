@@ -167,7 +167,7 @@ def test_an_arena_that_is_still_read_is_not_used_again() -> None:
     assert pool.acquire(10) is arena
 
 
-def test_arenas_that_are_read_no_more_need_no_others_in_their_stead() -> None:
+def test_arenas_are_reused_when_they_are_not_read_any_more() -> None:
     pool = ArenaPool(1_000)
     arenas = [pool.acquire(10) for _ in range(2)]
     reader = memoryview(arenas[1])
@@ -205,7 +205,7 @@ def test_recent_objects_are_bounded_and_the_oldest_go_first() -> None:
     recent.put("d", arenas["d"], 10)
     assert evicted == [arenas["a"]]
     assert recent.get("a", 0, 1) is None
-    assert recent.get("b", 6, 3) is None  # beyond the end of the object, but not beyond the end of its memory
+    assert recent.get("b", 6, 3) is None  # after the object's end, but in its memory
     recent.discard("b")
     assert (len(recent), recent.size_bytes, recent.hits, recent.misses) == (2, 20, 1, 2)
     recent.put("huge", bytearray(31), 31)
@@ -262,7 +262,8 @@ def test_a_buffer_is_due_after_the_interval_and_early_when_it_is_quiet() -> None
     assert policy.decide(1_008, 1_000, 1_003, True) == CloseDecision(CloseReason.EARLY)
     policy.closed(1_008)
     policy.closed(1_009)
-    # The budget is used up. The next token comes half a second later, and the interval ends earlier.
+    # The budget is used up, and the next token would come half a second later. So the end of the interval
+    # closes the buffer.
     decision = policy.decide(1_020, 1_010, 1_010, True)
     assert decision == CloseDecision(None, 1_260)
     assert policy.decide(1_260, 1_010, 1_259, True) == CloseDecision(CloseReason.INTERVAL)

@@ -1,4 +1,4 @@
-"""Seeded histories: idempotent producers that retry, over a store and coordinators with outages."""
+"""Seeded histories with idempotent producers that retry. The store and the coordinators have outages."""
 
 import asyncio
 
@@ -21,8 +21,8 @@ RETRIABLE = {
 
 
 async def produce(writer: DisklessWriter, machine: Machine, where: PartitionKey, producer_id: int) -> None:
-    """Produce like Kafka's producer: with several requests in flight, and with repeats from the first
-    failed request on."""
+    """Produce like Kafka's producer: several requests are in flight. If a request fails, this request and all
+    later ones are sent again."""
     acknowledged = 0
     while acknowledged < BATCHES:
         answers: list[AppendAnswer] = []

@@ -1,4 +1,5 @@
-"""The writer over real coordinators on real files, routed as on a node that leads all coordinators."""
+"""The writer with real coordinators on real files. Its calls are routed as on a node that leads all
+coordinators."""
 
 import asyncio
 from collections import defaultdict
@@ -186,9 +187,8 @@ class SetClock:
 
 
 def test_a_file_that_its_coordinator_has_forgotten_does_not_hold_up_those_behind_it(tmp_path: Path) -> None:
-    """This can happen after a clock error, or after a link failure that is longer than the lifetime of
-    files.
-    """
+    """This can happen after a clock error, or if a network failure takes longer than the maximum age of
+    files."""
 
     async def main() -> None:
         clock = SetClock()
@@ -204,7 +204,7 @@ def test_a_file_that_its_coordinator_has_forgotten_does_not_hold_up_those_behind
             answer = writer.append(key(1, 0), *batch(b"y"), timeout_ms=60_000)
             assert not isinstance(forgotten, AppendOutcome)
             assert not isinstance(answer, AppendOutcome)
-            # The commit was never sent before, so certainly no batch of it is committed.
+            # The commit was never sent before, so certainly no batch of the object is committed.
             assert (await forgotten).error is ErrorCode.kafka_storage_error
             assert (await answer).error is ErrorCode.none
             await writer.close()

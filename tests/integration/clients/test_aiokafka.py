@@ -1,4 +1,4 @@
-"""aiokafka as producer, consumer and admin client."""
+"""aiokafka, used as producer, consumer and admin client."""
 
 import asyncio
 

@@ -1,6 +1,7 @@
-"""Captured requests of real clients are decoded by our codec, encoded again, and compared byte by byte.
+"""Captured requests of real clients. Our codec decodes each request and encodes it again, and the test
+compares the bytes.
 
-Each file in ``captures/`` has the requests of one client. Each line is one request frame in hex without its
+Each file in ``captures/`` has the requests of one client. Each line is one request frame in hex, without its
 length. There is one line for every API and version that the client used with a node.
 """
 

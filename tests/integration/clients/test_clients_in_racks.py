@@ -31,7 +31,7 @@ def cluster() -> Iterator[moldau.testing.Cluster]:
 
 
 class Watched:
-    """A client with its settings. It shows which brokers its partitions use."""
+    """A client with its settings. It can show which brokers its partitions use."""
 
     def __init__(self, cluster: moldau.testing.Cluster, **settings: Any) -> None:
         self.leaders: set[int] = set()
@@ -65,7 +65,7 @@ def test_clients_of_a_rack_use_the_broker_there(cluster: moldau.testing.Cluster)
 
 
 def read_all(cluster: moldau.testing.Cluster, count: int, **settings: Any) -> set[int]:
-    """Read at least this many records; returns the brokers that sent the last records."""
+    """Read at least this many records. Returns the brokers that sent the last records."""
     group = "-".join(settings.values())
     watched = Watched(cluster, **{"group.id": group, **settings})
     consumer = Consumer(watched.settings)

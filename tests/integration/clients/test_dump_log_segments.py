@@ -1,4 +1,4 @@
-"""Kafka's DumpLogSegments checks every file of a stopped node. Kafka's metadata shell checks two of the
+"""Kafka's DumpLogSegments checks every file of a stopped node, and Kafka's metadata shell checks two of the
 files."""
 
 import random
@@ -22,7 +22,7 @@ BATCHES = 40
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data of a used and stopped node."""
+    """The data folder of a node that clients used and that was then stopped."""
     data = tmp_path_factory.mktemp("data")
     properties = {"metadata.log.max.record.bytes.between.snapshots": "1000"}
     with Node(data=str(data), properties=properties) as node:
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def use(bootstrap: str) -> None:
-    # The smallest segments and a dense index result in several files, and in indexes with many entries.
+    # With the smallest segments and a dense index, there are several files, and indexes with many entries.
     create(bootstrap, "t", segment_bytes=str(1 << 20), index_interval_bytes="500")
     chance = random.Random(1)
     create(bootstrap, "stamped", message_timestamp_type="LogAppendTime")

@@ -1,4 +1,4 @@
-"""The Java client. One JVM makes all checks, and each check is a test here."""
+"""The Java client. One JVM makes all checks, and each check is a separate test here."""
 
 import uuid
 
@@ -40,13 +40,14 @@ CHECKS = [
 
 
 _OUTCOMES: dict[str, dict[str, str]] = {}
-"""Outcomes by kind of topics. In random order the nodes of both kinds alternate, so the outcome of each
-kind's run is kept."""
+"""The outcome for each kind of topics. Tests run in random order, so nodes of both kinds alternate. The
+outcomes are kept, so that each kind needs only one run."""
 
 
 @pytest.fixture(scope="module")
 def outcomes(java: Java, kind: str, node: Node) -> dict[str, str]:
-    """The result of each check of ``java/JavaClients.java``: an empty text, or the reason of its failure."""
+    """The result of each check in ``java/JavaClients.java``. An empty text means success. Any other text is
+    the reason of a failure."""
     if kind not in _OUTCOMES:
         _OUTCOMES[kind] = _run(java, node)
     return _OUTCOMES[kind]

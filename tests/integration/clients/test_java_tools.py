@@ -1,4 +1,4 @@
-"""Kafka's own command line tools and load generators, with ``--bootstrap-server`` and no other setting."""
+"""Kafka's own command line tools and load generators. ``--bootstrap-server`` is their only setting."""
 
 import json
 

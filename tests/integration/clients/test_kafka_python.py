@@ -1,4 +1,5 @@
-"""kafka-python as producer, consumer and admin client. Its own test suite runs in another file."""
+"""kafka-python, used as producer, consumer and admin client. Another file runs kafka-python's own
+test suite."""
 
 from collections.abc import Iterator
 

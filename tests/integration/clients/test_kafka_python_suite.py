@@ -1,7 +1,7 @@
-"""kafka-python's own integration tests, run against a node.
+"""kafka-python's own integration tests, which are run against a node.
 
-The tests are in its source distribution (``tools/fetch_clients.py``). Failing tests are listed with a reason
-in ``kafka_python_expected_failures.txt``, which may only shrink.
+The tests are in kafka-python's source distribution (``tools/fetch_clients.py``). Tests that fail are listed
+with a reason in ``kafka_python_expected_failures.txt``. This list may only get shorter.
 """
 
 import os
@@ -32,7 +32,8 @@ def expected_failures(kind: str) -> set[str]:
 
 
 def broker_like_theirs(kind: str, port: int) -> Node:
-    """A node configured like the project's own test broker, if the tests depend on the setting."""
+    """A node with the same configuration as kafka-python's own test broker, for the settings on which its
+    tests depend."""
     properties = {
         "node.id": "0",
         "controller.quorum.voters": "0@127.0.0.1:1",
@@ -44,9 +45,9 @@ def broker_like_theirs(kind: str, port: int) -> Node:
 
 
 def run_suite(folder: Path, bootstrap: str, report: Path, *options: str) -> str:
-    """Run the suite to its end; return its output."""
-    # The rules of kafka-python apply, not those of this project: no shuffling, and no settings of
-    # pyproject.toml.
+    """Run the suite to its end. Returns its output."""
+    # The settings of kafka-python apply. This project's settings in pyproject.toml do not apply, and tests
+    # are not shuffled.
     alone = ["--config-file", os.devnull, "--rootdir", str(folder)]
     alone += ["-p", "no:randomly", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "test/integration", "-q", "--timeout", "200", "--tb", "short"]
@@ -63,7 +64,7 @@ def run_suite(folder: Path, bootstrap: str, report: Path, *options: str) -> str:
 
 
 def outcomes(report: Path) -> dict[str, bool]:
-    """Whether each test passed; skipped tests are left out."""
+    """For each test, whether it passed. Skipped tests are not included."""
     found: dict[str, bool] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         if case.find("skipped") is not None:
@@ -91,10 +92,10 @@ def test_only_the_listed_tests_fail(
             )
             if not suspects:
                 break
-            # Some of these tests wait for only half a second or two. On a busy machine this time is over
-            # before the client has sent its request. Or the client joins a group before it has the topic's
-            # metadata, gets no partition, and waits longer than the test. A failure caused by the node occurs
-            # each time.
+            # Some of these tests wait only for half a second to two seconds. On a busy machine this time may
+            # end before the client has sent its request. Another case is a client that joins a group before
+            # it has the topic's metadata. It gets no partition, and waits longer than the test. A failure
+            # that the node causes occurs in each run.
             again = tmp_path / f"again-{attempt}.xml"
             names = {name.rpartition("::")[2].partition("[")[0] for name in suspects}
             chosen = ["-k", " or ".join(sorted(names))]

@@ -1,4 +1,5 @@
-"""kcat, with the librdkafka of the distribution, which is some years older than confluent-kafka's."""
+"""kcat with the librdkafka of the Linux distribution. This librdkafka is some years older than the one in
+confluent-kafka."""
 
 import json
 

@@ -44,15 +44,15 @@ class Members:
         self.revocations = [(who, lost) for who, lost in self.revocations if who is not consumer]
 
     def shares(self) -> list[list[int]]:
-        """The current partitions of each member, in the order in which they joined. The call also handles
-        their rebalances."""
+        """The current partitions of each member. Members are in the order in which they joined. The call also
+        handles rebalances of the members."""
         for consumer in self.consumers:
             message = consumer.poll(0.02)
             assert message is None or message.error() is None
         return [sorted(owned.partition for owned in one.assignment()) for one in self.consumers]
 
     def settle(self, *sizes: int) -> None:
-        """Wait until each partition has one owner, and the members have these numbers of partitions."""
+        """Wait until each partition has one owner, and each member has the given number of partitions."""
         total = sum(sizes)
 
         def settled() -> bool:
@@ -130,7 +130,7 @@ def test_a_regular_expression_finds_new_topics(bootstrap: str, topic: str, membe
         message = consumer.poll(0.2)
         if message is None or message.error() is None:
             return message
-        # librdkafka may have reported before that the topic does not exist.
+        # An earlier message of librdkafka may say that the topic does not exist.
         assert message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART, message.error()
         return None
 

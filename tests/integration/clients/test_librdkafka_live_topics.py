@@ -26,7 +26,7 @@ def member(bootstrap: str, group: str) -> Iterator[Consumer]:
 
 
 def messages_of(consumer: Consumer) -> list[Message]:
-    """The messages of a short time, except those about the client itself."""
+    """The messages that arrive in a short time, without the client's messages about itself."""
     message = consumer.poll(0.1)
     return [message] if message is not None and message.error() is None else []
 
@@ -38,7 +38,8 @@ class Persistent:
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
         base = {"bootstrap.servers": bootstrap, "enable.idempotence": True, **QUICK}
-        # A refresh between a deletion and the next creation would create the topic, with one partition.
+        # Without this setting, a metadata request between the deletion and the next creation could create the
+        # topic with one partition.
         self._producer = Producer({**base, "allow.auto.create.topics": False})
 
     def send(self, values: set[bytes]) -> None:
@@ -66,8 +67,8 @@ def test_a_topic_is_deleted_and_made_again_under_live_clients(
     member.subscribe([topic])
     for turn in range(3):
         create(bootstrap, topic, partitions=2)
-        # The number decreases each time. Otherwise the position of a reader would also be valid in the new
-        # topic.
+        # The number of records decreases each time. Otherwise the old position of a reader would also be
+        # valid in the new topic.
         wanted = {b"%d-%d" % (turn, number) for number in range(30 - 10 * turn)}
         sender.send(wanted)
         seen: set[bytes] = set()
@@ -133,12 +134,12 @@ def test_a_reader_of_deleted_records_starts_where_they_end(
 def test_two_producers_and_a_reader_at_the_tail(bootstrap: str, topic: str) -> None:
     create(bootstrap, topic)
     senders = [producer(bootstrap, linger_ms=0, enable_idempotence=True) for _ in range(2)]
-    # Without a notification, a fetch waits longer than the test.
+    # If the waiting fetch is not woken, it waits longer than the test.
     waits = {"fetch.wait.max.ms": 250_000, "socket.timeout.ms": 300_000}
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "tail", **waits})
     reader.assign([TopicPartition(topic, 0, 0)])
     for number in range(50):
-        # Each record is awaited before the next is sent.
+        # Each record is acknowledged before the next one is sent.
         senders[number % 2].produce(topic, b"%d" % number)
         assert consume(reader, 1)[0].value() == b"%d" % number
         senders[number % 2].poll(0)

@@ -1,4 +1,4 @@
-"""librdkafka (confluent-kafka) as producer and plain reader."""
+"""librdkafka (confluent-kafka), used as producer and as consumer without a group."""
 
 import time
 from collections.abc import Callable

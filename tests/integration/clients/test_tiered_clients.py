@@ -1,4 +1,4 @@
-"""librdkafka and kafka-python read a tiered topic from its first record on, and get one log."""
+"""librdkafka and kafka-python read a tiered topic from its first record on. They see one log without gaps."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""``moldau.testing.Cluster``: brokers and controllers in this process that are killed, restarted,
+"""``moldau.testing.Cluster``: its brokers and controllers run in this process. They are killed, restarted and
 isolated."""
 
 import asyncio
@@ -30,7 +30,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def metadata(address: str, topic: str) -> tuple[list[int], list[int]]:
-    """The brokers in the metadata of one broker, and the leaders of a topic's partitions."""
+    """The brokers in one broker's metadata, and the leaders of a topic's partitions."""
 
     async def asking() -> Any:
         client = RpcClient(SystemEntropy())
@@ -52,7 +52,7 @@ def create(cluster: moldau.testing.Cluster, topic: str, partitions: int, replica
 
 
 def unreachable_leaders(cluster: moldau.testing.Cluster, node_id: int) -> str:
-    """The notice on a broker's health page about the leaders that it follows."""
+    """The notice on a broker's health page about leaders that the broker cannot reach."""
     return cluster._thread(node_id).ask(lambda node: node.get(PartitionsSubsystem).replication.notice()) or ""
 
 

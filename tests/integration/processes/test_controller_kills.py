@@ -1,4 +1,5 @@
-"""kill -9 of the active controller while topics are created: no broker loses an acknowledged topic."""
+"""The active controller is killed with SIGKILL while topics are created. No broker loses an acknowledged
+topic."""
 
 import os
 import threading
@@ -43,7 +44,7 @@ class Creations:
             try:
                 self._admin.create_topics([NewTopic(topic, 1, 1)], operation_timeout=10)[topic].result(20)
             except (KafkaException, TimeoutError):
-                continue  # the outcome of this creation is unknown, and the next topic has another name
+                continue  # the outcome of this creation is unknown, so the next topic gets another name
             now = time.monotonic()
             self.pauses_s[-1], last = max(self.pauses_s[-1], now - last), now
             self.acknowledged.append(topic)

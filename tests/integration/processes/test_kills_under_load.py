@@ -1,7 +1,7 @@
-"""A node that is killed under load restarts with all records that it has acknowledged.
+"""A node is killed under load. After its restart it has all records that it has acknowledged.
 
-Every kind of topic is written to while offsets are committed, and topics are created and deleted. For a long
-run use ``make kills ROUNDS=20``.
+Clients write to every kind of topic and commit offsets, and topics are created and deleted. For a long run
+use ``make kills ROUNDS=20``.
 """
 
 import os
@@ -102,8 +102,7 @@ class NodeProcess:
 
 
 class Load:
-    """An idempotent producer that writes numbered values to every topic and records the acknowledged
-    values."""
+    """An idempotent producer that writes numbered values to every topic. It keeps the acknowledged values."""
 
     def __init__(self, bootstrap: str) -> None:
         self.acknowledged: dict[str, set[int]] = defaultdict(set)
@@ -163,7 +162,7 @@ def number_of(message: Message) -> int:
 
 
 class TopicChanges:
-    """Creates and deletes topics, one after another, and records the topics that certainly exist."""
+    """Creates and deletes topics one after another. It keeps a list of the topics that certainly exist."""
 
     def __init__(self, bootstrap: str) -> None:
         self.existing: set[str] = set()
@@ -238,7 +237,8 @@ def read_numbers(bootstrap: str, topic: str) -> list[int]:
 
 
 def check_records(bootstrap: str, load: Load) -> None:
-    """Check that every acknowledged record exists once; in a compacted topic, the last record of each key."""
+    """Check that every acknowledged record exists once. In a compacted topic, check this for the last record
+    of each key."""
     for topic in TOPICS:
         acknowledged = load.acknowledged[topic]
         numbers = read_numbers(bootstrap, topic)

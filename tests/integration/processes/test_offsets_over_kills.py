@@ -1,6 +1,5 @@
-"""Committed offsets of a consumer never go back, however often the node is killed. For a long run set
-``KILL_ROUNDS`` to the number of kills.
-"""
+"""A node is killed many times, and the committed offsets of a consumer never go back. For a long run set
+``KILL_ROUNDS`` to the number of kills."""
 
 import contextlib
 import os
@@ -18,7 +17,7 @@ PARTITION_COUNT = 3
 
 
 class Committer:
-    """Commits increasing offsets, one after another, and records the acknowledged offsets."""
+    """Commits increasing offsets one after another, and keeps the acknowledged offsets."""
 
     def __init__(
         self, bootstrap: str, group: str, topic: str = "t", partitions: int = PARTITION_COUNT
@@ -85,7 +84,7 @@ def test_committed_offsets_never_go_back_over_kills(tmp_path: Path) -> None:
             at_start = [committed(node.bootstrap, each.group) for each in committers]
             for found, acknowledged in zip(at_start, before, strict=True):
                 assert all(map(int.__ge__, found, acknowledged)), (found, acknowledged)
-            # Wait for all commits, because a commit in progress may be acknowledged only now.
+            # Wait for all commits, because a commit in progress may be acknowledged at this moment.
             for each in committers:
                 each.stop()
             for each in committers:

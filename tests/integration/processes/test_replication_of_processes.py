@@ -1,5 +1,5 @@
-"""Three nodes as processes, each a broker and a controller. They are replaced by the next version and back
-while librdkafka writes to them, and one of them is killed.
+"""Three nodes as processes. Each is a broker and a controller. While librdkafka writes, the nodes are
+upgraded to the next version and downgraded again, and one of them is killed.
 
 The two versions differ in the feature levels that they support (``next_version.py``).
 """
@@ -74,7 +74,8 @@ def test_nothing_is_lost_in_a_rolling_upgrade_and_back_under_load(processes: Pro
     load.go_on_until(RECORDS_MIN)
     wait_for(lambda: are_in_sync(3))
 
-    # The feature level is raised last. Then the former version is refused until the level is lowered.
+    # The feature level is raised at the end. After that, nodes of the old version are refused until the level
+    # is lowered.
     wait_for(lambda: not processes.change_levels(NEXT_LEVEL))
     load.go_on_until(RECORDS_MIN)
     assert processes.terminate(second) == 0

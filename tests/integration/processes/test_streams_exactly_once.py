@@ -1,4 +1,4 @@
-"""Kafka Streams counts words exactly once, while it and a broker are killed."""
+"""Kafka Streams counts words exactly once, while the Streams program and a broker are killed."""
 
 import subprocess
 from collections import Counter
@@ -58,7 +58,7 @@ class Reader:
         self.counts: dict[str, Counts] = {kind: {} for kind in KINDS}
 
     def has(self, words: int) -> bool:
-        """Continue to read; return whether each topic has at least this many counts."""
+        """Continue to read. Returns whether each topic has at least this many counts."""
         message = self._consumer.poll(0.1)
         if message is not None and message.error() is None:
             kind = message.topic().partition("-")[0]
@@ -89,7 +89,7 @@ def test_words_are_counted_exactly_once_over_kills(java: Java, tmp_path: Path) -
         program = count_words(java, bootstrap, tmp_path / "first")
         try:
             eventually(lambda: reader.has(half), "the first counts")
-            program.kill()  # in the middle of transactions
+            program.kill()  # the kill is in the middle of transactions
             program.wait(TIMEOUT_S)
             _, (leader,) = metadata(cluster.address(1), "__diskless_metadata")
             cluster.kill(leader)

@@ -57,7 +57,7 @@ def test_leaders_are_killed_while_they_copy_and_all_records_are_read(
         return len(list(tmp_path.glob("objects/tiered/tiered-*/0/*.log")))
 
     def local_starts() -> list[int]:
-        """The first local offset of each replica; -1 while its log is created again."""
+        """The first local offset of each replica. It is -1 while the log of the replica is created again."""
         found = {id: [int(path.stem) for path in tmp_path.glob(f"{id}/tiered-0/*.log")] for id in ROLES}
         return [min(offsets, default=-1) for offsets in found.values()]
 
@@ -79,11 +79,11 @@ def test_leaders_are_killed_while_they_copy_and_all_records_are_read(
     produce(range(RECORDS // 2))
     wait_for(lambda: copied() >= 2)
     killed = leader()
-    processes.kill(killed)  # the next segments of the node are being copied, or soon will be
+    processes.kill(killed)  # the node copies segments now or soon
     produce(range(RECORDS // 2, RECORDS))
     wait_for(lambda: leader() not in (killed, -1) and copied() * SEGMENT_BYTES > RECORDS * 7_000)
     processes.start(killed)
-    # The broker that was down continues at the first local offset of the other brokers.
+    # The broker that was down begins its log at the first local offset of the other brokers.
     wait_for(lambda: min(local_starts()) > RECORDS // 2)
     assert len(acknowledged) == RECORDS
 

@@ -1,5 +1,5 @@
-"""A transaction over diskless and classic partitions survives the loss of the broker of the diskless
-coordinator."""
+"""A transaction writes to diskless and classic partitions. The broker of the diskless coordinator is lost,
+and the transaction survives."""
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -46,6 +46,6 @@ def test_a_transaction_outlives_the_coordinator_of_its_partitions() -> None:
             else:
                 producer.abort_transaction(TIMEOUT_S)
         for topic in TOPICS:
-            # A replica of a diskless partition may get a marker later than the producer gets its response.
+            # The producer may get its response before a replica of a diskless partition gets the marker.
             found = eventually(lambda name=topic: values(bootstrap, name), f"{topic} has committed values")
             assert found == ["committed before", "committed after"]

@@ -1,4 +1,4 @@
-"""Tables in a catalog of pyiceberg's configuration, whose files are in an object store."""
+"""Tables in a catalog of pyiceberg's configuration. The files of the tables are in an object store."""
 
 import json
 import pathlib
@@ -46,8 +46,8 @@ def test_a_table_in_an_object_store(
     s3_bucket: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The catalog is given by properties, found by its name in pyiceberg's configuration, and used for a
-    replay."""
+    """The catalog is given by properties or by its name in pyiceberg's configuration, and it is also used for
+    a replay."""
     properties = s3_catalog(tmp_path, s3_endpoint, s3_bucket)
     job = ExportJob(
         node.bootstrap_servers,

@@ -1,4 +1,4 @@
-"""Columns of JSON values that get another type, and dead letters that can be decoded afterwards."""
+"""Columns of JSON values get another type. After that, dead letters can be decoded."""
 
 import json
 import pathlib
@@ -223,7 +223,8 @@ def test_a_column_that_was_given_becomes_wider_or_gets_another_beside_it(
 def test_the_first_value_decides_nothing(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
 ) -> None:
-    """One unusual value before, between or after a thousand numbers is the only dead letter."""
+    """A thousand records are numbers, and one record has another value. This value is the only dead letter,
+    whether it comes before, between or after the numbers."""
     numbers = [{"qty": one} for one in range(1_000)]
     found = []
     for place in (0, 500, 1_000):
@@ -251,7 +252,7 @@ def test_a_replay_stores_no_value_in_part(
 
 
 def test_a_table_of_text(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path) -> None:
-    """Values with very many names become one text column, which stays text."""
+    """Values with very many names become one text column, and the column stays text."""
     produce(node, topic, *({f"k{one}_{number}": 1 for number in range(100)} for one in range(11)))
     job = job_of(node, topic, tmp_path, "iceberg")
     assert export_once(job, run_here).dead_letters == 0

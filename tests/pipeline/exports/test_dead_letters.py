@@ -1,6 +1,5 @@
-"""Decoded tables: records that cannot be decoded are stored separately with the reason, and replayed, each
-once.
-"""
+"""Decoded tables. A record that cannot be decoded is stored once in another table, with the reason. A replay
+moves it to the table once."""
 
 import contextlib
 import io
@@ -183,8 +182,8 @@ def test_columns_of_an_iceberg_table_become_wider(
 def test_dead_letters_are_replayed(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
 ) -> None:
-    """The option for the header was forgotten, and one record has no header. The headers refer to the
-    schemas of two writers."""
+    """The option for the header was forgotten, and one record has no header. The headers of the other records
+    refer to the schemas of two writers."""
     produce_values(node, topic, [HEADER + avro(number) for number in range(7)] + [avro(7), b"\x80"])
     job = job_of(node, topic, tmp_path, table_format, avro_format(SCHEMA, {}, framed=False))
     first = export_once(job, run_here)
@@ -223,7 +222,8 @@ def test_a_driver_may_die_in_a_replay(
 def test_a_driver_may_die_between_its_two_commits(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next export or replay completes the first decision about dead letters."""
+    """A round decided which records are dead letters, and was killed. The next export or replay completes
+    this decision."""
 
     commit = iceberg_export._commit
 
@@ -260,7 +260,8 @@ def test_of_two_replays_one_commits(node: moldau.testing.Node, topic: str, tmp_p
 
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_backfill(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str) -> None:
-    """A table that began at the end of its topic gets the earlier records, and no record twice."""
+    """A table began at the end of its topic. A new export adds the earlier records, and adds no
+    record twice."""
     job = job_of(node, topic, tmp_path, table_format, ValueFormat())
     latest = replace(job, start=parse_start_at("latest"))
     produce_values(node, topic, [b"%d" % number for number in range(6)])
@@ -309,8 +310,8 @@ def test_offsets_of_a_commit_are_in_its_snapshot(
 def test_a_task_may_die_between_its_two_files(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records and dead letters of a unit get their file names one after the other, so a task may die in
-    between."""
+    """The file of records and the file of dead letters of a unit get their names one after the other. A task
+    may be killed between these two steps."""
     publish = units.publish
     calls = 0
 

@@ -1,4 +1,5 @@
-"""Files of exports and the sink in local folders survive a loss of power, including names of folders."""
+"""Exports and the sink write files into local folders. The files and the names of folders survive a loss of
+power."""
 
 import asyncio
 import os
@@ -20,7 +21,7 @@ from moldau.pipeline.sink.store import FileSinkStore
 
 
 class Synced:
-    """The files and names that were synced, by calls of ``os.fsync``."""
+    """The files and folders that were synced by calls of ``os.fsync``."""
 
     def __init__(self) -> None:
         self._names: set[tuple[int, str, int]] = set()
@@ -37,7 +38,7 @@ class Synced:
             self._sizes[state.st_ino] = state.st_size
 
     def lost(self, root: pathlib.Path) -> list[str]:
-        """The part of ``root`` that a loss of power could remove; possibly ``root`` itself."""
+        """The highest folder or file that a loss of power could remove. It may be ``root`` itself."""
         lost = []
         for path in [root, *sorted(root.rglob("*"))]:
             state = path.stat()
@@ -70,7 +71,7 @@ def test_an_export_is_durable(
     folder = tmp_path / "lakes" / "one"
     export_once(ExportJob(node.bootstrap_servers, "orders", str(folder), table_format), run_here)
     assert any(folder.rglob("*.parquet"))
-    # SQLite syncs its own files; an attempt's folder is empty and unused.
+    # SQLite syncs its own files. The folder of an attempt is empty and not used any more.
     assert [
         found for found in synced.lost(folder) if CATALOG_FILE not in found and "scratch" not in found
     ] == []

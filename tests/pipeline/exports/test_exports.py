@@ -1,5 +1,5 @@
-"""Exports are exactly once, also if they are killed at any step, are repeated, or have two drivers at once.
-The tests do not need Spark."""
+"""Exports are exactly once. This is also true if they are killed at any step, are repeated, or have two
+drivers at once. The tests do not need Spark."""
 
 import dataclasses
 import errno
@@ -97,7 +97,7 @@ def test_a_driver_may_die_after_any_unit(
         try:
             export_once(job, dying_after(count % 4))
         except Killed:
-            # The topic grows and is not exported.
+            # The topic grows, but the new records are not exported.
             produce(node, topic, 1, RECORDS + count)
     export_once(job, run_here)
     found = values(job)
@@ -137,7 +137,8 @@ def test_a_unit_that_is_written_twice_is_there_once(
 def test_two_drivers_at_once_make_one_folder_of_files(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
 ) -> None:
-    """The second driver starts after the first driver has planned, and again at the end with more records."""
+    """The second driver starts after the first driver has planned. It starts again at the end, when there are
+    more records."""
     job = job_of(node, topic, tmp_path, "parquet")
     produce(node, topic, RECORDS)
     inner: list[Any] = []
@@ -154,7 +155,8 @@ def test_two_drivers_at_once_make_one_folder_of_files(
 
 
 def test_a_plan_number_is_given_once(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path) -> None:
-    """A driver whose number is already used reads the plans again, and plans the remaining records."""
+    """A driver wants to write a plan, but another driver has already used its number. The driver reads the
+    plans again, and plans the remaining records."""
     produce(node, topic, RECORDS)
     job = job_of(node, topic, tmp_path, "parquet")
     source = TopicSource(
@@ -235,7 +237,7 @@ def test_a_round_without_a_record_moves_on(
     produce(node, topic, 10, 20)
     done = export_once(job, deleting)
     assert (done.records, done.lag_records) == (0, 0)
-    # If losses are forbidden, losses that were accepted earlier are not reported again.
+    # Losses are forbidden in this export. Losses that an earlier export accepted are not reported again.
     produce(node, topic, 10, 30)
     assert export_once(dataclasses.replace(job, may_lose=False), run_here).records == 10
     assert values(job) == [*range(10), *range(30, 40)]
@@ -276,7 +278,7 @@ def test_a_mistyped_topic_leaves_nothing_behind(node: moldau.testing.Node, tmp_p
 def test_an_export_of_the_other_format_is_refused_by_name(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, kind: str
 ) -> None:
-    """Each format would treat the files of the other as its own, or hide them from readers."""
+    """Each format would treat the files of the other format as its own, or hide them from readers."""
     produce(node, topic, 4)
     job = job_of(node, topic, tmp_path, kind)
     export_once(job, run_here)
@@ -326,7 +328,8 @@ def test_a_table_of_another_program_is_not_mixed_with_an_export(
 def test_an_export_without_its_plans_is_not_begun_again(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
 ) -> None:
-    """Files of the same records with other bounds would repeat records."""
+    """If the same records were written to files with other offset ranges, records would be in the table
+    twice."""
     job = job_of(node, topic, tmp_path, "parquet")
     for _ in range(2):
         produce(node, topic, 4)
@@ -352,7 +355,7 @@ def test_a_full_disk_is_one_line_with_the_folder(
 def test_a_full_disk_of_a_task_is_one_line_with_the_folder(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark forwards only the text of an error, so the task has to name the folder."""
+    """Spark forwards only the text of an error, so the task's error text has to name the folder."""
 
     def full(*_: Any) -> Any:
         raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28]")

@@ -1,4 +1,4 @@
-"""Tables that another tool changes between two rounds of their export. No Spark is needed."""
+"""Another tool changes a table between two rounds of its export. No Spark is needed."""
 
 import pathlib
 from collections import Counter
@@ -43,7 +43,7 @@ def job(node: moldau.testing.Node, request: pytest.FixtureRequest, tmp_path: pat
 
 
 def produce(job: ExportJob, start: int, end: int) -> None:
-    """Produce records; record ``n`` has the day ``n`` % 3."""
+    """Produce records. The day of record ``n`` is ``n`` % 3."""
     producer = Producer({"bootstrap.servers": job.bootstrap})
     for number in range(start, end):
         value = (
@@ -181,7 +181,7 @@ def test_the_partition_spec_of_now_is_followed(
         if task.file.spec_id == 1:
             (value,) = task.file.partition
             assert value is not None
-    # A filter is evaluated by the values of the partitions.
+    # Iceberg evaluates a filter by the partition values of the files.
     assert table.scan("value.id = 13").to_arrow().num_rows == 1
     day = table.scan("timestamp >= '1970-01-03T00:00:00+00:00' AND timestamp < '1970-01-04T00:00:00+00:00'")
     assert day.to_arrow().num_rows == 12
@@ -205,8 +205,8 @@ def test_a_column_that_the_export_does_not_write_cannot_partition(job: ExportJob
 
 
 def test_a_change_that_cannot_be_followed_is_one_line(node: moldau.testing.Node, job: ExportJob) -> None:
-    """Another tool has added a column with the name of a new member and another type. The same is done for
-    dead letters."""
+    """Another tool has added a column that has the name of a new member, but another type. The same is done
+    with the table of dead letters."""
     inferring = ExportJob(job.bootstrap, job.topic, job.folder, "iceberg", values=json_format(None))
     produce_values(node, job.topic, [b'{"a": 1}', b"oops"])
     export_once(inferring, run_here)
@@ -234,7 +234,8 @@ def test_a_change_that_cannot_be_followed_is_one_line(node: moldau.testing.Node,
 
 
 def test_a_new_member_with_the_name_of_a_renamed_column(node: moldau.testing.Node, job: ExportJob) -> None:
-    """Producers and the table use the same new name, and the export cannot know that it is one column."""
+    """Producers have a new member, and another tool has renamed a column to the same name. The export cannot
+    know that both are the same column."""
     inferring = ExportJob(job.bootstrap, job.topic, job.folder, "iceberg", values=json_format(None))
     produce_values(node, job.topic, [b'{"lines": [{"qty": 1}]}'])
     export_once(inferring, run_here)
@@ -288,7 +289,7 @@ def test_a_table_whose_old_snapshots_expired_is_extended(job: ExportJob) -> None
 def test_a_table_that_was_dropped_leaves_no_dead_letters_behind(
     node: moldau.testing.Node, job: ExportJob
 ) -> None:
-    """A new table counts its rounds from 1; an older table of dead letters seems to have these rounds
+    """A new table counts its rounds from 1. An older table of dead letters seems to have these rounds
     already."""
     inferring = ExportJob(job.bootstrap, job.topic, job.folder, "iceberg", values=json_format(None))
     produce_values(node, job.topic, [b'{"a": 1}', b"oops"])

@@ -39,7 +39,8 @@ def job(node: moldau.testing.Node, request: pytest.FixtureRequest, tmp_path: pat
 
 
 def export_slowly(job: ExportJob, meanwhile: Callable[[], object]) -> None:
-    """Export with a driver that reads the table, waits, and continues when ``meanwhile`` is over."""
+    """Export with a driver that reads the table and waits. The driver continues when ``meanwhile`` has
+    returned."""
     look = functools.partial(find_bounds, job.bootstrap, job.topic, committed_only=True)
 
     def look_late() -> Bounds:

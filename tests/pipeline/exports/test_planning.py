@@ -1,4 +1,4 @@
-"""Ranges of offsets, cut into units and continued in the next round."""
+"""Ranges of offsets are divided into units, and the next round continues after them."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -47,7 +47,7 @@ def test_a_table_cannot_begin_behind_its_topic() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=6))
 def test_rounds_cover_a_partition_without_gaps_or_repeats(steps: list[tuple[int, int]]) -> None:
-    """Each offset is read once, for any requested start, while the topic grows."""
+    """The topic grows. Each offset is read once, whatever start was requested."""
     covered: Mapping[int, ExportedSpan] = {}
     read: list[int] = []
     end = 0

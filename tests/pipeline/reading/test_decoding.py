@@ -1,4 +1,4 @@
-"""Decoding to Arrow has the same result as reading record by record."""
+"""Decoding records to Arrow has the same result as reading them one by one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size
 
 @st.composite
 def record_lists(draw: st.DrawFn) -> list[Record]:
-    """Records with gaps between their offsets, as after compaction."""
+    """Records whose offsets have gaps, as after compaction."""
     steps = draw(st.lists(st.integers(1, 200), max_size=30))
     offset = draw(st.integers(0, 2**40))
     found = []
@@ -106,8 +106,8 @@ def test_damage_that_a_checksum_hides_is_refused_as_by_the_walk(
     batch = batch_of(records)
     for _ in range(data.draw(st.integers(1, 3))):
         batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
-    # Only a broker could write such a batch, because its checksum is right. A change of the time computes the
-    # checksum again.
+    # Only a broker could write such a batch, because its checksum is right. The checksum is computed again
+    # after the time was changed.
     set_log_append_time(batch, 0, 1_000)
     wanted = outcome(batch)
     try:
@@ -115,7 +115,7 @@ def test_damage_that_a_checksum_hides_is_refused_as_by_the_walk(
     except InvalidRecordError:
         found = None
     if found is not None and wanted is not None:
-        # Header names that are not UTF-8 are replaced in one result and escaped in the other.
+        # If a header name is not UTF-8, one result has replacement characters and the other has escapes.
         found, wanted = [[{**row, "headers": None} for row in rows] for rows in (found, wanted)]
     assert found == wanted
 

@@ -52,7 +52,7 @@ def taken(committed_only: bool, end: int = 100) -> list[int]:
 
 
 def test_aborted_transactions_and_markers_are_left_out() -> None:
-    """The next transaction of the aborted producer, at offset 3, is read."""
+    """The aborted producer's next transaction, at offset 3, is read."""
     assert taken(committed_only=True) == [1, 3, 5]
 
 

@@ -1,4 +1,4 @@
-"""Ranges after filters, and filters that are left to Spark."""
+"""The offset ranges that remain after filters, and the filters that Spark must apply itself."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -78,7 +78,8 @@ def test_partitions_and_topics_are_left_out(given: Filter, taken: list[int]) -> 
 def test_a_time_says_where_to_begin() -> None:
     narrowing = pushed(GreaterThan(("timestamp",), NOON), LessThanOrEqual(("timestamp",), NOON))
     assert narrowing.timestamp_us == NumberBounds(NOON_US + 1, NOON_US + 1)
-    # Timestamps of records have milliseconds, so this is the first one that can be later than noon.
+    # Timestamps of records have milliseconds. Therefore this is the first timestamp that can be later than
+    # noon.
     assert narrowing.earliest_ms == NOON_US // 1000 + 1
     assert pushed(LessThan(("timestamp",), NOON)).earliest_ms is None
 

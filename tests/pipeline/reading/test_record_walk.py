@@ -1,4 +1,4 @@
-"""All ways of finding records in batches have the same result."""
+"""There are several ways to find the records of a batch. All of them have the same result."""
 
 import pytest
 

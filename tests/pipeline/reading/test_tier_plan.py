@@ -1,4 +1,4 @@
-"""The segments from which offsets are read, where segments overlap or are missing."""
+"""The segments from which offsets are read if segments overlap or are missing."""
 
 from uuid import UUID
 

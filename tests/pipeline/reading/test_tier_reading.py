@@ -35,8 +35,8 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record
 
 COUNT, RECORD_BYTES = 36, 100_000
-"""Ten records of this size fill a segment of the smallest size that Kafka accepts. Two leader epochs write
-the records."""
+"""Ten records of this size fill a segment of the smallest size that Kafka accepts. The records are written in
+two leader epochs."""
 SMALL = 300
 TIMEOUT_S = 120.0
 PROPERTIES = {
@@ -87,8 +87,8 @@ def local_segments(node: moldau.testing.Node, topic: str) -> int:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[moldau.testing.Node]:
-    """The node was started twice: ``past`` has two leader epochs, and its closed segments have left the
-    disk."""
+    """The node was started twice, so ``past`` has two leader epochs. Its closed segments are not on the disk
+    any more."""
     data = str(tmp_path_factory.mktemp("node"))
     with moldau.testing.Node(data=data, properties=PROPERTIES, diskless=True) as first:
         create_tiered(first, "past")
@@ -116,7 +116,7 @@ def expected(first: int, behind: int) -> list[tuple[int, bytes]]:
 
 
 def fetches(node: moldau.testing.Node) -> int:
-    """Number of Fetch requests that the node has answered."""
+    """Number of Fetch requests to which the node has responded."""
     with urllib.request.urlopen(f"{node.monitoring_url}/metrics", timeout=TIMEOUT_S) as answer:
         found = re.search(r'RequestsPerSec_total\{request="Fetch"[^}]*\} (\S+)', answer.read().decode())
     return int(float(found[1])) if found else 0
@@ -157,8 +157,8 @@ def test_only_what_a_unit_needs_is_read(node: moldau.testing.Node, monkeypatch: 
         sizes.clear()
         part = TopicRanges(found.source, (OffsetRange(0, first, behind),))
         assert decoded(part) == expected(first, behind)
-        # Index entries follow batches of two records; one batch before and one batch after the unit may be
-        # read, too.
+        # There is an index entry for every two records. So one batch before the unit and one batch after it
+        # may be read, too.
         assert sum(sizes) < (behind - first + 8) * RECORD_BYTES
         assert max(sizes) <= 130_000
 
@@ -204,8 +204,8 @@ def test_deleted_segments_are_a_loss_unless_it_is_allowed(node: moldau.testing.N
     done.result(TIMEOUT_S)
     folder = pathlib.Path(node.data, "objects", "tiered")
     eventually(lambda: len(list(folder.glob("shrinking-*/0/*.log"))) < 2, "the segments are gone")
-    # Batches that were read ahead may still be returned. Other batches are skipped, and no batch is returned
-    # twice.
+    # Batches that are already in memory may still be returned. All other batches are skipped, and no batch is
+    # returned twice.
     rows = decoded(loose, itertools.chain([first], reading))
     assert rows[-(COUNT - 25) :] == expected(25, COUNT)
     assert [offset for offset, _ in rows] == sorted({offset for offset, _ in rows})
@@ -254,7 +254,7 @@ def consolidated(node: moldau.testing.Node, name: str) -> int:
 
 @pytest.fixture
 def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let any read of records from a broker fail."""
+    """Make every read of records from a broker fail."""
     monkeypatch.delattr(wal_reading, "BrokerReader")
     monkeypatch.delattr(tier_reading, "BrokerReader")
 

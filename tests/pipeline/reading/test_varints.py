@@ -1,4 +1,4 @@
-"""Numbers of any length are read in parallel."""
+"""Varints of any length are decoded in parallel."""
 
 import pytest
 
@@ -18,7 +18,7 @@ numbers = st.one_of(short, st.sampled_from(EDGES), st.integers(-(2**31), 2**31 -
 
 
 def encoded(values: list[int]) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """The bytes, and the start and the end of each number."""
+    """The bytes of all numbers, and the start and the end of each number."""
     content = bytearray()
     ends = []
     for value in values:

@@ -1,4 +1,4 @@
-"""Ranges of files are read into their destinations."""
+"""Ranges of files are read directly to the places where they are needed."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Diskless topics read from their objects, on a node in the test's own process and without Spark."""
+"""Diskless topics are read from their objects. A node runs in the test's own process, without Spark."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ def node() -> Iterator[moldau.testing.Node]:
 
 @pytest.fixture
 def topic(node: moldau.testing.Node, request: pytest.FixtureRequest) -> str:
-    """A topic for one test, with :data:`RECORDS` records, in several objects and codecs."""
+    """A topic for one test. Its :data:`RECORDS` records are in several objects and codecs."""
     name = request.node.name.split("[")[0].removeprefix("test_")
     create(node, name)
     for codec in ("none", "lz4"):
@@ -95,7 +95,7 @@ def by_partition(found: TopicRanges) -> dict[int, list[int]]:
 
 @pytest.fixture
 def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let any read of records from a broker fail."""
+    """Make every read of records from a broker fail."""
     monkeypatch.delattr(wal_reading, "BrokerReader")
 
 

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback, from the installed PySpark package: a master and two workers."""
+"""A standalone Spark cluster on loopback: a master and two workers. It uses the installed PySpark package."""
 
 import contextlib
 import os
@@ -16,21 +16,21 @@ import pyspark
 T = TypeVar("T")
 WORKERS = 2
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Settings for processes that run for seconds."""
+"""Settings for Spark processes that run only for seconds."""
 WAIT_S = 450.0
 _ADDRESS = re.compile(r"Starting Spark master at (spark://\S+)")
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster. ``folder`` contains the logs, and the data of the workers' executors. Workers have two
-    cores."""
+    """A Spark cluster. ``folder`` contains the logs, and the data of the workers' executors. Each worker has
+    two cores."""
 
     master: str
     folder: pathlib.Path
 
     def executors(self) -> list[set[str]]:
-        """For each worker, the folders of all its executors."""
+        """The folders of all executors of each worker."""
         return [
             {str(found) for found in (self.folder / f"worker-{number}").glob("app-*/*")}
             for number in range(WORKERS)
@@ -38,7 +38,7 @@ class Cluster:
 
 
 def eventually(probe: Callable[[], T | None], what: str) -> T:
-    """Call ``probe`` until it returns a true value; return this value."""
+    """Call ``probe`` until it returns a true value. Returns this value."""
     deadline = time.monotonic() + WAIT_S
     while True:
         if found := probe():
@@ -60,7 +60,7 @@ def environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _process(folder: pathlib.Path, name: str, arguments: Sequence[str]) -> Iterator[pathlib.Path]:
-    """Start one of Spark's processes; return its log. It is stopped at the end."""
+    """Start one of Spark's processes and return its log. The process is stopped at the end."""
     script = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-class")
     log = folder / f"{name}.log"
     with log.open("wb") as output:
@@ -80,7 +80,7 @@ def _process(folder: pathlib.Path, name: str, arguments: Sequence[str]) -> Itera
 
 @contextlib.contextmanager
 def standalone_cluster(folder: pathlib.Path) -> Iterator[Cluster]:
-    """Start a cluster; it is ready when both workers have registered."""
+    """Start a cluster. It is ready when both workers have registered."""
     listen = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(

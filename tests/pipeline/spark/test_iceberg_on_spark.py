@@ -1,4 +1,4 @@
-"""Exports read and changed by Iceberg's own jar for Spark 4.0."""
+"""Iceberg's own jar for Spark 4.0 reads and changes exported tables."""
 
 import contextlib
 import pathlib
@@ -43,7 +43,8 @@ def node() -> Iterator[moldau.testing.Node]:
 
 @contextlib.contextmanager
 def catalog(spark: SparkSession, folder: pathlib.Path) -> Iterator[SparkSession]:
-    """A session with the folder's catalog, whose connections lock the database until it is closed."""
+    """A session with the folder's catalog. The catalog's connections lock the database until the session is
+    closed."""
     session = spark.newSession()
     for key, value in {
         "": "org.apache.iceberg.spark.SparkCatalog",

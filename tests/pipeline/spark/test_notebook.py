@@ -1,4 +1,4 @@
-"""The notebook of the documentation runs, with its documented results."""
+"""The notebook of the documentation runs and has the documented results."""
 
 import pathlib
 from typing import Any
@@ -30,7 +30,7 @@ def test_the_notebook_runs(
     names: dict[str, Any] = {}
     with moldau.testing.Node(diskless=True) as node:
         for cell in cells:
-            # Spark's workers run in another folder, so paths are absolute.
+            # Spark's workers run in another folder, so the notebook needs absolute paths.
             there = cell.replace("127.0.0.1:9092", node.bootstrap_servers).replace(
                 "lake/", f"{tmp_path}/lake/"
             )

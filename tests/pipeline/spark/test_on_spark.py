@@ -1,4 +1,4 @@
-"""The whole path: librdkafka produces, Spark exports and reads."""
+"""The whole path of records: librdkafka produces them, and Spark exports and reads them."""
 
 import gc
 import json
@@ -32,7 +32,7 @@ RECORDS = 2_000
 
 pytestmark = [
     pytest.mark.timeout(1500),
-    # Spark's own code leaks sockets, which this project cannot fix.
+    # Spark's own code does not close some sockets. This project cannot fix that.
     pytest.mark.filterwarnings("ignore"),
 ]
 
@@ -110,7 +110,7 @@ def test_a_range_and_some_columns(spark: SparkSession, node: moldau.testing.Node
         ),
     ],
 )
-def test_what_cannot_be_done_is_said(
+def test_impossible_requests_are_reported(
     spark: SparkSession, node: moldau.testing.Node, options: dict[str, str], problem: str
 ) -> None:
     with pytest.raises(Exception, match=f"(?i){problem}") as failure:
@@ -162,7 +162,7 @@ def test_workers_do_not_collect_their_modules_behind_each_task(spark: SparkSessi
 
 def test_planners_do_not_collect_their_modules_behind_each_plan(spark: SparkSession) -> None:
     class Planned(DataSource):
-        """The name of its only column shows whether the process that planned it has frozen objects."""
+        """The name of the only column shows whether the planning process has frozen objects."""
 
         @classmethod
         def name(cls) -> str:
@@ -178,7 +178,7 @@ def test_planners_do_not_collect_their_modules_behind_each_plan(spark: SparkSess
 
 
 def test_a_master_that_does_not_listen_is_one_line() -> None:
-    with socket.socket() as bound:  # bound, so that no other process listens on the port
+    with socket.socket() as bound:  # the socket is bound, so that no other process listens on its port
         bound.bind(("127.0.0.1", 0))
         master = f"spark://127.0.0.1:{bound.getsockname()[1]}"
         with pytest.raises(ToolError, match=f"^Spark's master {master} cannot be reached: .*refused"):
@@ -198,7 +198,7 @@ def test_a_master_that_does_not_listen_is_one_line() -> None:
 def test_a_master_that_cannot_be_is_one_line(
     master: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark's launcher would print a trace of Java."""
+    """Without this check, Spark's launcher would print a Java stack trace."""
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ToolError) as failure:

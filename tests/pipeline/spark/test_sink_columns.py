@@ -1,5 +1,5 @@
-"""Columns of rows that are written to topics have the names of Spark's Kafka connector. Other columns are
-refused, and the error names them."""
+"""Rows that are written to topics must have the column names of Spark's Kafka connector. Other columns are
+refused, and the error names these columns."""
 
 import pytest
 

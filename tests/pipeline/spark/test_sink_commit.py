@@ -40,11 +40,11 @@ LIMIT = 1_000_000
 
 
 class Killed(BaseException):
-    """The process of the driver ends here."""
+    """Raised where the driver's process ends."""
 
 
 class DyingStore(FileSinkStore):
-    """A store whose user is killed at call number n, before or after the call took effect."""
+    """A store whose user is killed at call number n. The kill is before or after the effect of the call."""
 
     def __init__(self, root: str, calls_left: int, after: bool) -> None:
         super().__init__(root)
@@ -112,7 +112,7 @@ def commit(
     query: str = "",
     partitions: int = PARTITIONS,
 ) -> None:
-    """Make the commit of a driver whose tasks wrote these values, distributed by their keys."""
+    """Create the commit of a driver. Its tasks wrote these values, which are distributed by their keys."""
 
     async def work(client: Client) -> None:
         parts = []
@@ -155,7 +155,8 @@ def leftovers(node: moldau.testing.Node, target: CommitTarget) -> list[str]:
 def test_a_batch_that_is_repeated_is_written_once(node: moldau.testing.Node, target: CommitTarget) -> None:
     for batch_id in (0, 1):
         for attempt in range(3):
-            # In a repetition, rows may have another order, or differ if the source is not repeatable.
+            # When a batch is repeated, its rows may have another order. If the source is not repeatable, the
+            # rows may also differ.
             commit(node, target, batch_id, [f"{batch_id}-{attempt}-{n}" for n in range(20 + attempt)])
     assert written(node, target.topic) == sorted(
         f"{batch_id}-0-{n}" for batch_id in (0, 1) for n in range(20)
@@ -193,7 +194,8 @@ def test_two_drivers_at_the_same_batch(node: moldau.testing.Node, target: Commit
 
 
 class ForgetfulStore(FileSinkStore):
-    """A store that repeats a call whose answer was lost, and then finds its own object."""
+    """A store client that repeats a call because the response got lost. The repeated call finds the object of
+    the first call."""
 
     async def create(self, key: str, content: Buffer) -> bool:
         await super().create(key, content)

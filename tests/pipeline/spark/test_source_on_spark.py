@@ -36,7 +36,7 @@ TIER = {
 
 pytestmark = [
     pytest.mark.timeout(1500),
-    # Leaked sockets of Spark's own code, which this project cannot fix.
+    # Spark's own code does not close some sockets. This project cannot fix that.
     pytest.mark.filterwarnings("ignore"),
 ]
 
@@ -61,7 +61,8 @@ def create(
 
 
 def produce(node: moldau.testing.Node, topic: str, start: int, end: int, partitions: int = 3) -> None:
-    """Produce records. Record ``n`` has key and value ``n``, time ``n``, and a header if ``n`` is odd."""
+    """Produce records. Record ``n`` has ``n`` as its key, value and timestamp. It has a header if ``n`` is
+    odd."""
     producer = Producer({"bootstrap.servers": node.bootstrap_servers, "compression.type": "zstd"})
     for number in range(start, end):
         headers: list[tuple[str, Any]] = [("odd", b"yes")] if number % 2 else []
@@ -100,14 +101,14 @@ def test_filters_are_pushed_and_change_nothing(spark: SparkSession, node: moldau
 
 
 def run_once(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Run a query until it has nothing left to do."""
+    """Run a query until it has no more work."""
     for left in reversed(range(10)):
         query = start()
         try:
             query.awaitTermination(400)
         except StreamingQueryException as error:
-            # Spark waits ten seconds for the process that plans a query, and this time cannot be configured.
-            # The process had not started, so nothing was done.
+            # Spark waits ten seconds for the start of the process that plans a query, and this time cannot be
+            # configured. In this case the process had not started, so the query had no effect.
             if left == 0 or "failed to connect back" not in str(error):
                 raise
         else:
@@ -179,7 +180,8 @@ def test_a_stream_writes_each_batch_once(
         run_once(sink.options(checkpointLocation=str(tmp_path / "checkpoint"), **options).start)
 
     run()
-    # The driver seems to be killed before it recorded the end of the batch, so Spark runs it again.
+    # For Spark it looks as if the driver was killed before it recorded the end of the batch. So Spark runs
+    # the batch again.
     shutil.rmtree(tmp_path / "checkpoint" / "commits")
     run()
     rows = reader(spark, node, subscribe="sunk", includeHeaders="true").collect()
@@ -218,7 +220,8 @@ def test_what_spark_has_consolidated_is_read_as_before(
 
 
 def connector() -> None:
-    """Skip the test if the jars of the connector were not fetched. With ``CI=true`` this is a failure."""
+    """Skip the test if the jars of the connector were not fetched. With ``CI=true``, the test
+    fails instead."""
     if not connector_jars():
         message = "Spark's Kafka connector is missing: python tools/fetch_clients.py"
         if os.environ.get("CI") == "true":

@@ -200,7 +200,7 @@ def test_times_of_the_connector_have_a_meaning() -> None:
         ("fetchOffset.retryIntervalMs", "-1", "is a number, not '-1'"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_in_one_line(name: str, value: str, problem: str) -> None:
+def test_unsupported_settings_are_refused_in_one_line(name: str, value: str, problem: str) -> None:
     with pytest.raises(ToolError, match=problem) as failure:
         parsed(subscribe="a", **{name: value})
     assert name in str(failure.value)

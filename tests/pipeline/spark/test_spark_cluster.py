@@ -1,4 +1,4 @@
-"""Jobs on two real workers: a process that runs for long beside a node, and a job by spark-submit."""
+"""Jobs on two real workers: a long-running process beside a node, and a job of spark-submit."""
 
 import contextlib
 import json
@@ -74,7 +74,7 @@ def produce(bootstrap: str) -> None:
 def submitted(
     cluster: Cluster, bootstrap: str, folder: pathlib.Path, log: pathlib.Path
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run an export by the program of the documentation, with one core of the cluster."""
+    """Run an export with the program of the documentation, on one core of the cluster."""
     program = folder.parent / "moldau_job.py"
     (text,) = re.findall(r"```python\n(# moldau_job\.py.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
     program.write_text(text)
@@ -106,7 +106,7 @@ def submitted(
 
 
 def lines(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The complete JSON lines of a log."""
+    """All complete JSON lines of a log."""
     found = [line for line in path.read_text().split("\n")[:-1] if line.startswith("{")]
     return [json.loads(line) for line in found]
 
@@ -134,7 +134,7 @@ def test_jobs_run_on_a_cluster_until_the_node_is_told_to_stop(tmp_path: pathlib.
             with submitted(cluster, bootstrap, tmp_path / "files", tmp_path / "submit") as job:
                 output, _ = job.communicate(timeout=WAIT_S)
                 assert job.returncode == 0, (tmp_path / "submit").read_text()
-                # Spark writes the program's progress lines into the same stream.
+                # Spark writes the progress lines of the program into the same stream.
                 assert json.loads(output[output.index("{\n") :])["records"] == RECORDS
             eventually(
                 lambda: sum(line.get("records", 0) for line in lines(log)) == RECORDS - 1, "the whole table"

@@ -1,4 +1,4 @@
-"""The planning and reading parts of streaming queries, on a node and without a JVM."""
+"""The planning and reading parts of streaming queries, with a node but without a JVM."""
 
 import logging
 import time
@@ -56,7 +56,8 @@ def eventually(probe: Callable[[], bool]) -> None:
 
 
 def latest(reader: MoldauStreamReader, start: dict[str, Any], topic: str, count: int) -> dict[str, Any]:
-    """The next end, as soon as the leader of the topic's only partition returns the end of all records."""
+    """The end of the next batch. Waits until the leader of the topic's only partition returns the end of all
+    records."""
     ends: list[dict[str, Any]] = []
 
     def look() -> bool:
@@ -102,7 +103,7 @@ def test_a_query_outlives_a_topic_that_may_be_lost(
     produce_values(node, "lost", [b"v"])
     assert rows_of(reader, second, latest(reader, second, "lost", 1)) == [
         0
-    ]  # a topic with the same name is a new topic
+    ]  # a topic that was created again with the same name is a new topic
 
 
 def test_a_deleted_topic_ends_a_query_with_one_message(node: moldau.testing.Node) -> None:
@@ -130,7 +131,7 @@ def test_a_topic_may_be_deleted_while_a_batch_is_read(
     (unit,) = reader.partitions(start, end)
     delete(node, topic)
     if may_lose:
-        # The coordinator is notified a moment later, and the objects are kept for an hour.
+        # The coordinator learns of the deletion a moment later, and the objects are kept for an hour.
         eventually(lambda: not list(reader.read(unit)))
         assert f"data was lost: topic {topic} was deleted" in caplog.text
         assert reader_of(node, subscribe=topic, **options).partitions(start, end) == []
@@ -189,7 +190,8 @@ def test_a_query_that_takes_what_is_there_waits_for_nothing(node: moldau.testing
 def test_before_spark_4_2_a_batch_is_limited_where_the_position_is_known(
     node: moldau.testing.Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ranges are planned in the order of Spark 4.0, for a new query and for one that continues."""
+    """Ranges are planned in the order in which Spark 4.0 calls the methods, for a new query and for a query
+    that continues."""
     note_missing.cache_clear()
     topic = create_topic(node, "older", 1)
     produce_values(node, topic, [b"v"] * 5)

@@ -1,7 +1,7 @@
 """Avro records with their writers' and readers' schemas. They contain each type in each position, as a value
 and as a default.
 
-The answers of Avro's Java library for these records are in ``golden/avro.json``.
+``golden/avro.json`` has the results of Avro's Java library for these records.
 """
 
 import io
@@ -15,7 +15,7 @@ import fastavro
 
 
 class Case(NamedTuple):
-    """A record in the form of its writer; the schemas are JSON texts."""
+    """A record as its writer has encoded it. The schemas are JSON texts."""
 
     name: str
     writer: str
@@ -41,7 +41,7 @@ def _fixed(size: int, **more: Any) -> dict[str, Any]:
 
 
 def _latin(first: int) -> str:
-    """Bytes up to 255 in the JSON of a schema."""
+    """Bytes in the JSON of a schema, where each character is a byte of 0 to 255."""
     return bytes(range(first, 256)).decode("latin-1")
 
 
@@ -302,7 +302,7 @@ def random_cases(seed: int, count: int) -> Iterator[Case]:
 
 
 def damaged_cases(seed: int, count: int) -> Iterator[Case]:
-    """Records with some bytes changed, added or lost. The schemas stay as they are."""
+    """Records in which some bytes were changed, added or removed. The schemas stay the same."""
     dice = random.Random(seed)
     whole = [*cases(), *random_cases(seed, count // 10)]
     for number in range(count):

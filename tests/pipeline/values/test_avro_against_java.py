@@ -1,7 +1,7 @@
-"""The results of decoding Avro are equal to those of Avro's Java library. The library's results are
-committed, and computed again in CI.
+"""Decoding Avro has the same results as Avro's Java library. The results of the library are committed files,
+and CI computes them again.
 
-``MOLDAU_REWRITE_GOLDEN=1`` rewrites the results; review the diff.
+``MOLDAU_REWRITE_GOLDEN=1`` rewrites the results. Review the diff then.
 """
 
 import datetime
@@ -90,7 +90,7 @@ def ask_java(asked: Iterable[Case]) -> list[dict[str, Any]]:
 
 
 def differences(asked: list[Case], answers: list[dict[str, Any]]) -> list[str]:
-    """The results that differ. For errors, the comparison only includes whether there is an error."""
+    """The results that differ. For errors, only the fact that there is an error is compared."""
     found = []
     for case, answer in zip(asked, answers, strict=True):
         ours = decode(case)
@@ -127,7 +127,8 @@ def test_java_reads_records_of_many_fields_alike(seed: int) -> None:
 
 @pytest.mark.java
 def test_damaged_records_are_decoded_as_by_java_or_not_at_all() -> None:
-    """Rejected records are not compared, because Java accepts some of them: a boolean of 2, invalid UTF-8."""
+    """Rejected records are not compared, because Java accepts some of them. Examples are a boolean with the
+    byte 2, and invalid UTF-8."""
     accepted = [case for case in damaged_cases(3, 2_000) if "value" in decode(case)]
     assert len(accepted) > 200
     assert differences(accepted, ask_java(accepted)) == []

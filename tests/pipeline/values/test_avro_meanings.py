@@ -1,4 +1,4 @@
-"""Cases in which Avro does not define how different schemas are resolved: units of time, scales, values
+"""Cases in which two schemas differ and Avro does not define the result: units of time, scales, and values
 out of range."""
 
 import datetime
@@ -31,7 +31,7 @@ def record(schema: Any, **more: Any) -> dict[str, Any]:
 
 
 def read(written: Any, wanted: Any, *values: Any) -> list[Any]:
-    """The values in the reader's column; or the reason if one is rejected."""
+    """The values in the reader's column. If a value is rejected, the reason."""
     schemas = AvroSchemas(json.dumps(record(wanted)), {7: json.dumps(record(written))}, True)
     schemas.check()
     encoded = [HEADER + encode(record(written), {"x": value}) for value in values]
@@ -195,7 +195,8 @@ INTS = {"type": "array", "items": "int"}
     ],
 )  # fmt: skip
 def test_bytes_that_are_not_of_the_schema_are_rejected(schema: Any, encoded: str, reason: str | None) -> None:
-    """Whether the member is read or skipped. The library returns other values for most of these bytes."""
+    """The value is rejected whether the member is read or skipped. For most of these bytes, the library
+    returns other values."""
     last = {
         "type": "record",
         "name": "R",
@@ -233,7 +234,8 @@ def with_number(schema: Any) -> dict[str, Any]:
 
 
 def read_number(written: Any, encoded: bytes) -> Any:
-    """The values of column ``n`` after a field that is not read, or the reason if a value is rejected."""
+    """The values of column ``n``, which follows a field that is not read. If a value is rejected,
+    the reason."""
     reader = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}
     schemas = AvroSchemas(json.dumps(reader), {7: json.dumps(with_number(written))}, True)
     schemas.check()

@@ -1,4 +1,5 @@
-"""Columns found in JSON values: the rule, independence of the order, and no partly stored values."""
+"""Columns that are found in JSON values. The tests check the rule for types, and that the order of the values
+has no effect. They also check that no value is stored only in part."""
 
 import json
 import random
@@ -37,7 +38,7 @@ def infer(*values: Any) -> str:
 
 
 def export(*values: Any) -> tuple[list[Any], dict[int, str]]:
-    """The table of these values, and the rejected values."""
+    """The table with these values, and the rejected values."""
     columns, odd = found_in(encoded(*values))
     found, rejected = decode_json(
         pa.array(encoded(*values), pa.binary()), columns or pa.struct([]), whole=odd
@@ -103,7 +104,7 @@ def _text(value: Any) -> str:
 
 
 def _type_at(columns: pa.DataType) -> pa.DataType:
-    """The type of a column at the position that ``POSITIONS`` give."""
+    """The type of a column at a position, which ``POSITIONS`` describes."""
     names = [field.name for field in columns]
     if names == ["x"]:
         return columns.field("x").type
@@ -276,7 +277,7 @@ def test_a_table_keeps_its_columns() -> None:
     assert render_ddl(columns.type) == (
         "b BIGINT, a STRUCT<x: STRING, z: BIGINT>, l ARRAY<STRUCT<y: BIGINT, v: BIGINT>>, c BIGINT"
     )
-    assert columns.odd  # B and b are one column
+    assert columns.odd  # B and b share one column
     many = encoded(*({f"k{number}": 1} for number in range(json_found.NAMES_MAX + 1)))
     assert found_in(many, table) == (table, True)
     assert found_in(many, pa.string()) == (pa.string(), False)
@@ -328,7 +329,7 @@ def test_order_and_units_make_no_difference(documents: list[Any], dice: random.R
 @settings(max_examples=100, deadline=None)
 @given(st.lists(DOCUMENTS, max_size=12), st.sampled_from([json_found.MISFITS_SHARE, 3]))
 def test_each_value_is_stored_whole_or_is_a_dead_letter(documents: list[Any], share: int) -> None:
-    """A small share makes types with misfits likely in few values."""
+    """With a small share, a type with misfits is likely even if there are few values."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_found, "MISFITS_SHARE", share)
         columns, odd = found_in(encoded(*documents))
@@ -342,7 +343,7 @@ def test_each_value_is_stored_whole_or_is_a_dead_letter(documents: list[Any], sh
 
 
 def stored(value: Any, found: Any, column: pa.DataType) -> bool:
-    """Whether a column's value is equal to the JSON value, by an independent computation."""
+    """Whether a column's value is equal to the JSON value. The comparison does not use the tested code."""
     if value is None:
         return found is None
     if column == pa.string():
@@ -380,7 +381,7 @@ def is_nothing(value: Any) -> bool:
 
 
 def test_counts_are_bounded_by_depth_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit of positions is reached early in one order and late in the other."""
+    """In one order the limit of positions is reached early, and in the other order late."""
     monkeypatch.setattr(json_found, "POSITIONS_MAX", 12)
     monkeypatch.setattr(json_found, "_LOOK_EVERY", 1)
     values = encoded(

@@ -66,7 +66,7 @@ def test_columns_in_words() -> None:
         ("a ?", "before '?'"),
     ],
 )
-def test_a_schema_that_is_none_is_told_where(text: str, problem: str) -> None:
+def test_an_invalid_schema_is_reported_with_its_place(text: str, problem: str) -> None:
     with pytest.raises(ToolError) as failure:
         parse_ddl(text)
     assert problem in str(failure.value)
@@ -112,8 +112,8 @@ COLUMNS = (
     ids=range(28),
 )
 def test_a_value_that_is_no_row_is_rejected_alone(value: bytes) -> None:
-    """Together with its neighbours in one text, such a value would be completed by them, or would include
-    them."""
+    """If all values were parsed as one text, the neighbours of such a value would complete it, or become a
+    part of it."""
     values = pa.array([b'{"a":1}', value, b",{}]}", b'{"a":2,"more":[{"deep":null}]}', None], pa.binary())
     found, rejected = decode_json(values, parse_ddl(COLUMNS))
     assert set(rejected) == {1, 2}
@@ -139,7 +139,7 @@ MEMBERS = {
 
 @st.composite
 def members(draw: st.DrawFn) -> bytes:
-    """An object with members that fit and members that do not fit, some of them twice."""
+    """An object whose members fit their columns or do not fit. Some names occur twice."""
     names = draw(st.lists(st.sampled_from(sorted(MEMBERS)), max_size=3))
     texts = [f'"{name}": {draw(st.sampled_from(MEMBERS[name]))}' for name in names]
     return b"{" + ",".join(texts).encode() + b"}"
@@ -164,7 +164,7 @@ def test_a_value_fares_as_it_does_alone(values: list[bytes | None]) -> None:
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_what_is_looked_at_alone_is_what_arrow_takes(name: str) -> None:
+def test_a_value_that_is_parsed_alone_is_accepted_if_arrow_accepts_it(name: str) -> None:
     """The slow path has the same rules as Arrow, except for values that Arrow would change."""
     columns = parse_ddl(COLUMNS)
     rewriter = Rewriter(columns, whole=False, seconds={})

@@ -1,5 +1,5 @@
-"""A late copy of a marker does not end a later transaction (KIP-890, version 2), and a repeated marker is
-accepted."""
+"""A late copy of a marker does not end a later transaction (KIP-890, version 2). A marker that is sent again
+is accepted."""
 
 import asyncio
 import pathlib
@@ -18,7 +18,7 @@ from moldau.server.subsystems.transactions.markers import LocalMarkers
 
 
 class MarkedPartition(GuardedPartition):
-    """Accepts markers like the broker of a partition, or like the broker of a group coordinator."""
+    """Accepts markers like a broker that leads a partition, or like the broker of a group coordinator."""
 
     def mark(self, epoch: int, version: int) -> ErrorCode:
         registry: Any = SimpleNamespace(find=lambda *place: self.partition)

@@ -1,4 +1,4 @@
-"""A refused check leaves no guard, and does not remove the guard of another check."""
+"""A check that is refused creates no guard, and does not remove the guard of another check."""
 
 import asyncio
 import pathlib

@@ -40,7 +40,7 @@ def batch(sequence: int, epoch: int = 0) -> memoryview:
 
 
 class GuardedPartition:
-    """A partition on the real disk, led by this test."""
+    """A partition on the real disk, which this test leads."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         machine = Machine.real()
@@ -93,7 +93,7 @@ def test_the_first_batch_needs_a_guard_and_the_next_ones_none(house: GuardedPart
 
 def test_a_marker_makes_the_guard_of_a_late_batch_void(house: GuardedPartition) -> None:
     late = house.guard()
-    # The coordinator has confirmed the transaction; before the batch is appended, the transaction is aborted.
+    # The coordinator has confirmed the transaction. Before the batch is appended, the transaction is aborted.
     assert late is not None
     house.end()
     assert house.append(batch(0), late) is ErrorCode.invalid_txn_state

@@ -284,7 +284,7 @@ def test_a_compacted_topic_wants_keys(node: Node) -> None:
     assert produce(node, "keyed").error_code is ErrorCode.none
 
 
-def test_log_dirs_tell_what_lies_where(node: Node) -> None:
+def test_log_dirs_shows_the_replicas_of_each_folder(node: Node) -> None:
     create(node, "lies", 2)
     produce(node, "lies", size=1000)
     every = ask(node, dirs.DescribeLogDirsRequest(topics=None)).results

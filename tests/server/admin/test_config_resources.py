@@ -1,4 +1,5 @@
-"""Configs of loggers, groups and client metrics; refusals before a request to the controller."""
+"""Configs of loggers, groups and client metrics. Some requests are refused before a request is sent to the
+controller."""
 
 import logging
 from collections.abc import Iterator

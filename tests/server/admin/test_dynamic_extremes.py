@@ -1,4 +1,4 @@
-"""One request must not make a node unusable. Each dynamic key is set to its extremes, and back."""
+"""No single request may make a node unusable. Each dynamic key is set to its extreme values, and back."""
 
 import time
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def node() -> Iterator[Node]:
 
 
 def ask(node: Node, message: Message) -> Any:
-    """Send a request, and retry it because the previous connection may still be closing."""
+    """Send a request. Retry it if it fails, because the previous connection may still be closing."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -51,7 +51,7 @@ def extremes(key: ConfigKey) -> list[str]:
 
 
 def alter(node: Node, key: str, value: str | None) -> ErrorCode:
-    """Set a default of all brokers, or delete it, on a connection of its own."""
+    """Set or delete a default of all brokers, on a new connection."""
     config = incremental.AlterableConfig(
         name=key, config_operation=DELETE if value is None else SET, value=value
     )

@@ -40,7 +40,7 @@ DISKLESS = {"diskless.system.enable": "true", "diskless.storage.url": "memory://
 
 
 def health(node: Node) -> dict[str, str]:
-    """The reasons on the health page, by check."""
+    """The reasons on the health page for each check."""
     try:
         with urllib.request.urlopen(f"{node.monitoring_url}/health", timeout=60) as answer:
             content = answer.read()
@@ -234,7 +234,7 @@ def test_committed_offsets_are_written_in_the_codec_that_was_asked_for(tmp_path:
 
 
 def plant(segment: Path, *pairs: tuple[bytes | None, bytes | None]) -> None:
-    """Append a batch to a log that is closed."""
+    """Append a batch to the segment file of a log that is closed."""
     content = segment.read_bytes()
     end_offset = max(header.last_offset + 1 for _, header in iter_headers(content))
     batch = bytearray(build_batch([Record(n, 1_000, key, value) for n, (key, value) in enumerate(pairs)]))
@@ -267,7 +267,7 @@ def test_groups_go_on_behind_garbage_in_their_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topic", STATE_TOPICS.values(), ids=lambda topic: topic.name)
 def test_development_gives_each_state_topic_the_replicas_that_its_brokers_allow(topic: StateTopic):
-    """A new state topic needs no entry in the properties of development nodes."""
+    """The properties of development nodes need no entry for a new state topic."""
     assert development_config("/data", 9092, {}).integer(topic.factor_key) == 1
     nodes = plan_nodes("/data", "127.0.0.1", [1, 2, 3, 4], [5], [])
     properties = properties_of(nodes[0], nodes, {})

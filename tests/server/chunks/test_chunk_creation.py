@@ -1,6 +1,4 @@
-"""The end of an active chunk at its leader. The responses of the controller determine when appends
-continue.
-"""
+"""The leader ends an active chunk. The controller's responses determine when appends continue."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -40,8 +38,7 @@ BATCH = build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())])
 
 
 class Broker:
-    """Broker 1, which leads a partition with one record. The test takes the place of the controller and of
-    broker 2."""
+    """Broker 1, which leads a partition with one record. The test plays the controller and broker 2."""
 
     def __init__(self, folder: Path) -> None:
         machine = Machine(SystemClock(), SeededEntropy(1), LocalDisk(), InlineWorkers())
@@ -138,7 +135,7 @@ def on_broker(folder: Path, story: Callable[[Broker], Coroutine[Any, Any, None]]
 def test_appends_wait_until_the_leadership_is_over_although_the_image_has_the_border(
     tmp_path: Path, attempts: list[Callable[[], Any]]
 ) -> None:
-    """The partitions follow the image a few at a time."""
+    """A change of the image is applied to a few partitions at a time."""
 
     async def story(broker: Broker) -> None:
         *first, last = attempts
@@ -197,8 +194,8 @@ def test_appends_go_on_after_a_refusal_by_the_present_epochs(
 
 
 def test_a_partition_whose_chunk_ends_does_not_move_between_log_folders(tmp_path: Path) -> None:
-    """After a move, the partition would be opened again without the stop of appends, and lead in the same
-    epoch."""
+    """After a move to another folder, the partition would be opened again. It would then lead in the same
+    epoch, but without the stop of appends."""
 
     async def story(broker: Broker) -> None:
         inner = cast(Any, SimpleNamespace(may_suspend=lambda partition: True))
@@ -215,8 +212,8 @@ def test_a_partition_whose_chunk_ends_does_not_move_between_log_folders(tmp_path
 
 
 def test_the_ended_chunk_is_durable_before_its_border_is_handed_over(tmp_path: Path) -> None:
-    """After the switch, only the chunk's replicas have its last records. If these records were not durable, a
-    crash could cut them off."""
+    """After the switch, only the replicas of the chunk have its last records. If these records were not
+    durable, they could be lost in a crash."""
 
     async def story(broker: Broker) -> None:
         log = broker.partition.log
@@ -236,8 +233,8 @@ def test_the_ended_chunk_is_durable_before_its_border_is_handed_over(tmp_path: P
 def test_producers_are_refused_while_the_controller_does_not_answer_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batches of producers are not kept without a limit. The producers retry, and meanwhile nothing is
-    appended."""
+    """The number of kept batches of producers is limited. The producers retry, and no batch is appended
+    meanwhile."""
     monkeypatch.setattr(creation, "DRAIN_TIMEOUT_S", 0)
 
     async def story(broker: Broker) -> None:

@@ -54,7 +54,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Chunks:
-    """A topic of one partition, whose chunks are created by a tool."""
+    """A topic of one partition. A command creates its chunks."""
 
     def __init__(self, cluster: moldau.testing.Cluster, topic: str) -> None:
         self.cluster = cluster

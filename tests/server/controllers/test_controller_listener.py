@@ -57,7 +57,7 @@ def test_a_controller_listener_serves_the_quorum_and_not_the_clients(free_port: 
         assert cluster.error_code is ErrorCode.none  # type: ignore[attr-defined]
         assert [broker.port for broker in cluster.brokers] == [port]  # type: ignore[attr-defined]
         own = ask(port, DescribeOwnApisRequest.API_KEY, DescribeOwnApisRequest())
-        # The calls of coordinators are for brokers. Changes of chunks are decided by the controller.
+        # Calls of coordinators are served only by brokers. Changes of chunks are decided by the controller.
         keys = [row.api_key for row in own.apis]  # type: ignore[attr-defined]
         assert keys == [11140, 11141, 11145, 11146, 11600]
         with pytest.raises(KafkaError) as refused:
@@ -108,7 +108,8 @@ def test_limits_of_clients_can_be_taken_back_on_the_controllers_listener(
 ) -> None:
     port, clients_port = free_port(), free_port()
     properties = {
-        # The inter-broker listener keeps a place for an operator; the other listener keeps no place.
+        # The inter-broker listener always accepts a connection of an operator, but the other listener does
+        # not.
         "listeners": f"PLAINTEXT://127.0.0.1:0,CLIENTS://127.0.0.1:{clients_port},CONTROLLER://127.0.0.1:{port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "PLAINTEXT",

@@ -1,5 +1,5 @@
-"""Nodes of Apache Kafka become voters only at level 0 of our own features, even if a level is decided at the
-same time."""
+"""Nodes of Apache Kafka become voters only while Moldau's own feature levels are 0. This is also true if a
+level is changed at the same time."""
 
 import asyncio
 from functools import partial
@@ -36,7 +36,7 @@ REQUEST = AddRaftVoterRequest(voter_id=7, listeners=[Listener(name="CONTROLLER",
 
 
 class Answering:
-    """A client of one listener, with the features that its node reports as supported."""
+    """A client of one listener. It returns the features that its node supports."""
 
     def __init__(self, *features: str) -> None:
         self._features = ("kraft.version", *features)
@@ -86,8 +86,8 @@ def test_a_level_and_a_voter_that_are_decided_at_once_exclude_each_other() -> No
     seen: list[frozenset[int]] = []
 
     def image() -> MetadataImage:
-        # From the first step of the change on, a decision about a level takes the new voter into account.
-        # Earlier decisions are in the image, which is read after the voter's response.
+        # From the first step of the voter change on, every decision about a feature level includes the new
+        # voter. The result of earlier decisions is in the image, which is read after the voter's response.
         seen.append(changing.adding)
         return RAISED
 

@@ -1,4 +1,5 @@
-"""Clients' requests to a controller in another process, which receives the client's identity (KIP-590)."""
+"""Clients' requests are forwarded to a controller in another process. The controller gets the client's
+identity (KIP-590)."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""A small data folder with every kind of file, after a stop or a kill, and a check that reads all its
+"""A small data folder that contains every kind of file, after a stop or a kill. A check reads all its
 records."""
 
 import asyncio
@@ -38,13 +38,13 @@ Story = Callable[[Requests], Awaitable[None]]
 
 
 def node(folder: Path, **properties: str) -> Node:
-    """A node on this folder; the names of ``properties`` have underscores instead of dots."""
+    """A node with this data folder. The names of ``properties`` have underscores in place of dots."""
     given = {key.replace("_", "."): value for key, value in properties.items()}
     return Node(data=str(folder), properties={**PROPERTIES, **given}, diskless=True)
 
 
 def on_node(running: Node, story: Story) -> None:
-    """Play a story with a client of a running node."""
+    """Run a test function with a running node and a client."""
 
     async def told() -> None:
         async with Requests(running.bootstrap_servers) as client, asyncio.timeout(300):
@@ -86,7 +86,7 @@ async def _commit(client: Requests, offset: int) -> None:
 
 
 async def committed(client: Requests) -> int:
-    """The group's offset; -1 when there is none."""
+    """The committed offset of the group, or -1 if there is none."""
     topic = fetching.OffsetFetchRequestTopics(name=CLASSIC, partition_indexes=[0])
     group = fetching.OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])
     while True:
@@ -106,7 +106,8 @@ async def check_everything(client: Requests) -> None:
 
 
 def objects(folder: Path) -> set[str]:
-    """The names of all objects in the development node's store, without the copies of its logs."""
+    """The names of all objects in the development node's store. The saved copies of the node's logs are not
+    included."""
     names = (str(path.relative_to(folder)) for path in (folder / "objects").rglob("*") if path.is_file())
     return {name for name in names if not name.startswith("objects/.moldau/backup/")}
 
@@ -119,15 +120,15 @@ def make_folders(root: Path) -> dict[str, Path]:
         _wait_for(lambda: len(list((stopped / f"{TIERED}-0").glob("*.log"))) <= 2)
         on_node(running, check_everything)
         _wait_for(lambda: "classic 0 24" in (stopped / "replication-offset-checkpoint").read_text())
-        # The page cache survives a killed process, so a copy of its folder shows the current state.
+        # The page cache survives when a process is killed. So a copy of the folder of a running node is the
+        # same as the folder of a killed node.
         _wait_for(lambda: _is_copied(stopped, killed))
     return {"stopped": stopped, "killed": killed}
 
 
 def _is_copied(source: Path, target: Path) -> bool:
-    """Copy a folder in which checkpoints are being replaced; return False if one disappeared during the
-    copy.
-    """
+    """Copy a folder while checkpoints in it are replaced. Returns False if a file disappeared during the
+    copy."""
     try:
         shutil.copytree(source, target)
     except shutil.Error:
@@ -144,7 +145,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 
 def flip(path: Path, position: int, count: int = 8) -> None:
-    """Invert this many bytes from a position on."""
+    """Invert this many bytes, beginning at a position."""
     content = bytearray(path.read_bytes())
     for at in range(position, min(position + count, len(content))):
         content[at] ^= 0xFF
@@ -152,7 +153,7 @@ def flip(path: Path, position: int, count: int = 8) -> None:
 
 
 def refusal(folder: Path, **properties: str) -> str | None:
-    """The reason why a node does not start on the folder; None if it starts."""
+    """The reason why a node does not start on the folder, or None if the node starts."""
     running: Any = node(folder, **properties)
     try:
         running.start()

@@ -1,4 +1,5 @@
-"""For each kind of damaged file: one line names it, and a refused start names the remedy."""
+"""For each kind of damaged file, one line names the file. If the start is refused, the message also names the
+remedy."""
 
 import logging
 import shutil
@@ -59,8 +60,8 @@ def folder(stopped: Path, tmp_path: Path) -> Path:
 
 
 def damaged(folder: Path, pattern: str, how: str) -> Path:
-    """Damage the first file that matches a pattern, or all files if the pattern ends in a star. Returns
-    the first path."""
+    """Damage the first file that matches a pattern. If the pattern ends in a star, damage all files that
+    match. Returns the first path."""
     found = sorted(folder.glob(pattern))
     assert found, pattern
     for path in found if pattern.endswith("*") else found[:1]:
@@ -84,7 +85,8 @@ def test_what_is_made_anew_or_lost_is_told(folder: Path, name: str, caplog: pyte
         assert refusal(folder) is None
     told = [record.getMessage() for record in caplog.records]
     named = [line for line in told if str(path) in line or str(path.parent) + ":" in line]
-    # A cut in the middle of a log is reported for the segment, for its indexes, and for the gap after it.
+    # If records in the middle of a log are removed, this is reported for the segment, for its indexes, and
+    # for the gap after the segment.
     assert 1 <= len(named) <= 3, told
 
 

@@ -1,5 +1,5 @@
-"""For any damaged file, all records are served, or the start is refused and the file is named, or the loss is
-reported.
+"""Any file may be damaged. Then all records are still served, or the start is refused and the error names the
+file, or the loss of records is reported.
 
 No object is ever deleted because of the damage. For a long run, set ``DAMAGE_SEEDS`` to the number of cases
 of each kind.
@@ -25,7 +25,7 @@ from moldau.testing import Node
 SEEDS = int(os.environ.get("DAMAGE_SEEDS", "1"))
 CLASSIC = "classic-0"
 OWN_LOGS = (CLASSIC, "tiered-0")
-"""Partitions whose last records are only in their own log."""
+"""Partitions whose last records are only in the partition's own log."""
 KINDS = (
     "meta.properties",
     "recovery-point-offset-checkpoint",
@@ -85,7 +85,7 @@ def health(url: str) -> dict[str, str]:
 
 
 def is_served(bootstrap: str, patience_s: float) -> bool:
-    """Whether all acknowledged records can be read, possibly after some errors."""
+    """Whether all acknowledged records can be read. Some errors before that are allowed."""
 
     async def read() -> None:
         async with Requests(bootstrap) as client, asyncio.timeout(20):
@@ -132,11 +132,11 @@ def test_no_damage_is_silent(folders: dict[str, Path], tmp_path: Path, kind: str
         return
     try:
         if not is_served(running.bootstrap_servers, 0 if path.parent.name == CLASSIC else 60):
-            # Only a topic's own log may lose records, and must then report that.
+            # Only the log of a topic may lose records, and the node must report this loss.
             assert path.parent.name in OWN_LOGS, told
             assert path.suffix == ".log", told
             checks = health(running.monitoring_url)
-            # The log is not read at the start, as in Kafka, so a reader detects the damage.
+            # As in Kafka, this log is not read at the start. So a reader detects the damage later.
             sealed_and_trusted = state == "stopped"
             assert path.parent.name in checks["recovery"] or sealed_and_trusted, f"{told}: {checks}"
     finally:

@@ -20,7 +20,7 @@ TOPIC = "kept"
 LOG = "__diskless_metadata-0"
 ROUNDS = 40
 SNAPSHOTS = {"diskless_metadata_max_new_records_between_snapshots": "1"}
-"""A snapshot is written because each round of the coordinator adds new records."""
+"""Each round adds new records to the coordinator's log, so that a snapshot is written."""
 HASTE = {"diskless_coordinator_orphan_scan_interval_ms": "100"}
 RETRIABLE = {
     ErrorCode.leader_not_available,
@@ -66,7 +66,7 @@ DAMAGES = {
 
 
 def problems(monitoring_url: str) -> str:
-    """The checks of the health page; empty for a healthy node."""
+    """The failed checks of the health page. The result is empty for a healthy node."""
     try:
         urllib.request.urlopen(f"{monitoring_url}/health", timeout=100).close()
     except urllib.error.HTTPError as error:
@@ -75,7 +75,9 @@ def problems(monitoring_url: str) -> str:
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_snapshot_is_told_and_nothing_is_deleted(stopped: Path, tmp_path: Path, how: str) -> None:
+def test_a_damaged_snapshot_is_reported_and_no_object_is_deleted(
+    stopped: Path, tmp_path: Path, how: str
+) -> None:
     folder = Path(shutil.copytree(stopped, tmp_path / "data"))
     path = snapshots(folder)[-1]
     content = path.read_bytes()

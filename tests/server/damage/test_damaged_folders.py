@@ -70,7 +70,7 @@ def test_start_names_what_is_damaged(stopped_folder, tmp_path, name):
     damage(folder)
     with pytest.raises(KafkaError, match=named):
         Node(data=str(folder)).start()
-    # The failed start leaves nothing running or locked.
+    # After the failed start, no task is running and no folder is locked.
     shutil.rmtree(folder)
     with Node(data=str(folder)):
         pass

@@ -1,5 +1,5 @@
-"""A damaged metadata log stops the start, and the error names the log. An empty image would delete the
-records in objects."""
+"""A damaged metadata log stops the start, and the error names the log. If the node started with an empty
+image, it would delete the objects that contain the records."""
 
 import shutil
 from pathlib import Path
@@ -36,7 +36,8 @@ def test_undamaged_everything_is_served(folder: Path) -> None:
 def test_flipped_bytes_stop_the_start(folder: Path, name: str, where: str) -> None:
     path = folder / name / LOG
     size = path.stat().st_size
-    # An acknowledgement does not sync the end of a group's log, so a kill may leave a partial batch there.
+    # The node does not sync a group's log before it acknowledges. So the log may end with a partial batch
+    # after a kill.
     if name == "__consumer_offsets-0" and where == "end" and not (folder / ".kafka_cleanshutdown").exists():
         where = "middle"
     before = objects(folder)
@@ -77,7 +78,7 @@ def test_an_empty_metadata_log_beside_topics_stops_the_start(
 
 
 def cut_to_half(path: Path) -> None:
-    """Keep the whole batches of the first half."""
+    """Keep the complete batches in the first half of the log."""
     content, position = path.read_bytes(), 0
     while position < len(content) // 2:
         position += 12 + int.from_bytes(content[position + 8 : position + 12], "big")
@@ -105,7 +106,7 @@ def test_folders_of_unknown_topics_stop_the_start_where_the_log_cannot_tell(
     (folder / "replication-offset-checkpoint").unlink()
     (metadata / "durable-offset").unlink()
     if lost is None:
-        # The situation is the same as after a restore of an older backup of the metadata folder alone.
+        # The situation is the same as after a restore of the metadata folder alone from an older backup.
         DurableOffset(LocalDisk(), str(metadata)).note(1, 0)
     reasons = {refusal(folder), refusal(folder)}
     (reason,) = reasons
@@ -135,8 +136,8 @@ def test_an_older_metadata_folder_beside_newer_partitions_stops_the_start(tmp_pa
     reason = refusal(folder)
     assert reason is not None
     assert "replication-offset-checkpoint" in reason
-    # The checkpoint may have the line of the same backup, or no line. In both cases, the epochs of the second
-    # run still prove the loss.
+    # The checkpoint may come from the same backup, or may have no line for this log. In both cases, the
+    # epochs of the second run still prove the loss.
     shutil.rmtree(folder / "second-0")
     checkpoint.write_text(line)
     reason = refusal(folder)

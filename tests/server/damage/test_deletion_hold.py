@@ -1,4 +1,4 @@
-"""After a start that cut a log, deletions of shared data wait for the first grace period."""
+"""After a start that removed records from a log, the deletion of shared data waits for one grace period."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A real disk fails a sync or becomes read-only. After that no record is acknowledged, and no sync is
+"""A real disk fails a sync or becomes read-only. After that, no record is acknowledged and no sync is
 repeated."""
 
 import asyncio
@@ -27,7 +27,8 @@ SYNCED = {
 
 
 class Faults:
-    """The operations that the disk refuses from now on, and the operations that were requested since then."""
+    """The operations that the disk refuses from now on, and the operations that the node has requested since
+    then."""
 
     def __init__(self) -> None:
         self.failing_sync: str | None = None
@@ -37,7 +38,7 @@ class Faults:
 
     def check_sync(self, path: str) -> None:
         if path in self.failed:
-            # The kernel would report success, because it has dropped the pages.
+            # For a second sync the kernel would report success, although it has dropped the pages.
             self.synced_after_failure.append(path)
         elif self.failing_sync is not None and self.failing_sync in path:
             self.failed.append(path)
@@ -116,7 +117,8 @@ def play(folder: Path, story: Story, *, diskless: bool = False) -> None:
 
 
 async def produce_until_the_end(client: Requests, node: ServerNode, first: int) -> tuple[int, str]:
-    """The number of further records that were acknowledged until the node failed, and the reason."""
+    """The number of records that were acknowledged after the fault until the node failed, and the reason of
+    the failure."""
     count = 0
 
     async def produce() -> None:

@@ -1,4 +1,5 @@
-"""If a handler raises an unexpected exception, the client gets an error, and the node's health reports it."""
+"""If a handler raises an unexpected exception, the client gets an error, and the node's health page reports
+the exception."""
 
 import asyncio
 from typing import Any
@@ -15,8 +16,8 @@ from moldau.server.requests.dispatch import Dispatcher
 def answer_of(
     fault: Exception | DescribeClusterResponse, unexpected: UnexpectedErrors, *, later: bool
 ) -> Any:
-    """The response to a request whose handler raises this exception or returns this value, immediately or in
-    a task."""
+    """The response to a request. Its handler raises this exception or returns this value, either immediately
+    or in a task."""
 
     def fail_now(context: RequestContext, request: Any) -> Any:
         if isinstance(fault, Exception):

@@ -1,5 +1,5 @@
-"""A metadata snapshot in the place of another snapshot stops the start, because producer ids would be
-assigned twice."""
+"""If a metadata snapshot was replaced by another one, the node does not start. Otherwise producer ids would
+be assigned twice."""
 
 import shutil
 from dataclasses import replace
@@ -41,7 +41,8 @@ def snapshots(folder: Path) -> list[Path]:
 
 
 def fill(folder: Path) -> None:
-    """Leave a snapshot from before the first producer id, and a snapshot after it, of the same epoch."""
+    """Create two snapshots of the same epoch: one before the first producer id was assigned, and
+    one after."""
 
     async def story(client: Requests) -> None:
         await client.create("first", diskless_enable="false")
@@ -101,8 +102,8 @@ def test_an_older_snapshot_of_another_writer_is_known_by_its_timestamp(
 
 @pytest.mark.parametrize("is_named", [True, False], ids=["named", "unnamed"])
 def test_a_snapshot_of_another_log_is_refused_with_its_path(folder: Path, is_named: bool) -> None:
-    """The snapshot of a coordinator. Its header names the log; without this header, its records are no
-    metadata."""
+    """The snapshot of a coordinator. Its header names the log. If this header is removed, the records are
+    still not metadata records."""
     *_, newest = snapshots(folder)
     snapshot_id = snapshot.snapshot_of(newest.name)
     assert snapshot_id is not None

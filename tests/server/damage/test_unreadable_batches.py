@@ -1,4 +1,5 @@
-"""Batches with a valid checksum and unreadable records: searches by timestamp skip them."""
+"""Batches whose checksum is valid, but whose records cannot be read. Searches by timestamp skip
+such batches."""
 
 import struct
 import time
@@ -44,7 +45,7 @@ def topic():
 
 
 def garbage(kind, timestamp_ms):
-    """A batch of three records, by its header."""
+    """A batch that has three records according to its header."""
     codec, payload = GARBAGE[kind]
     batch = bytearray(build_batch([Record(n, timestamp_ms, b"k", b"v") for n in range(3)])[:61])
     batch += payload if codec is None else compress(codec, payload)
@@ -82,6 +83,6 @@ def test_the_header_of_an_unreadable_batch_answers_for_it(node, topic, kind, dis
         assert found(client, topic, LATEST_RECORD) == (4, now_ms - HOUR_MS)
         assert client.produce(topic, garbage(kind, now_ms)).error_code is ErrorCode.none
         assert found(client, topic, now_ms) == (5, now_ms)
-        # Some records can be read before the one that exceeds the limit.
+        # The first records can be read. A later record exceeds the limit.
         assert found(client, topic, LATEST_RECORD) == (5 if kind == "a record too many" else 7, now_ms)
         assert found(client, topic, now_ms + 1) == (-1, -1)

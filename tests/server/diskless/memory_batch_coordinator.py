@@ -24,7 +24,7 @@ OWN_KEY = "diskless.batch.coordinator.colour"
 
 
 class MemoryBatchCoordinator:
-    """One coordinator for all partitions, without producers' sequences and deletions."""
+    """One coordinator for all partitions. It does not support sequences of producers, or deletions."""
 
     def __init__(self, properties: Mapping[str, str], machine: Machine) -> None:
         self.colour = properties[OWN_KEY]

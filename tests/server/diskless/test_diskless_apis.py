@@ -1,5 +1,5 @@
-"""The diskless coordinators' APIs over the wire: they are found by their own key type, protected, and not
-advertised."""
+"""The APIs of diskless coordinators over the network. Clients find the coordinators by a special key type.
+The APIs are protected, and not advertised."""
 
 import asyncio
 import time
@@ -58,7 +58,7 @@ def node():
 
 
 def until_loaded(node, coordinator_id):
-    """Wait until the coordinator is loaded, because a node serves clients earlier."""
+    """Wait until the coordinator is loaded, because a node accepts clients before that."""
     request = describe_coordinator.DisklessDescribeCoordinatorRequest(coordinator_id=coordinator_id)
     deadline = time.monotonic() + 60
     with WireClient(node.bootstrap_servers) as client:
@@ -203,7 +203,7 @@ def test_a_coordinator_that_is_not_here_is_an_error_of_the_call(client):
 
 
 class NodesOnly:
-    """Allows all operations to the principal ``node``, and none to other principals."""
+    """Allows all operations to the principal ``node``, and no operations to other principals."""
 
     def allows(self, context, operation, resource, name):
         return context.connection.principal.name == "node"

@@ -1,4 +1,4 @@
-"""Ordinary clients use a running node during failures of its object store."""
+"""Ordinary clients use a running node while its object store fails."""
 
 import json
 import shutil
@@ -42,7 +42,7 @@ def diskless(folder: Path, weather: str) -> dict[str, str]:
 
 
 def produce(bootstrap: str, count: int, **options: object) -> list[KafkaError]:
-    """Produce ``count`` records; return their errors."""
+    """Produce ``count`` records. Returns their errors."""
     errors: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": bootstrap, **options})
 

@@ -1,4 +1,5 @@
-"""The calls of diskless coordinators: one contract for calls in the process and over a connection."""
+"""The calls of diskless coordinators. The same tests check calls inside the process and calls over a
+connection."""
 
 import asyncio
 import sys
@@ -42,7 +43,7 @@ TIMEOUT_MS = 60_000
 
 
 class Broker:
-    """A listener that serves the calls of one house's coordinator, and a client of it."""
+    """A listener that serves the calls of one coordinator, and a client of this listener."""
 
     def __init__(self, service: ServedCalls, authorizer: Authorizer) -> None:
         handlers: dict[int, Handler] = {}
@@ -89,7 +90,7 @@ Story = Callable[[DisklessCoordinatorCalls], Awaitable[None]]
 
 @pytest.fixture(params=[local, remote], ids=["local", "remote"])
 def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Story], None]:
-    """Play a story with calls in the process, or over a connection."""
+    """Run a test function with calls inside the process, or over a connection."""
 
     async def run(story: Story) -> None:
         house = House(tmp_path)
@@ -265,7 +266,7 @@ def test_a_call_that_a_listener_does_not_serve_is_refused_before_it_is_sent(tmp_
     async def story(broker: Broker, house: House) -> None:
         code = await code_of(broker.rpc.version_of("127.0.0.1", broker.port, 11656))
         assert code is ErrorCode.unsupported_version
-        # The failed call did not close the connection.
+        # The failed call must not close the connection.
         assert await broker.coordinators().oldest_file(0) is None
 
     with_broker(tmp_path, story)
@@ -280,7 +281,7 @@ def test_a_broker_that_does_not_lead_the_coordinator_is_forgotten(tmp_path: Path
 
 
 class Reader:
-    """A principal that may read one topic and nothing else."""
+    """A principal that may read one topic, but has no other rights."""
 
     def allows(
         self, context: RequestContext, operation: AclOperation, resource: AclResourceType, name: str

@@ -1,4 +1,5 @@
-"""If the store is slower than the producers, their requests are read more slowly, and no record is lost.
+"""The store is slower than the producers. The node then reads their requests more slowly, and no record is
+lost.
 
 The file also tests a plug-in batch coordinator.
 """
@@ -70,7 +71,8 @@ def test_a_congested_writer_slows_producers_and_loses_nothing(monkeypatch: pytes
 
 
 def check_that_no_scan_runs_with_a_wrong_clock(node: Node, diskless: DisklessSubsystem) -> None:
-    """Search for orphans with a clock that differs too much from the controller's, and with a right one."""
+    """Search for orphans twice: first while this clock differs too much from the controller's clock, and then
+    with the right time."""
     assert node._node is not None
     assert node._node.metadata is not None
     assert node._loop is not None
@@ -122,8 +124,8 @@ def test_another_batch_coordinator_gives_offsets_and_keeps_its_objects(tmp_path:
         assert runtime._coordinator.colour == "green"
         stored = set((tmp_path / "objects" / "wal").rglob("*-*"))
         assert stored
-        # Our own coordinators have none of these objects, so an orphan scan with our coordinators would
-        # delete all objects.
+        # Moldau's own coordinators do not refer to these objects, so an orphan scan with these coordinators
+        # would delete all objects.
         runtime.orphans.settings = replace(
             runtime.orphans.settings, max_commit_age_ms=0, clock_skew_ms=-1_000_000, grace_ms=-1_000_000
         )
@@ -139,8 +141,8 @@ def test_pauses_grow_with_the_excess_until_nothing_more_comes_than_leaves() -> N
     assert pauses[0] == pressure.CONGESTED_PAUSE_S
     assert pauses[-1] == pressure.CONGESTED_PAUSE_MAX_S
     assert all(later > 2 * earlier for earlier, later in pairwise(pauses))
-    # A client that sends few bytes is delayed less than one that sends many. No request is delayed until its
-    # time-out.
+    # A client that sends few bytes is delayed less than a client that sends many. No request is delayed until
+    # its time-out.
     assert pressure.pause_of(1.0, 1_000) == pressure.CONGESTED_PAUSE_S
     assert pressure.pause_of(1.0, 50 * mebibyte) == pressure.CONGESTED_PAUSE_MAX_S
 

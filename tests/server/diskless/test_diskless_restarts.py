@@ -1,4 +1,4 @@
-"""Diskless topics over restarts: no acknowledged record is lost or duplicated, even if the disk has lost
+"""Diskless topics and restarts. No acknowledged record is lost or duplicated, even if the disk has lost
 files."""
 
 import asyncio
@@ -21,7 +21,7 @@ Story = Callable[[Requests], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def _patient_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Longer time limits for the waits. A wait usually takes milliseconds, but it takes longer on a busy
+    """Long time limits for waits. A wait usually takes milliseconds, but it takes longer on a busy
     machine."""
     for name in (
         "partition.partition._KNOWN_TIMEOUT_S",
@@ -32,7 +32,7 @@ def _patient_node(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_a_node(data: Path, story: Story, **properties: str) -> None:
-    """Start a node on the folder, play a story, stop it."""
+    """Start a node on the folder, run a test function, and stop the node."""
 
     async def told(bootstrap_servers: str) -> None:
         async with Requests(bootstrap_servers) as client, asyncio.timeout(200):

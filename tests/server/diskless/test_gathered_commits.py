@@ -1,4 +1,5 @@
-"""Commits of one file to several coordinators of one broker are in one request."""
+"""A file may have batches of several coordinators on one broker. One request commits the file at
+all of them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ def test_each_part_has_its_own_result(tmp_path: Path) -> None:
 
 
 class Leaders:
-    """Counts requests, and answers each commit with its coordinator as the offset."""
+    """Counts requests. The response to each commit contains the number of its coordinator as the offset."""
 
     def __init__(self, *, is_old: bool = False, is_away: bool = False) -> None:
         self.requests: list[Sequence[int]] = []
@@ -54,7 +55,8 @@ class Leaders:
         return [(part[0], await Leaders().send_one(*part)) for part in parts]
 
     async def commit(self) -> list[CommitFileResult | BaseException]:
-        """Commit a file at three coordinators of broker 1 and at one of broker 2, then another file."""
+        """Commit a file at three coordinators of broker 1 and at one coordinator of broker 2. Then commit
+        another file."""
         one, two = file("one", batch(0, 1)), file("two", batch(0, 1))
         wanted = [(1, 0, one), (1, 1, one), (2, 2, one), (1, 3, one), (1, 0, two)]
         begun = [self.commits.commit(*each) for each in wanted]
@@ -83,7 +85,8 @@ def test_a_request_without_an_answer_fails_all_its_parts() -> None:
 
 
 def test_a_defect_is_an_answer_to_each_part() -> None:
-    """Without a response each part would wait for its time-out, and would be sent again forever."""
+    """Without a response, each part of the file would wait for its time-out, and would be sent
+    again forever."""
 
     async def story() -> None:
         async def fail(*_: object) -> PartResults:

@@ -1,8 +1,8 @@
-"""The worst requests of every API do not block the event loop for long, so an ordinary client is still
+"""Even the worst requests of every API do not block the event loop for long. An ordinary client is still
 served.
 
-The cost of a step is the number of its calls, which the interpreter counts, because this number is the same
-on any machine. A step of a hundred thousand calls takes some 10 to 50 ms.
+The cost of a step is the number of function calls that the interpreter counts, because this number is the
+same on any machine. A step of a hundred thousand calls takes about 10 to 50 ms.
 """
 
 import cProfile
@@ -46,20 +46,24 @@ from worst_requests import worst_requests
 CALLS_A_STEP = 100_000
 OBJECTS_MAX = 1_500_000
 SIZES = (30_000, 250_000)
-"""The larger requests are sent in the newest version only: one step of a handler serves all versions."""
+"""The larger requests are sent only in the newest version, because one step of a handler serves all versions.
+"""
 CALLS_OF_LONG_STEPS = 500
 STEPS_PER_LOOK = 50
-"""Objects are counted after each long step and after this number of steps. Counting reads the whole heap."""
+"""Objects are counted after each long step, and whenever this number of steps has passed. Counting reads the
+whole heap."""
 ANSWERED_BYTES = 80_000
 ANSWERED_BYTES_RATIO = 16
 ANSWERED_BYTES_FLOOR = 4 * 1024 * 1024
-"""Memory while a request is parsed and answered: this factor of its bytes, plus this constant."""
+"""The allowed memory from parsing a request to its response: the bytes of the request times this factor, plus
+this constant."""
 ANSWERED_IN_SLICES = (
     (ApiKey.LIST_OFFSETS, 1),
     (ApiKey.OFFSET_COMMIT, 2),
     (ApiKey.DELETE_RECORDS, 0),
 )
-"""APIs that answer each item of a few bytes with a separate row, and the version with the smallest items."""
+"""APIs whose response has a separate row for each item of a few bytes, with the version that has the smallest
+items."""
 DECIDED_AS_A_WHOLE = (
     (ApiKey.ALTER_CONFIGS, 2),
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1),
@@ -67,16 +71,17 @@ DECIDED_AS_A_WHOLE = (
     (ApiKey.UPDATE_FEATURES, 0),
     (ApiKey.TXN_OFFSET_COMMIT, 0),
 )
-"""APIs that need all rows together. The size of their parsed requests has a stricter limit."""
+"""APIs whose handlers need all rows at once. The limit for the size of their parsed requests is stricter."""
 LAST = 77
-"""The correlation id of the request after the attack. Its answer shows that the attack is over."""
+"""The correlation id of the request after the attack. The response to this request shows that the attack is
+over."""
 
 
 class Steps:
-    """Counts the calls in each callback of the node's event loop, of functions and of builtins.
+    """Counts the calls of functions and builtins in each callback of the node's event loop.
 
-    The counter is the interpreter's own profiler, because a function of Python that is called for each
-    event takes most of the test's time.
+    It uses the interpreter's own profiler. If a Python function counted each event, it would take most of the
+    test's time.
     """
 
     def __init__(self):
@@ -142,7 +147,7 @@ def node(steps, controller_port):
 
 @pytest.fixture(params=["clients", "own", "controllers"])
 def target(request, node, controller_port):
-    """An address, and the versions of the APIs that are served there."""
+    """An address, and the API versions that are served at this address."""
     address = node.bootstrap_servers
     if request.param == "own":
         ranges = {key: parse_versions(module[1]) for key, module in OWN_MODULES.items()}
@@ -156,8 +161,8 @@ def target(request, node, controller_port):
 
 
 def attack(address, api_key, version, body):
-    """Send a request and then another one. Returns whether the second one was answered or the connection
-    was closed."""
+    """Send a request and then a second one. Returns whether there was a response to the second one or the
+    connection was closed."""
     host, port = address.rsplit(":", 1)
     header = struct.pack(">hhih", api_key, version, 1, -1)
     header += b"\0" if request_header_version(api_key, version) == 2 else b""
@@ -190,7 +195,7 @@ def _exactly(connection, size):
 
 
 class Bystander(threading.Thread):
-    """Another client: it requests metadata until it is stopped, and counts correct answers."""
+    """Another client. It requests metadata until it is stopped, and counts correct responses."""
 
     def __init__(self, node):
         super().__init__(name="bystander", daemon=True)
@@ -248,13 +253,13 @@ def quiet_node():
 
 
 def test_answers_take_no_more_memory_than_requests_may(quiet_node):
-    """The measure is the peak of Python's allocations while a request is handled. It includes the request,
-    its slices and its answer."""
+    """The measured value is the peak of Python's allocations while a request is handled. It includes the
+    request, its slices and its response."""
     answered = 0
     over = {}
     for api_key, version in (*ANSWERED_IN_SLICES, *DECIDED_AS_A_WHOLE):
         cls = request_class(api_key)
-        small = worst_requests(cls, version, 300)  # imports modules and compiles the encoders
+        small = worst_requests(cls, version, 300)  # the first call imports and compiles
         for number, body in enumerate(worst_requests(cls, version, ANSWERED_BYTES)):
             assert attack(quiet_node.bootstrap_servers, api_key, version, next(small))
             tracemalloc.start()
@@ -274,7 +279,7 @@ ROWS = 5_000
 
 
 def calls_about_rows(topic_id, partitions):
-    """Calls to a coordinator, with many rows about some of its partitions."""
+    """Calls to a coordinator. Each call has many rows, which name some of its partitions."""
 
     def topics(topic, partition, **fields):
         return [topic(topic_id=topic_id, partitions=[partition(**row, **fields) for row in rows])]
@@ -320,9 +325,11 @@ def calls_about_rows(topic_id, partitions):
 
 
 def test_calls_that_do_their_work_make_no_long_step(node, steps):
-    """Partitions and coordinator exist, so no row is refused: otherwise only the refusals would be short.
+    """Partitions and coordinator exist, so no row is refused. If rows were refused, the test would only
+    measure refusals, which are fast.
 
-    Guards, markers and producers of some 100,000 rows blocked a node for 0.1, 1 and 24 s.
+    Before the limits, about 100,000 rows of guards blocked a node for 0.1 s, rows of markers for 1 s, and
+    rows of producers for 24 s.
     """
     with WireClient(node.bootstrap_servers, timeout_s=120) as client:
         client.create_topic("worked", partitions=100, diskless_enable="true")
@@ -335,7 +342,7 @@ def test_calls_that_do_their_work_make_no_long_step(node, steps):
 
         partitions = []
         deadline = time.monotonic() + 60
-        while not partitions:  # until the coordinator has created its partitions
+        while not partitions:  # wait until the coordinator has created its partitions
             assert time.monotonic() < deadline
             found = call(next(calls_about_rows(topic_id, range(100)))).topics
             partitions = [
@@ -364,7 +371,7 @@ def errors(message):
 
 @pytest.mark.parametrize("partitions", [{"num_partitions": 2_000}, {"partition_indexes": range(2_000)}])
 def test_a_number_of_partitions_is_bounded(node, steps, partitions):
-    """A request of 60 bytes asks a coordinator of diskless topics for thousands of partitions."""
+    """A request of 60 bytes can request thousands of partitions from a coordinator of diskless topics."""
     topic = CreatablePartitions(topic_id=uuid.uuid4(), name="many", **partitions)
     with WireClient(node.bootstrap_servers, timeout_s=120) as client:
         steps.start()

@@ -1,4 +1,4 @@
-"""Batches that are expensive to open: they are refused by rules, or opened by a worker while the node
+"""Batches that are expensive to open. Some are refused by rules. A worker opens the others while the node
 serves other clients."""
 
 import threading
@@ -132,8 +132,8 @@ def test_what_is_produced_behind_a_long_batch_comes_behind_it(node, topic, opene
 @pytest.mark.parametrize("timestamp", ["beyond", "latest"])
 @pytest.mark.parametrize("diskless", ["false", "true"])
 def test_a_planted_timestamp_is_looked_for_by_a_worker(node, topic, opened_by, diskless, timestamp):
-    """Before the batch with the timestamp there are batches whose headers promise it, but whose records do
-    not have it."""
+    """Before the batch with the timestamp, there are batches whose headers contain this timestamp although no
+    record has it."""
     day_ms = 86_400_000
     begin_ms = now_ms()
     planted = tiny_records(Compression.GZIP, 20_000, begin_ms, max_timestamp_ms=begin_ms + 9 * day_ms)
@@ -155,8 +155,8 @@ def test_a_planted_timestamp_is_looked_for_by_a_worker(node, topic, opened_by, d
 
 
 def test_bystanders_are_answered_while_batches_are_opened(node, topic):
-    """While a long batch is opened, many requests of other clients are answered, because the event loop
-    does not open it."""
+    """While a large batch is opened, the node responds to many requests of other clients, because the event
+    loop does not open the batch."""
     batch = tiny_records(Compression.GZIP, 100_000, now_ms())
     with (
         WireClient(node.bootstrap_servers) as attacker,

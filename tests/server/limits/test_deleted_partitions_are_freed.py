@@ -1,5 +1,5 @@
-"""Deleted partitions leave no reference cycles. The garbage collection of 10,000 such cycles would take a
-second."""
+"""Deleted partitions are not parts of reference cycles. If there were 10,000 such cycles, their garbage
+collection would take a second."""
 
 import gc
 import time
@@ -23,7 +23,7 @@ KINDS = {
 
 @pytest.fixture
 def no_collections():
-    """Turn collections off, and exclude objects of earlier tests from the search."""
+    """Switch garbage collections off, and exclude objects of earlier tests from the search."""
     enabled = gc.isenabled()
     gc.disable()
     gc.collect()

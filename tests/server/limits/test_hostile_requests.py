@@ -1,4 +1,5 @@
-"""Well-formed requests without a meaning get Kafka's error codes, and cause no line in the error log."""
+"""Requests that have a valid form but make no sense. They get Kafka's error codes, and cause no line in the
+error log."""
 
 import logging
 import time

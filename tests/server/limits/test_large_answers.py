@@ -1,5 +1,5 @@
-"""Small requests with large responses do not block the loop: the rows are created in steps, and a worker
-encodes them."""
+"""Small requests with large responses do not block the event loop. The rows are created in steps, and a
+worker encodes them."""
 
 import asyncio
 import uuid
@@ -43,7 +43,8 @@ IMAGE = image_of(records())
 
 
 def asked(request):
-    """The answer to a request, the number of turns of the loop before it, and the jobs of the worker."""
+    """The response to a request, the number of turns of the event loop until it was sent, and the jobs of the
+    worker."""
     view = ClusterView("cluster", 1, lambda: IMAGE)
     creator = SimpleNamespace(auto_create=False, name_error=lambda name: None)
     authorizer = SimpleNamespace(allows=lambda *_: True)

@@ -63,7 +63,7 @@ DESCRIBE_TRANSACTIONS = 65
 
 
 def answer(request):
-    """Each row is answered independently."""
+    """The response to a row does not depend on other rows."""
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
@@ -164,7 +164,7 @@ def node():
 
 @pytest.fixture(scope="module")
 def cuts(node):
-    """The cuts of each API of a broker, by key."""
+    """The functions that cut large requests into slices, for each API of a broker by its key."""
     return {api_key: served(handler).cuts for api_key, handler in node._node._extensions.handlers.items()}
 
 
@@ -213,7 +213,8 @@ REPEATED = {
 
 @pytest.mark.parametrize("field", REPEATED)
 def test_rows_that_ask_for_the_same_are_answered_once(cuts, field):
-    """Equal rows are found at any distance, because the answer may be many times as long as the row."""
+    """Equal rows are found at any distance from each other, because the response to a row may be many times
+    as long as the row."""
     api_key, cls, row = REPEATED[field]
     request = cls(**{field: [row(number) for number in (*range(40), *range(40)) for _ in range(300)]})
     parts = list(slices(request, cut_of(cuts[api_key], request)))
@@ -287,7 +288,7 @@ def test_empty_names_by_the_million_close_their_connection_only(node, count):
 
 @pytest.mark.parametrize("count", [25_000, 150_000])
 def test_distinct_names_and_their_answer_fit_the_allowance_or_are_refused(count):
-    """Names are compared in an index, whose memory counts besides the rows and the answer."""
+    """An index is used to compare names. Its memory counts in addition to the rows and the response."""
     body = struct.pack(">i", count) + b"".join(b"\0\6%06d" % number for number in range(count))
 
     def handle(context, request):
@@ -301,7 +302,7 @@ def test_distinct_names_and_their_answer_fit_the_allowance_or_are_refused(count)
     async def call(body):
         return await LargeRequests(InlineWorkers()).answer(context, body, decode, api, lambda answer: answer)
 
-    asyncio.run(call(struct.pack(">i", 1) + body[4:12]))  # compiles the encoders
+    asyncio.run(call(struct.pack(">i", 1) + body[4:12]))  # the first call compiles the encoders
     tracemalloc.start()
     try:
         answered = asyncio.run(call(body))
@@ -317,7 +318,7 @@ def test_distinct_names_and_their_answer_fit_the_allowance_or_are_refused(count)
 
 
 class Control:
-    """Counts the calls of a dispatcher on its connection."""
+    """Counts the calls that a dispatcher makes on its connection."""
 
     def __init__(self):
         self.yields = 0
@@ -338,7 +339,7 @@ def test_a_request_of_many_rows_ends_the_turn_of_its_connection(count, yields):
 
 
 def test_the_page_for_operators_has_every_limit_of_a_parsed_request(node):
-    """Limits of whole requests, by their size in KiB."""
+    """Size limits of whole requests, in KiB."""
     limits = {}
     handlers = node._node._extensions.handlers
     found = {api_key: served(handler).parsed_bytes_max for api_key, handler in handlers.items()}

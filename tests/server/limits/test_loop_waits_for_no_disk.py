@@ -83,7 +83,7 @@ def test_the_event_loop_waits_for_no_disk_while_partitions_come_and_go(tmp_path)
             await asyncio.to_thread(use_partitions, str(address))
             disk.watched_thread = None
             assert disk.found == []
-            # There is one sync for many partitions, in addition to one for each partition's own folder.
+            # Many partitions share one sync. In addition, each partition syncs its own folder.
             assert disk.folder_syncs[str(tmp_path)] <= FOLDER_SYNCS_MAX
         finally:
             await node.stop()

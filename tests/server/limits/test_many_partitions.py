@@ -1,4 +1,4 @@
-"""A node with more partitions than the process may have open files."""
+"""A node has more partitions than the number of files that its process may have open."""
 
 import os
 import pathlib
@@ -26,7 +26,7 @@ TIMEOUT_S = 500
 @pytest.fixture
 def few_open_files():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Files that other tests of this process still hold open are not counted.
+    # Open files of other tests in this process are not counted.
     taken = max(map(int, os.listdir("/proc/self/fd"))) if os.path.isdir("/proc/self/fd") else 0
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(taken + 256, hard), hard))
     yield
@@ -77,7 +77,7 @@ def _produce(client, partitions):
 
 
 def _held(client):
-    """Number of each partition's batches."""
+    """Number of batches in each partition."""
     found = {}
     for start in range(0, PARTITIONS, A_REQUEST):
         rows = [

@@ -1,4 +1,4 @@
-"""A compacted topic on a running node: old values are removed, readers continue, and all latest values
+"""A compacted topic on a running node. Old values are removed while readers continue, and all latest values
 exist after a restart."""
 
 import contextlib
@@ -26,7 +26,7 @@ def wait_until(condition, why: str) -> None:  # type: ignore[no-untyped-def]
 
 
 def segment_sizes(folder: Path) -> list[int]:
-    """Sizes of the existing segments, while the cleaner removes some."""
+    """Sizes of the existing segments. Meanwhile the cleaner may remove some of them."""
     sizes = []
     for path in sorted(folder.glob("*.log")):
         with contextlib.suppress(FileNotFoundError):
@@ -78,7 +78,7 @@ def test_a_topic_of_keys_stays_small(tmp_path: Path) -> None:
         producer.flush()
 
         def is_small() -> bool:
-            # A later record seals the segment before it.
+            # A later record closes the segment before it.
             producer.produce("keyed", key=b"later", value=b"")
             return producer.flush(60) == 0 and size() < 20_000
 

@@ -99,7 +99,7 @@ def test_what_is_refused_once_it_is_opened(play: Any) -> None:
         squeezed = build_batch(records(b"x" * 3_000), compression=Compression.ZSTD)
         assert (await client.produce(topic, squeezed)).error_code is ErrorCode.message_too_large
         broken = bytearray(build_batch(records(b"a", b"b"), compression=Compression.GZIP))
-        broken[-4:] = b"\0\0\0\0"  # the length at the end of gzip data
+        broken[-4:] = b"\0\0\0\0"  # this is the length field at the end of gzip data
         answer = await client.produce(topic, resealed(broken))
         assert answer.error_code is ErrorCode.invalid_record
         await client.alter(topic, message_timestamp_before_max_ms="1000")

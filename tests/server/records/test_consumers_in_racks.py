@@ -1,4 +1,4 @@
-"""Consumers read from a follower in their rack (KIP-392), by librdkafka."""
+"""Consumers of librdkafka read from a follower in their rack (KIP-392)."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real_time
 
 
 def read_in_rack(cluster: moldau.testing.Cluster, rack: str, count: int) -> tuple[int, int]:
-    """Read this many records; returns their number, and the broker that sent the last records."""
+    """Read this many records. Returns their number, and the broker that sent the last records."""
     brokers: list[int] = []
 
     def note(text: str) -> None:

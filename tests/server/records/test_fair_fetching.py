@@ -1,4 +1,4 @@
-"""No partition uses all bytes of a fetch and leaves no bytes to other partitions."""
+"""No partition uses all bytes of a fetch, so that other partitions get bytes, too."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
         yield running
 
 
-def test_who_was_served_is_the_last_in_the_sessions_next_fetch(node: Node) -> None:
+def test_a_partition_that_was_served_is_the_last_in_the_next_fetch_of_the_session(node: Node) -> None:
     async def story() -> None:
         async with asyncio.timeout(200), Requests(node.bootstrap_servers) as client:
             await client.create("fair", partitions=PARTITIONS)
@@ -29,7 +29,8 @@ def test_who_was_served_is_the_last_in_the_sessions_next_fetch(node: Node) -> No
                 fetching.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
                 for index in range(PARTITIONS)
             ]
-            # The limit is enough for one batch, and no offset advances. Each partition is the first in turn.
+            # The byte limit is enough for one batch, and the offsets of the fetches do not change. Each
+            # partition is the first one in one of the responses.
             opened = await fetch(client, 0, 0, [fetching.FetchTopic(topic="fair", partitions=rows)])
             served = with_records(opened)
             for epoch in range(1, 2 * PARTITIONS):

@@ -1,4 +1,4 @@
-"""Fetch checks the rights of its principal by the topic's name, for every form of the request."""
+"""Fetch checks the rights of its principal by the name of the topic, for every form of the request."""
 
 import asyncio
 from typing import cast
@@ -43,7 +43,7 @@ class Readable:
 
 
 class Judge:
-    """An authorizer that forbids one name, which is a topic or the cluster."""
+    """An authorizer that forbids access to one name, which is a topic or the cluster."""
 
     def __init__(self, forbidden: str) -> None:
         self.forbidden = forbidden
@@ -57,7 +57,7 @@ class Judge:
 
 
 def fetch(judge: Judge, version: int, topics: list[UUID], replica_id: int = -1) -> list[list[ErrorCode]]:
-    """The error codes of the answer, by topic and partition."""
+    """The error code in the response for each topic and partition."""
 
     async def ask() -> FetchResponse:
         image = MetadataImage(topics=TopicsImage().updated([Topic(n, i, ()) for i, n in NAMES.items()], []))
@@ -100,7 +100,7 @@ def test_a_consumer_reads_only_the_topics_that_it_may_read(version: int) -> None
     assert judge.asked == [(AclOperation.READ, "open"), (AclOperation.READ, "secret")]
 
 
-def test_an_id_without_a_topic_is_unknown_and_nobody_is_asked() -> None:
+def test_an_id_without_a_topic_is_unknown_without_a_check_of_rights() -> None:
     judge = Judge("secret")
     assert fetch(judge, 13, [GONE]) == [[ErrorCode.unknown_topic_id] * 2]
     assert judge.asked == []

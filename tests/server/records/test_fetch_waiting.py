@@ -1,4 +1,4 @@
-"""A waiting fetch is woken by each event after its first read."""
+"""A waiting fetch is woken by each event that happens after its first read."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -26,7 +26,7 @@ from moldau.simulation.world.world import World
 
 
 class Growing:
-    """A partition that a test fills. With ``remote``, its reads return a future."""
+    """A partition to which a test adds records. With ``remote``, its reads return a future."""
 
     topic = "t"
     key = PartitionKey(UUID(int=1), 0)
@@ -127,7 +127,7 @@ def test_a_large_fetch_is_answered_in_turns_and_misses_nothing(turn: int, number
 
 
 def test_the_rows_of_a_large_fetch_are_read_in_turns_before_its_session_is_opened() -> None:
-    """Each partition is named ten times; the last row counts, as in Kafka."""
+    """Each partition is named ten times in the request. As in Kafka, its last row counts."""
 
     async def story() -> None:
         arrivals: WaitingRoom[PartitionKey] = WaitingRoom()

@@ -1,4 +1,4 @@
-"""Classic and diskless topics give the same answers to the same requests."""
+"""Classic and diskless topics give the same responses to the same requests."""
 
 import asyncio
 import uuid
@@ -21,7 +21,7 @@ EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4,
 Story = Callable[[Requests, str], Awaitable[None]]
 LAST_SEQUENCE = 2**31 - 1
 FOREVER_MS = 2**31 - 1
-"""Maximum wait of a fetch that must be woken. The time limit of a story is much shorter."""
+"""Maximum wait of a fetch that must be woken. The time limit of a test is much shorter."""
 
 
 @pytest.fixture(scope="module", params=["classic", "diskless"])
@@ -33,7 +33,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 @pytest.fixture
 def play(node: Node) -> Callable[[Story], None]:
-    """Plays a story with a client and the name of a topic that is not created yet."""
+    """Runs a test function with a client and the name of a topic that does not exist yet."""
 
     def run(story: Story) -> None:
         async def told() -> None:
@@ -111,12 +111,14 @@ def test_a_mixed_request_is_answered_whole(play: Any) -> None:
 
 
 GAPS = (ErrorCode.out_of_order_sequence_number, ErrorCode.not_leader_or_follower)
-"""Errors for a missing batch, which may also reach a diskless coordinator through another broker."""
+"""Errors if a batch is missing. A diskless coordinator waits for it, because it may come through another
+broker."""
 
 
 @pytest.fixture(autouse=True)
 def _believing_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in Kafka, an unknown producer's first sequence is accepted immediately, and not after 10 s."""
+    """The first sequence of an unknown producer is accepted immediately, as in Kafka. Normally a diskless
+    coordinator accepts it only after 10 s."""
     monkeypatch.setattr(commit, "BELIEF_MS", 0)
 
 
@@ -145,8 +147,8 @@ def test_five_batches_in_flight_twice(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic)
         batches = [numbered(2 * n, 2) for n in range(5)]
-        # The batches use separate connections, so that they may be in one file. Retries arrive before the
-        # responses.
+        # The batches use separate connections, so they may be in one file. The producer repeats them before
+        # the first responses arrive.
         first = [asyncio.create_task(client.produce(topic, batch)) for batch in batches[:1]]
         second = [asyncio.create_task(client.produce(topic, batch)) for batch in batches[:1]]
         answers = await asyncio.gather(*first, *second)
@@ -178,7 +180,8 @@ def test_sequences_wrap(play: Any) -> None:
 def test_timestamps_over_many_batches(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic)
-        # Timestamps: 10 ms between records, 100 ms between batches; the last batch is the oldest.
+        # There are 10 ms between the timestamps of records and 100 ms between batches. The last batch has the
+        # oldest timestamps.
         for n in range(5):
             compression = [Compression.NONE, Compression.ZSTD, Compression.LZ4][n % 3]
             batch = records(b"a", b"b", b"c", timestamp=10_000 + 100 * n, step_ms=10)
@@ -260,7 +263,7 @@ def test_configs_of_a_live_topic_take_effect(play: Any) -> None:
         assert [record.timestamp for record in found] == [5, stamped]
         assert await client.alter(topic, max_message_bytes="300") is ErrorCode.none
         assert (await client.produce(topic, batch)).error_code is ErrorCode.message_too_large
-        # Setting a topic's kind again has no effect, and the kind cannot be changed.
+        # A request that sets the current kind of a topic has no effect. The kind cannot be changed.
         said = {await client.alter(topic, diskless_enable=value) for value in ("true", "false")}
         assert said == {ErrorCode.none, ErrorCode.invalid_config}
 
@@ -354,7 +357,7 @@ def test_without_acknowledgement_records_arrive_too(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic)
         batch = {(topic, 0): build_batch(records(b"v"))}
-        # The requests get no answer, so a reader shows when the records are stored.
+        # The requests get no response, so a reader shows when the records are stored.
         sending = [asyncio.create_task(client.produce_all(batch, acks=0)) for _ in range(10)]
         assert len(await client.read(topic, 0, 10)) == 10
         for task in sending:
@@ -411,8 +414,8 @@ def test_retention_by_time(play: Any) -> None:
             return (await client.fetch(topic, 0)).error_code is ErrorCode.offset_out_of_range
 
         await eventually(moved, "the old record goes")
-        # The log start moves first where the offsets are assigned. The broker that serves the reads gets
-        # it a moment later.
+        # The log start first moves at the place where offsets are assigned. The broker that serves the reads
+        # gets the new log start a moment later.
         await eventually(refused, "the old record is out of range")
         assert values(await client.read(topic, 1, 1)) == [b"new"]
 
@@ -459,7 +462,7 @@ def test_a_transactional_batch_is_refused_and_holds_no_reader_up(play: Any) -> N
     play(story)
 
 
-def test_epochs_and_producers_are_told(play: Any) -> None:
+def test_epochs_and_producers_are_shown(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic)
         await client.produce(topic, numbered(0, 3))

@@ -1,4 +1,4 @@
-"""A kind of partition that implements no transactions refuses transactional batches, and delays no
+"""If a kind of partition does not implement transactions, it refuses transactional batches and delays no
 transaction."""
 
 import asyncio
@@ -23,7 +23,7 @@ BATCH = memoryview(
 
 
 class MirroredPartition(Partition):
-    """A third kind: it appends all batches, and does not implement transactions."""
+    """A third kind of partition. It appends all batches, and does not implement transactions."""
 
     key = PartitionKey(UUID(int=1), 0)
     topic = "mirrored"

@@ -65,7 +65,7 @@ class OnePartition(WithoutLog):
 
 
 class Allowing:
-    """Allows clients to write to all topics except some, and remembers the requested names."""
+    """Allows clients to write to all topics except some, and stores the names in the requests."""
 
     def __init__(self, forbidden):
         self.forbidden = forbidden
@@ -148,7 +148,8 @@ def test_same_requests_same_answers(version, seed):
 
 @pytest.mark.parametrize("version", [9, 12, 13])
 def test_the_authorizer_is_asked_for_the_name(version):
-    """Requests with a topic id are checked by name, too, because access control lists contain only names."""
+    """If a request identifies a topic by id, its name is checked, too, because access control lists contain
+    only names."""
     topic = {"topic_id": ORDERS} if version >= 13 else {"name": "orders"}
     request = ProduceRequest(
         acks=-1,

@@ -1,4 +1,5 @@
-"""WriteTxnMarkers writes the marker of each partition once, and a bounded number of them in parallel."""
+"""WriteTxnMarkers writes the marker of each partition once. It writes a limited number of markers in
+parallel."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,6 +1,5 @@
-"""Markers for partitions that were deleted or are diskless, and markers of a coordinator that was
-replaced.
-"""
+"""Markers for partitions that were deleted or are diskless, and markers of a coordinator that a newer one has
+replaced."""
 
 import asyncio
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ CLASSIC, DISKLESS, GONE = (TxnPartition(name, 0) for name in ("classic", "diskle
 
 
 def written(answers: dict[TxnPartition, ErrorCode]) -> tuple[set[TxnPartition], list[TxnPartition]]:
-    """The partitions that are left, and the partitions that were requested."""
+    """The partitions that still need a marker, and the partitions that were requested."""
     asked: list[TxnPartition] = []
     view: Any = SimpleNamespace(
         leader_of=lambda name, index: {"classic": 1, "diskless": -1}.get(name),

@@ -1,5 +1,5 @@
-"""AddPartitionsToTxn requests of brokers: the response has no error for each partition that joined the
-transaction."""
+"""AddPartitionsToTxn requests of brokers. If a partition has joined the transaction, its row in the response
+has no error."""
 
 import asyncio
 from types import SimpleNamespace
@@ -19,7 +19,8 @@ NONE, UNKNOWN = ErrorCode.none, ErrorCode.unknown_topic_or_partition
 
 
 def answered(*partitions: int) -> tuple[dict[int, ErrorCode], list[TxnPartition]]:
-    """The answer for partitions of a topic of two partitions, and the partitions that were added."""
+    """The response for the partitions of a topic that has two partitions, and the partitions that
+    were added."""
     added: list[TxnPartition] = []
 
     async def add_partitions(_name: str, _producer: Any, wanted: list[TxnPartition], _version: int) -> None:

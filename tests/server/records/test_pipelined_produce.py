@@ -1,5 +1,5 @@
-"""Pipelined requests of a producer, mixed with requests for other partitions and with reads, have the same
-results as single requests."""
+"""A producer sends pipelined requests, mixed with requests for other partitions and with reads. The results
+are the same as for single requests."""
 
 from wire_client import PRODUCE, WireClient
 

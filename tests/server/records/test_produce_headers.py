@@ -1,8 +1,9 @@
-"""Every field of a batch's header is set to values at and beyond its limits, on each path of a produce
+"""Every field of a batch's header is set to values at its limits and beyond them, on each path of a produce
 request.
 
-The expected answers are those of Kafka's broker (``validate_produce`` names the exceptions). Classic and
-diskless topics are written by requests for one partition, which use the fast path, and for several.
+The expected errors are those of Kafka's broker (``validate_produce`` names the exceptions). Requests for one
+partition use the fast path, and requests for several partitions use the general path. Both are sent to
+classic and to diskless topics.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ TOO_LARGE = ErrorCode.message_too_large
 STALE = ErrorCode.invalid_producer_epoch
 BAD_TIME = ErrorCode.invalid_timestamp
 NO_TRANSACTION = ErrorCode.transactional_id_authorization_failed
-"""The error for a request that names no transactional id."""
+"""The error for a request that contains no transactional id."""
 
 Field = tuple[str, int]
 Change = dict[Field, int]
@@ -93,7 +94,7 @@ TABLE: list[tuple[str, Change, ErrorCode]] = [
 
 
 def changed(change: Change, batch: bytes = GOOD) -> bytes:
-    """The batch with changed header fields, and the matching CRC."""
+    """The batch with changed header fields and the right CRC."""
     content = bytearray(batch)
     for (layout, position), value in change.items():
         struct.pack_into(layout, content, position, value)
@@ -103,7 +104,8 @@ def changed(change: Change, batch: bytes = GOOD) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _believing_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A diskless coordinator waits for the first batch of an unknown producer, but not in these tests."""
+    """Normally a diskless coordinator waits for the first batch of an unknown producer. In these tests it
+    does not wait."""
     monkeypatch.setattr(commit, "BELIEF_MS", 0)
 
 
@@ -170,8 +172,8 @@ def test_accepted_batches_are_read_back_as_they_were_sent(clients: str) -> None:
 
 
 def test_timestamps_beyond_64_bits_wrap(clients: str) -> None:
-    """The second record is a millisecond after the last timestamp of 64 bits. Kafka's arithmetic wraps
-    around."""
+    """The second record is one millisecond after the largest timestamp of 64 bits. Kafka's addition
+    overflows, and so does ours."""
 
     async def story() -> None:
         async with Requests(clients) as client, asyncio.timeout(200):

@@ -1,4 +1,5 @@
-"""Legal values with which every producer is refused are reported, with their keys, while they are set."""
+"""Some legal config values cause the refusal of every producer. While such a value is set, it is reported
+with its key."""
 
 import asyncio
 import json
@@ -53,7 +54,7 @@ def notice(node: Node) -> str:
         ("log.message.timestamp.before.max.ms", "0"),
     ],
 )
-def test_a_broker_s_limit_is_told_while_it_is_in_force(
+def test_a_limit_of_a_broker_is_reported_while_it_is_set(
     node: Node, caplog: pytest.LogCaptureFixture, key: str, value: str
 ) -> None:
     async def set_it(client: Requests) -> None:
@@ -72,7 +73,7 @@ def test_a_broker_s_limit_is_told_while_it_is_in_force(
 
 
 @pytest.mark.parametrize(("key", "value"), [("max_message_bytes", "60"), ("min_insync_replicas", "2")])
-def test_a_topic_s_limit_is_told_until_it_is_gone(node: Node, key: str, value: str) -> None:
+def test_a_limit_of_a_topic_is_reported_until_it_is_removed(node: Node, key: str, value: str) -> None:
     async def story(client: Requests) -> None:
         await client.create("deaf", 1, **{key: value})
         await client.create("well", min_insync_replicas="1", max_message_bytes="68")

@@ -1,6 +1,6 @@
-"""A plug-in metadata manager, named by ``remote.log.metadata.manager.class.name`` in tests.
+"""A plug-in metadata manager. Tests name it in ``remote.log.metadata.manager.class.name``.
 
-The content of each cluster outlives its nodes within this process.
+The content of each cluster stays in this process after its nodes have stopped.
 """
 
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""A faulty remote storage manager, named by ``remote.log.storage.manager.class.name`` in tests."""
+"""A faulty remote storage manager. Tests name it in ``remote.log.storage.manager.class.name``."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ CLASS_NAME = "moody_storage.open_moody"
 
 
 class Mood:
-    """State of the store, for all nodes of this process. Nodes access it from their own threads."""
+    """State of the store, which all nodes of this process share. Nodes access it from their own threads."""
 
     def __init__(self) -> None:
         self.is_down = False

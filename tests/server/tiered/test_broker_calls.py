@@ -1,4 +1,4 @@
-"""The calls to brokers about consolidation and the remote tier, in process and over a connection."""
+"""The calls to brokers about consolidation and the remote tier, inside the process and over a connection."""
 
 import asyncio
 import sys
@@ -82,7 +82,7 @@ async def code_of(call: Awaitable[object]) -> ErrorCode:
 
 
 async def plan_and_publish(leader: ConsolidationCalls) -> None:
-    """Do the work of one engine, with any form of the calls."""
+    """Do the work of one engine. ``calls`` may be local or remote."""
     assert await code_of(leader.plan(PlanCall("e", 0))) is ErrorCode.invalid_request
     plan, place = await leader.plan(PlanCall("e", 1 << 20, 60_000, ["t"]))
     assert place == PLACE
@@ -132,7 +132,7 @@ def test_a_broker_without_a_remote_tier_refuses_each_call() -> None:
 
 
 class Reader:
-    """A principal that may read one topic and nothing else."""
+    """A principal that may read one topic, but has no other rights."""
 
     def allows(
         self, context: RequestContext, operation: AclOperation, resource: AclResourceType, name: str
@@ -169,7 +169,7 @@ def test_each_call_declares_its_right() -> None:
 
 
 class Stuck:
-    """A leader whose plans never end."""
+    """A leader that never finishes a plan."""
 
     def __init__(self) -> None:
         self.begun = 0

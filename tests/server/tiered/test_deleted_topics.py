@@ -1,4 +1,4 @@
-"""A topic is treated as deleted only if, after a grace period, the committed metadata do not contain it."""
+"""A topic counts as deleted only if the committed metadata still do not contain it after a grace period."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ GRACE_S = 4.0
 
 
 class Broker:
-    """The image of a broker, and committed metadata that the image does not contain yet."""
+    """The image of a broker, and committed metadata that are not in the image yet."""
 
     def __init__(self) -> None:
         self.image = self.committed = MetadataImage()
@@ -50,7 +50,7 @@ def play(story: Callable[[Broker], Awaitable[None]]) -> None:
         assert not world.errors()
 
 
-def test_a_topic_that_the_image_has_is_asked_for_by_nobody() -> None:
+def test_a_topic_in_the_image_is_not_looked_up_in_the_committed_metadata() -> None:
     async def story(broker: Broker) -> None:
         broker.image = with_topic(OLD)
         await asyncio.sleep(2 * GRACE_S)

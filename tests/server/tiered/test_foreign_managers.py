@@ -1,4 +1,5 @@
-"""A plug-in storage manager violates its contract. The broker detects this, counts it, and continues."""
+"""A plug-in storage manager violates its contract. The broker detects the violation, counts it, and
+continues."""
 
 import asyncio
 import re

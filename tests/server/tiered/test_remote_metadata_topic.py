@@ -1,4 +1,5 @@
-"""``__remote_log_metadata`` over a partition on the real disk: written events and unknown outcomes."""
+"""``__remote_log_metadata`` with a partition on the real disk: events that were written, and events whose
+outcome is unknown."""
 
 import asyncio
 import contextlib
@@ -51,7 +52,7 @@ EVENT = encode_event(
 
 
 class House:
-    """A broker with partition 0 of the topic, as leader or not; another broker has partition 1."""
+    """A broker with partition 0 of the topic, as leader or follower. Another broker has partition 1."""
 
     def __init__(self, folder: Path, partition_count: int = 2) -> None:
         self.machine = Machine.real()
@@ -99,7 +100,7 @@ class House:
 
     async def flushed(self, offset: int) -> None:
         """Wait until the appended events are on the disk."""
-        await asyncio.sleep(0)  # The append itself is before this sync.
+        await asyncio.sleep(0)  # The append is done before this sync.
         assert await self.log.flush() >= offset
 
     def lead(self, epoch: int = 4, *, replicas: tuple[int, ...] = (1,)) -> None:

@@ -43,7 +43,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture
 def play(node: Node) -> Callable[[Story], None]:
-    """Runs a story with a client and the name of a topic that is not created yet."""
+    """Runs a test function with a client and the name of a topic that does not exist yet."""
 
     def run(story: Story) -> None:
         async def told() -> None:
@@ -137,7 +137,7 @@ def test_who_is_behind_does_not_wait_for_min_bytes(play: Callable[[Story], None]
         await fill(client, topic, 4)
         if enable == "true":
             await until_tiers(client, topic, 0, 9, 8)
-        # The fetch is answered long before the story's time limit.
+        # The response to the fetch arrives long before the time limit of the test.
         answer = await client.fetch(topic, 0, max_wait_ms=2**31 - 1, min_bytes=1 << 20)
         assert [record.offset for record in unpack(answer.records)][:BATCH_RECORDS] == [0, 1, 2]
 

@@ -1,4 +1,5 @@
-"""The state of the remote tier at a broker that was stopped or killed, or that has lost its checkpoints."""
+"""The state of the remote tier on a broker after a stop, after a kill, or after the loss of its
+checkpoints."""
 
 import asyncio
 import shutil
@@ -57,7 +58,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(original: Path, tmp_path: Path) -> Path:
-    """A copy of the folder, to be damaged."""
+    """A copy of the folder, which the test damages."""
     return Path(shutil.copytree(original, tmp_path / "data"))
 
 
@@ -166,7 +167,7 @@ def test_a_broker_without_a_remote_tier_does_not_touch_tiered_topics(
 
     async def story(client: Requests) -> None:
         assert (await client.fetch(TOPIC, 15)).error_code is ErrorCode.kafka_storage_error
-        # Another change of the topic's metadata causes a new attempt, and no new log line.
+        # Another change of the topic's metadata causes a new attempt, but no new log line.
         await client.alter(TOPIC, max_message_bytes="900000")
         await client.add_partitions(TOPIC, 2)
         await client.create("other")

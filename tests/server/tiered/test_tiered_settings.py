@@ -111,7 +111,7 @@ def test_the_metadata_topic_is_made_as_kafka_makes_it() -> None:
     assert (topic.name, topic.partition_count, topic.replication_factor) == ("__remote_log_metadata", 50, 3)
     assert topic.configs["cleanup.policy"] == "delete"
     assert topic.configs["retention.ms"] == topic.configs["retention.bytes"] == "-1"
-    # The key is accepted with the prefix, as Kafka's brokers expect it, and without.
+    # The key is accepted with the prefix, as in Kafka, and also without it.
     keys = {
         "remote.log.metadata.topic.num.partitions": "9",
         "rlmm.config.remote.log.metadata.topic.num.partitions": "5",

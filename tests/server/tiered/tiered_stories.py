@@ -1,4 +1,5 @@
-"""Helpers of tests of tiered topics: fill segments, wait for copies, read the state of both tiers."""
+"""Helpers for tests of tiered topics. They fill segments, wait for copies, and read the state of
+both tiers."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ PROPERTIES = {
     "remote.log.manager.task.retry.backoff.max.ms": "100",
     "log.retention.check.interval.ms": "100",
     "log.index.interval.bytes": "1",
-    # The first response to a fetch contains its records, even if the read takes a long time.
+    # With these configs, the first response to a fetch contains its records, even if the read takes a long
+    # time.
     "remote.fetch.max.wait.ms": "60000",
 }
 TIERED = {
@@ -40,7 +42,8 @@ def value(offset: int) -> bytes:
 async def fill(
     client: Requests, topic: str, count: int, *, start_ms: int | None = None, partition: int = 0
 ) -> int:
-    """Append ``count`` batches, a second apart; returns the timestamp of the first."""
+    """Append ``count`` batches. Their timestamps are a second apart. Returns the timestamp of the first
+    batch."""
     if start_ms is None:
         # The timestamps are later than those of the existing records. Otherwise the batch would not close
         # their segment.
@@ -85,12 +88,12 @@ async def until_tiers(client: Requests, topic: str, *wanted: int, partition: int
 
 
 async def read_from(client: Requests, topic: str, offset: int, partition: int = 0) -> None:
-    """Check that all records from an offset on are there, once and in order."""
+    """Check that all records from an offset on exist once and in order."""
     end = await end_of(client, topic, partition)
     found = await client.read(topic, offset, end - offset, partition)
     assert [(record.offset, record.value) for record in found] == [(n, value(n)) for n in range(offset, end)]
 
 
 def objects_of(data: str, topic: str) -> list[Path]:
-    """The files of the embedded object store that belong to a topic."""
+    """The files of a topic in the object store of a development node."""
     return [path for path in Path(data, "objects").glob(f"tiered/{topic}-*/**/*") if path.is_file()]

@@ -1,6 +1,5 @@
-"""Two brokers with one id, in virtual time: only one of them continues, and the other one names the
-reason.
-"""
+"""Two brokers with the same id, in virtual time. Only one of them continues. The other one names the reason
+and stops."""
 
 from typing import Any
 

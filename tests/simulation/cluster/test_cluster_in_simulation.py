@@ -45,7 +45,7 @@ def test_clients_write_and_read_over_two_brokers_while_the_controller_moves(role
             cluster.kill(first)
             await cluster.until(lambda: cluster.leader() not in (0, first))
             cluster.start(first)
-            # The next controller decides. The other broker forwards the request.
+            # The new active controller decides on the request. The broker that is still running forwards it.
             await cluster.on("admin", cluster.client("admin", 12).create_topic("later", 2, {}))
             await asyncio.gather(*writing)
             logs = {}
@@ -83,7 +83,8 @@ def test_a_killed_broker_is_fenced_and_comes_back() -> None:
             await cluster.until(lambda: len(cluster.nodes) == 5 and brokers() == [11, 12])
             await cluster.on("admin", cluster.client("admin", 11).create_topic("events", 4, {}))
             await cluster.until(lambda: sorted(leaders()) == [11, 11, 12, 12])
-            # This version identifies topics in another way than the request to the controller.
+            # In this version topics are identified by id or by name, which differs from the request to the
+            # controller.
             await cluster.on("other", cluster.client("other", 11).create_topic("passing", 1, {}))
             await cluster.on("deleter", cluster.client("deleter", 12).delete_topic("passing"))
             metadata: Any = cluster.nodes[12].metadata

@@ -1,4 +1,4 @@
-"""Whole clusters as seeded stories; planted defects are detected."""
+"""Seeded stories of whole clusters. The tests also insert flaws, and the stories must detect them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +38,7 @@ def acknowledge_one_offset_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def load_no_late_commit(patch: pytest.MonkeyPatch) -> None:
-    """A loading group coordinator ignores commits near the end of its log."""
+    """A group coordinator ignores commits near the end of its log when it loads it."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:

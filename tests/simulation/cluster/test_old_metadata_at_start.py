@@ -1,5 +1,5 @@
-"""A broker that starts with old metadata does not act on them: replicas that were removed and added again
-stay complete."""
+"""A broker that starts with old metadata does not act on them. If its replicas were removed and added again
+meanwhile, they stay complete."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 
 class OldImageStory(ReplicationStory):
-    """Node 2 restarts with a snapshot from before its replica was removed and added again."""
+    """Node 2 restarts with an old snapshot. Its replica was removed and added again after this snapshot."""
 
     async def run(self) -> list[str]:
         node_2 = self._world.host("node-2")
@@ -30,7 +30,7 @@ class OldImageStory(ReplicationStory):
         await self._on("admin", self._create_topic(self._begin_at_any(SimulatedClient, "admin")))
         await self._converge()
         self._properties = {}
-        await self._again(node_2.kill)  # No more snapshots of this node are written.
+        await self._again(node_2.kill)  # From now on, this node writes no snapshots.
         await self._on("producer", self._producer(0).run(50, pause_s=0.01))
         mover = Mover(self._begin_at_any(SimulatedClient, "mover"), PARTITIONS[:1], NODE_IDS, replicas_min=2)
         await self._on("away", self._move(mover, (1, 3)))

@@ -1,4 +1,4 @@
-"""Three controllers and brokers that observe them, as whole nodes in virtual time."""
+"""Three controllers, and brokers that observe the quorum. They are whole nodes in virtual time."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -160,13 +160,14 @@ def test_a_flaw_is_found(
     seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The flaw must cause violations that contain ``words``. A story without progress proves nothing.
+    """The flaw must cause violations that contain ``words``. A story without progress is no proof.
 
-    ``seed`` detects the flaw soon. If a change of the story has made it useless, any of the first seeds is
-    sufficient.
+    ``seed`` detects the flaw soon. If a change of the story has made this seed useless, any of the first
+    seeds is sufficient.
     """
     mutate(monkeypatch)
-    # A defective quorum never stops, and each virtual second with different logs needs much time.
+    # The time is limited, because a defective quorum never stops. While logs differ, each virtual second
+    # takes long.
     time_limit_s = 45.0 if mutate is follow_behind_any_log else 90.0
     scenario = replace(SCENARIOS[name](), time_limit_s=time_limit_s)
     assert any(_tells(run_seed(scenario, seed).violations, words) for seed in (seed, *range(FLAW_SEEDS)))

@@ -1,5 +1,5 @@
-"""The log lines of whole controllers while other nodes are unreachable, belong to another cluster, or have
-the same id. The time is virtual."""
+"""The log lines of whole controllers in virtual time. Other nodes cannot be reached, belong to another
+cluster, or have the same id."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ PORT = 9093
 
 
 class Lines(logging.Handler):
-    """The warnings of the quorum, by the host that logged them."""
+    """The warnings of the quorum for each host that logged them."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -47,12 +47,13 @@ def lines() -> Iterator[Lines]:
 
 @dataclass
 class Controllers:
-    """Controllers, and a broker, on hosts of one world; ``nodes`` are their newest lives, by host."""
+    """Controllers and a broker on the hosts of one world. ``nodes`` has the node that was started last on
+    each host."""
 
     world: World
     nodes: dict[str, ServerNode] = field(default_factory=dict)
     ends: dict[str, str] = field(default_factory=dict)
-    """The errors of nodes that could not start, by host."""
+    """The errors of nodes that could not start, for each host."""
 
     def start(
         self, host: str, node_id: int, *, voters: tuple[int, ...], cluster_id: str, role: str = "controller"
@@ -112,7 +113,7 @@ class Controllers:
         return f"node-{metadata.driver.leader_id}"
 
     def quorum_check(self, host: str) -> str | None:
-        """The reason by which the health of the quorum fails on a host."""
+        """The reason why the health check of the quorum fails on a host."""
         metadata: Any = self.nodes[host].metadata
         return health_checks(metadata, metadata)["quorum"]()
 
@@ -120,7 +121,7 @@ class Controllers:
 OURS, THEIRS = "b3Vycy1vdXJzLW91cnMtbw", "dGhlaXJzLXRoZWlycy10aA"
 
 
-def test_a_controller_that_is_down_is_told_once_by_each_and_once_when_it_is_back(lines: Lines) -> None:
+def test_each_node_logs_a_stopped_controller_and_its_return_once(lines: Lines) -> None:
     with World(1) as world:
         group = Controllers(world)
 
@@ -130,7 +131,8 @@ def test_a_controller_that_is_down_is_told_once_by_each_and_once_when_it_is_back
             assert not lines.of
             world.host("node-3").kill()
             await asyncio.sleep(120)
-            # A follower sends requests only to the leader, so it does not report another follower as missing.
+            # A follower sends requests only to the leader. So it does not report that another follower is
+            # missing.
             told = [host for host in ("node-1", "node-2") if lines.count(host, "node 3")]
             assert group.leader() in told
             for host in told:
@@ -145,7 +147,7 @@ def test_a_controller_that_is_down_is_told_once_by_each_and_once_when_it_is_back
         world.run(story())
 
 
-def test_a_lost_majority_is_told_and_heals_alone(lines: Lines) -> None:
+def test_a_lost_majority_is_reported_and_the_quorum_recovers_without_help(lines: Lines) -> None:
     with World(2) as world:
         group = Controllers(world)
 
@@ -164,7 +166,8 @@ def test_a_lost_majority_is_told_and_heals_alone(lines: Lines) -> None:
             await asyncio.sleep(30)
             assert lines.count(leader, "it has a leader again after") == 1
             assert len(lines.of[leader]) <= 6
-            # The leader of the two nodes is killed. The other one keeps it as the leader of the epoch.
+            # There are two nodes, and the leader is killed. The other node still treats it as the leader of
+            # the epoch.
             killed = group.leader_known_to(leader)
             (last,) = {leader, others[0]} - {killed}
             world.host(killed).kill()
@@ -178,7 +181,7 @@ def test_a_lost_majority_is_told_and_heals_alone(lines: Lines) -> None:
         world.run(story())
 
 
-def test_a_controller_of_another_cluster_is_told_once_on_both_sides(lines: Lines) -> None:
+def test_a_controller_of_another_cluster_is_logged_once_on_both_sides(lines: Lines) -> None:
     with World(3) as world:
         group = Controllers(world)
 
@@ -205,7 +208,7 @@ def test_a_controller_of_another_cluster_is_told_once_on_both_sides(lines: Lines
         world.run(story())
 
 
-def test_voters_that_disagree_on_the_voters_are_told(lines: Lines) -> None:
+def test_voters_that_disagree_on_the_voters_are_reported(lines: Lines) -> None:
     with World(4) as world:
         group = Controllers(world)
 
@@ -221,7 +224,7 @@ def test_voters_that_disagree_on_the_voters_are_told(lines: Lines) -> None:
         world.run(story())
 
 
-def test_a_node_id_that_is_taken_twice_is_told(lines: Lines) -> None:
+def test_a_node_id_that_is_used_twice_is_reported(lines: Lines) -> None:
     with World(5) as world:
         group = Controllers(world)
 

@@ -1,6 +1,6 @@
-"""Stories of two brokers, for defects that do not appear with a single broker.
+"""Stories of two brokers. They search for defects that a single broker cannot have.
 
-Each story also runs with the defect that it must find.
+Each story also runs with the defect that it must detect.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class Brokers:
         return self.cluster.nodes[broker].get(PartitionsSubsystem).partition(topic, 0)
 
     async def until_led_by(self, broker: int, topic: str) -> None:
-        """Return when a broker leads partition 0 and all running brokers know it."""
+        """Return when a broker leads partition 0 and all running brokers know this."""
 
         def is_led() -> bool:
             living = [each for each in BROKERS if each in self.cluster.nodes]
@@ -96,7 +96,7 @@ class Brokers:
         await self.cluster.until(is_led)
 
     def part(self) -> None:
-        """Cut the link between the brokers. The controller reaches both."""
+        """Cut the network link between the brokers. The controller can still reach both brokers."""
         one, other = (f"node-{broker}" for broker in BROKERS)
         self.world.network.cut(one, other)
         self.world.network.cut(other, one)
@@ -125,11 +125,11 @@ def batch(text: str) -> memoryview:
 
 
 def follow_with_another_log() -> list[str]:
-    """A leader is replaced by its follower, which lacks the last records. Then the former leader follows the
-    new leader. Returns the errors.
+    """A follower replaces its leader, although the follower lacks the last records. Then the former leader
+    follows the new leader. Returns the errors.
 
-    At the offsets of the missing records, the new leader has other records, whose producer waits for both
-    replicas. The new leader is lost as soon as this producer gets its response.
+    At the offsets of the missing records, the new leader has other records. The producer of these records
+    waits for both replicas. The new leader is lost as soon as this producer gets its response.
     """
     with World(1) as world:
         brokers = Brokers(world, COMMON)
@@ -145,8 +145,8 @@ def follow_with_another_log() -> list[str]:
             await brokers.until_led_by(first, "t")
             await prefer(mover, (second, first), elect=False)
             brokers.part()
-            # The record is appended only at the first broker, and never acknowledged, because its follower is
-            # disconnected.
+            # Only the first broker appends this record. The record is never acknowledged, because the
+            # follower is disconnected.
             brokers.replica(first, "t").append(batch("old"), required_acks=ACKS_ALL, timeout_ms=60_000)
             await elect()
             await brokers.until_led_by(second, "t")
@@ -209,9 +209,9 @@ def test_that_a_follower_counts_before_its_log_was_compared_is_caught(
 
 
 def lose_the_only_coordinator_in_sync() -> list[str]:
-    """The leader of a coordinator is disconnected from its follower, and lost later. Returns the errors.
+    """The leader of a coordinator is disconnected from its follower. Later it is lost. Returns the errors.
 
-    Producers continue meanwhile. Later the lost node starts again.
+    Producers continue during this time. At the end the lost node starts again.
     """
     with World(2) as world:
         brokers = Brokers(world, DISKLESS)
@@ -224,7 +224,8 @@ def lose_the_only_coordinator_in_sync() -> list[str]:
             await cluster.on("admin", admin.create_topic("t", 2, {"diskless.enable": "true"}))
             leader = brokers.partition(DISKLESS_METADATA_TOPIC).leader
             other = sum(BROKERS) - leader
-            # Each broker leads one of the partitions, so one producer can reach the coordinator all the time.
+            # Each broker leads one of the partitions, so one of the producers can always reach the
+            # coordinator.
             partitions = [PartitionName("t", 0), PartitionName("t", 1)]
             producers = [brokers.producer(each, leader) for each in partitions]
             writing = [cluster.on(each.name, each.run(150, pause_s=0.3)) for each in producers]
@@ -262,7 +263,8 @@ def test_that_a_coordinator_commits_alone_and_any_replica_follows_it_is_caught(
 
 
 def restart_with_another_coordinator_count() -> list[str]:
-    """All nodes restart, configured for six coordinators although one exists. Returns the errors."""
+    """All nodes restart with a configuration for six coordinators, although only one coordinator exists.
+    Returns the errors."""
     with World(3) as world:
         brokers = Brokers(world, DISKLESS)
 
@@ -298,9 +300,8 @@ def test_partitions_of_coordinators_that_do_not_exist_are_caught(monkeypatch: py
 
 
 def change_brokers_before_the_first_commit() -> list[str]:
-    """A producer's first batch is at a broker that cannot reach the coordinator, and its second batch at the
-    coordinator's own broker. Returns the errors.
-    """
+    """A producer sends its first batch to a broker that cannot reach the coordinator. It sends its second
+    batch to the coordinator's own broker. Returns the errors."""
     with World(4) as world:
         brokers = Brokers(world, DISKLESS)
 
@@ -326,7 +327,8 @@ def change_brokers_before_the_first_commit() -> list[str]:
             return [] if found == wanted else [f"the batches were answered with {found}"]
 
         def append(broker: int, first_sequence: int) -> "asyncio.Future[Any]":
-            """Append records of an idempotent producer, from a sequence on, in the process of a broker."""
+            """Append records of an idempotent producer, beginning with a sequence number, in the process of a
+            broker."""
             records = [Record(number, 0, None, b"x", ()) for number in range(RECORD_COUNT)]
             content = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=first_sequence)
             process = world.host(f"node-{broker}").process

@@ -1,5 +1,5 @@
-"""A rolling upgrade and downgrade under load, in virtual time. No acknowledged record is lost, no level is
-raised too early, and no node serves clients with a level that it does not support."""
+"""A rolling upgrade and downgrade under load, in virtual time. The tests check three rules. No acknowledged
+record is lost. No level is raised too early. No node serves clients with a level that it does not support."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def raised_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def unknown_level_followed(patch: pytest.MonkeyPatch) -> None:
-    """A node of the former version follows metadata that it may not support."""
+    """A node of the former version follows metadata whose level it may not support."""
     patch.setattr(MetadataPublisher, "check_levels", lambda *_: None)
 
 

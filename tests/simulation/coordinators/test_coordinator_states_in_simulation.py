@@ -1,6 +1,7 @@
-"""Mutants are detected whose state of a coordinator is not the result of its log.
+"""In these mutants, the state of a coordinator differs from the result of its log. The stories must detect
+the mutants.
 
-The tests of the stories of diskless topics and of offsets check that each life of a node compares them.
+The tests of diskless topics and of offsets check that every run of a node compares the state with the log.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ MUTANT_SEEDS = range(3)
 
 
 def test_a_reference_stands_on_committed_records_only() -> None:
-    """At a loss of power, even a synced log may lose records above its watermark."""
+    """If the machine loses power, even a synced log may lose the records after its high watermark."""
     log = MemoryLog()
     log.append(_a_batch())
     log.held = True
@@ -42,7 +43,7 @@ def _a_batch() -> bytearray:
 
 
 def expire_producers_without_a_record(patch: pytest.MonkeyPatch) -> None:
-    """Producers are removed from the state in an operation instead of in a replay."""
+    """An operation removes producers from the state. Only a replay may do this."""
 
     def expire(shard: Any, now_ms: int, token: Any) -> Any:
         shard.partitions.expire_producers(now_ms)
@@ -64,7 +65,7 @@ def restore_one_result_short(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_deleted_topics_on_load(patch: pytest.MonkeyPatch) -> None:
-    """A loading coordinator keeps topics that its log has deleted."""
+    """A coordinator loads its log and keeps topics that this log has deleted."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:
@@ -76,7 +77,7 @@ def ignore_deleted_topics_on_load(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_the_last_commit_on_load(patch: pytest.MonkeyPatch) -> None:
-    """A loading group coordinator stops one record before the end of its log."""
+    """A group coordinator loads its log, and stops one record before the end."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:

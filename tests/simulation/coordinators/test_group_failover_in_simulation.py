@@ -1,4 +1,5 @@
-"""Group coordinators that move between nodes. Each epoch begins with the state in the log before it."""
+"""Group coordinators move between nodes. Each leader epoch begins with the state that the earlier records of
+the log produce."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +27,7 @@ def test_a_new_leader_has_the_state_that_its_predecessors_log_implies(name: str)
 
 
 def state_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
-    """A node that leads a coordinator again begins with its state from the end of its last epoch as
+    """A node leads a coordinator again. It wrongly begins with the state from the end of its last epoch as
     leader."""
     kept: dict[tuple[Any, str], tuple[Any, int]] = {}
     stop, load, run = ShardHost.stop, ShardHost._load_once, ShardLoader.run
@@ -53,7 +54,7 @@ def state_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
 
 
 def answer_before_the_commit(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator answers when its leader has written, without waiting for other replicas."""
+    """A coordinator responds when its leader has written the records. It does not wait for other replicas."""
 
     def answer(_host: Any, future: Any, response: Any) -> None:
         if not future.done():

@@ -1,4 +1,4 @@
-"""Generations of groups survive restarts of their coordinator; mutants are detected, and no check ends too
+"""Generations of groups survive restarts of their coordinator. Mutants are detected, and no check ends too
 early."""
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def test_generations_are_compared_in_every_term() -> None:
 
 
 def test_a_snapshot_waits_for_the_reference_and_ends_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks are so rare that snapshots always come first."""
+    """The checks are rare, so that a snapshot is always written before the next check."""
     monkeypatch.setattr(agreement, "_LOOK_EVERY_S", 2.0)
     scenario = SCENARIOS["diskless"]()
     assert not run_seed(scenario, 0).violations
@@ -34,7 +34,7 @@ def test_a_snapshot_waits_for_the_reference_and_ends_no_check(monkeypatch: pytes
 
 
 def restore_a_generation_late(patch: pytest.MonkeyPatch) -> None:
-    """The generation of a loaded group is one higher than in its record."""
+    """A loaded group has a generation that is one higher than the generation in its record."""
     restore = Group.restore.__func__  # type: ignore[attr-defined]
 
     def restore_late(cls: Any, group_id: str, stored: Any) -> Any:
@@ -58,7 +58,7 @@ _is_loading_a_node: dict[str, int] = {}
 
 
 def forget_the_last_group_on_load(patch: pytest.MonkeyPatch) -> None:
-    """A loading group coordinator ignores the newest generation."""
+    """A group coordinator ignores the newest generation when it loads its log."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:
@@ -84,7 +84,7 @@ def test_a_coordinator_with_other_generations_than_its_log_is_caught(
 
 
 def test_an_assignment_that_is_given_before_it_is_written_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members get their assignments, but the log does not contain them, so the partitions are assigned
+    """Members get their assignments, but the log does not contain the assignments. So partitions are assigned
     again after a kill."""
     from moldau.coordinators.groups.classic import syncing
 

@@ -1,5 +1,5 @@
-"""Transactions over kills: no aborted or partial reads, no loss, no writes of fenced producers; mutants
-are detected."""
+"""Transactions and kills. No reader sees aborted records or a part of a transaction, no record is lost, and
+no fenced producer can write. Mutants are detected."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

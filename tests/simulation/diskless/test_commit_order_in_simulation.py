@@ -1,4 +1,4 @@
-"""Commits of a broker stay in order while several are in progress and coordinators move."""
+"""The commits of a broker stay in order while several commits are in progress and coordinators move."""
 
 from dataclasses import replace
 

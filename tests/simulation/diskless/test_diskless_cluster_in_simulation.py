@@ -50,7 +50,7 @@ def test_replicas_that_were_away_for_long_fetch_snapshots(monkeypatch: pytest.Mo
 
 
 def fetch_counts_for_all(patch: pytest.MonkeyPatch) -> None:
-    """A follower's fetch counts for all records of its leader."""
+    """A follower's fetch wrongly acknowledges all records of its leader."""
     fetched: Callable[..., bool] = LeaderReplica.follower_fetched
 
     def generous(self: LeaderReplica, replica_id: int, fetch_offset: int, now_ms: int, **more: Any) -> bool:
@@ -60,7 +60,7 @@ def fetch_counts_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def unsynced_offset_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    """A follower syncs nothing, and acknowledges records that are only written."""
+    """A follower never syncs, and acknowledges records that are only written."""
     patch.setattr(
         FollowerReplica, "acknowledged_offset", lambda self, log_end_offset, synced_offset: log_end_offset
     )
@@ -91,7 +91,8 @@ def standby_one_record_short(patch: pytest.MonkeyPatch) -> None:
 
 
 def fewer_replicas_while_brokers_are_missing(patch: pytest.MonkeyPatch) -> None:
-    """An internal topic is created with one replica for each present broker, and keeps that number."""
+    """An internal topic is created with one replica for each broker that is present, and keeps this number of
+    replicas."""
     wanted = TopicCreator._internal_topic
 
     def clamped(self: Any, topic: InternalTopic) -> Any:
@@ -103,7 +104,7 @@ def fewer_replicas_while_brokers_are_missing(patch: pytest.MonkeyPatch) -> None:
 
 
 def expired_without_a_record(patch: pytest.MonkeyPatch) -> None:
-    """A leader removes producers and files from its state by its own clock, instead of in a replay."""
+    """A leader uses its own clock to remove producers and files from its state. Only a replay may do this."""
 
     def expire(shard: Any, now_ms: int, token: Any) -> Any:
         shard.partitions.expire_producers(now_ms)
@@ -114,7 +115,7 @@ def expired_without_a_record(patch: pytest.MonkeyPatch) -> None:
 
 
 SEEDS_MAX = 8
-"""Seeds to try. The first one is the pinned seed, which finds the flaw as long as no history changes."""
+"""Seeds to try. The first seed finds the flaw as long as no change of the code changes the histories."""
 FLAWS = [
     (fetch_counts_for_all, "diskless-cluster", 13),
     (unsynced_offset_acknowledged, "diskless-cluster-power", 6),

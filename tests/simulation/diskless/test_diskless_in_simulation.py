@@ -1,5 +1,5 @@
-"""Diskless topics, without changes, on a simulated machine and store. Four kinds of faults, a few seeds
-each; `make simulate` runs more."""
+"""Unchanged code of diskless topics on a simulated machine and store. There are four kinds of faults with a
+few seeds each. ``make simulate`` runs more seeds."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def test_nothing_acknowledged_is_lost_and_no_object_leaks(name: str, part: int) 
     seeds = range(part * SEEDS_PER_PART, (part + 1) * SEEDS_PER_PART)
     failed = {seed: found for seed in seeds if (found := run_seed(scenario, seed).violations)}
     assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
-    # In each life of the node, the states of coordinators were compared with the results of their logs.
+    # In each run of the node, the states of coordinators were compared with the results of their logs.
     tally = scenario.coordinator_tally
     assert tally.terms > 3 * len(seeds), "hardly any term but the first was compared"
     assert tally.states > 2 * tally.terms
@@ -39,15 +39,15 @@ def test_what_leaves_the_wal_is_never_out_of_reach(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
-        # A node that was restarted while the store throttled requests stopped, and its metadata and caches
-        # were lost.
+        # This seed found a defect: a node restarted while the store throttled requests. The node stopped, and
+        # its metadata and caches were lost.
         ("diskless-store", 6),
-        # A kill between the commits to a file's coordinators left the file without an owner, so that it was
-        # never deleted.
+        # This seed found a defect: a kill between the commits to a file's coordinators left the file without
+        # an owner, so the file was never deleted.
         ("diskless-power", 12),
     ],
 )
-def test_what_once_went_wrong(name: str, seed: int) -> None:
+def test_seeds_that_found_defects_have_no_violations_now(name: str, seed: int) -> None:
     assert run_seed(SCENARIOS[name](), seed).violations == []
 
 

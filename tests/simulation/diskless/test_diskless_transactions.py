@@ -1,4 +1,5 @@
-"""Transactions over diskless partitions, a classic one and offsets; and mutants that the story detects."""
+"""Transactions write to diskless partitions, to a classic partition and to committed offsets. The story must
+also detect mutants."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +32,7 @@ def test_transactions_are_all_or_none(seed: int) -> None:
 
 
 def forget_a_marker(patch: pytest.MonkeyPatch) -> None:
-    """A broker reports markers of a diskless partition as written although they are not."""
+    """A broker reports that it has written markers of a diskless partition although it has not."""
     write = LocalMarkers.write
 
     async def write_most(self: Any, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
@@ -50,7 +51,7 @@ def read_one_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_the_aborted_list(patch: pytest.MonkeyPatch) -> None:
-    """A fetch lists all aborted transactions except the first."""
+    """A fetch lists all aborted transactions except the first one."""
     aborted = PartitionCache.local_aborted
     patch.setattr(PartitionCache, "local_aborted", lambda self, *read: aborted(self, *read)[1:])
 

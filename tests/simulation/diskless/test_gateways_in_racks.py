@@ -1,5 +1,5 @@
-"""Diskless topics on three brokers in three racks: the metadata that they send to clients, and their other
-responses."""
+"""Diskless topics on three brokers in three racks. The tests check the metadata that the brokers send to
+clients, and other responses."""
 
 import asyncio
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ class RackCluster(Cluster):
         return await self.on(f"client-{api_key.name}", ask())
 
     async def metadata(self, broker: int, client_id: str, version: int = 12, asks: bool = False) -> Any:
-        """The metadata of topic ``t``. If ``asks``, the request also asks for the gateways by name."""
+        """The metadata of topic ``t``. With ``asks``, the request also requests the list of gateways."""
         topics = [MetadataRequestTopic(name="t")]
         request = MetadataRequest(topics=topics, include_preferred_produce_brokers=asks)
         return (await self.ask(broker, client_id, ApiKey.METADATA, version, request)).topics[0]
@@ -216,7 +216,7 @@ def test_a_reader_at_a_broker_without_a_replica_is_woken_by_a_commit_elsewhere(c
 
 
 def test_a_consumer_is_sent_to_the_gateway_of_its_rack(cluster: RackCluster) -> None:
-    """This is possible by KIP-392, because the consumer's fetches contain ``client.rack``."""
+    """KIP-392 allows this, because the consumer's fetches contain ``client.rack``."""
 
     async def story() -> None:
         await cluster.ready()

@@ -1,5 +1,5 @@
-"""Six brokers in three racks, in virtual time: bytes stay in their racks, and each rack reads an object
-once."""
+"""Six brokers in three racks, in virtual time. No record bytes leave their rack, and each rack reads an
+object once."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""Topics are created while a diskless coordinator is reloaded within its epoch, in virtual time."""
+"""Topics are created while a diskless coordinator is loaded again in the same leader epoch, in
+virtual time."""
 
 import asyncio
 
@@ -32,7 +33,7 @@ PROPERTIES = {
 
 
 class Reloads:
-    """Reloads the coordinator with each new topic, like a failed append."""
+    """Loads the coordinator again for each new topic, as after a failed append."""
 
     def __init__(self, node: ServerNode) -> None:
         self._runtime = node.get(DisklessSubsystem).coordinators.runtime

@@ -27,17 +27,17 @@ async def _commit_nothing(recommit: Recommit, found: Iterable[FoundObject]) -> N
 
 
 def _always(saved: SavedEnds, *_: Any) -> bool:
-    """Flaw: objects are deleted although the records that freed them are not saved."""
+    """Flaw: objects are deleted although the records that freed the objects are not saved."""
     return True
 
 
 def _late_objects(found: FoundCut, until_ms: int | None) -> ObjectWindow:
-    """Flaw: objects from the time of the cut are ignored."""
+    """Flaw: objects that were created at about the time of the cut are ignored."""
     return ObjectWindow(found.cut.created_ms + 1_500, 1 << 60, until_ms)
 
 
 def _copy_nothing(machine: Machine, source: str, target: str) -> None:
-    """Flaw: only one of a log's replicas gets its records."""
+    """Flaw: only one replica of a log gets the saved records."""
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ SEED = 1
 
 @pytest.fixture(autouse=True)
 def no_scans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The orphan scans at the end are only in long runs, because another test covers them."""
+    """Only long runs include the orphan scans at the end, because another test covers these scans."""
     monkeypatch.setattr(tiers, "SCANS_S", 0.0)
 
 
@@ -25,12 +25,12 @@ def test_remote_records_come_back() -> None:
 
 
 def _at_once(gate: DeletionGate, _: Any) -> bool:
-    """Flaw: segments are deleted although the records that freed them are not saved."""
+    """Flaw: segments are deleted although the records that freed the segments are not saved."""
     return True
 
 
 async def _write_nothing(*_: Mapping[Any, Any]) -> Sequence[str]:
-    """Flaw: the logs of classic topics start again empty."""
+    """Flaw: the logs of classic topics are empty after the restore."""
     return []
 
 

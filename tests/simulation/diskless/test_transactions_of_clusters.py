@@ -1,7 +1,7 @@
-"""Transactions over diskless and classic partitions of a cluster whose brokers are killed. The checks of the
-lists detect mutants.
+"""Transactions over diskless and classic partitions. The brokers of the cluster are killed. The story must
+detect the mutants in the lists.
 
-Set MUTANT_SEEDS to run every mutant with seeds from 0 up to that number until one seed finds it.
+With MUTANT_SEEDS=N, every mutant runs with the seeds from 0 up to N until one seed finds it.
 """
 
 import os
@@ -52,7 +52,7 @@ def test_lists_agree_with_the_outcomes(seed: int) -> None:
 
 
 def forget_a_classic_marker(patch: pytest.MonkeyPatch) -> None:
-    """A broker reports markers of a classic partition as written although they are not."""
+    """A broker reports that it has written markers of a classic partition although it has not."""
     write = LocalMarkers.write
 
     async def write_most(self: Any, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
@@ -64,7 +64,7 @@ def forget_a_classic_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 def store_repeated_batches(patch: pytest.MonkeyPatch) -> None:
-    """If a producer sends a batch again, a diskless coordinator stores it again."""
+    """If a producer sends a batch again, a diskless coordinator stores it twice."""
     check = commit.check_sequence
 
     def forgetful(window: Any, *batch: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The checker detects errors, and with it the simulation detects planted defects."""
+"""The checker detects errors. With the checker, the simulation detects flaws that a test inserts."""
 
 import asyncio
 from dataclasses import replace

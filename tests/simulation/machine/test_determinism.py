@@ -1,4 +1,4 @@
-"""A seed always plays the same history."""
+"""A seed always results in the same history."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Kills, loss of power, pauses and cut links, observed by programs on other hosts."""
+"""Kills, losses of power, pauses and cut network links, as programs on other hosts see them."""
 
 import asyncio
 from typing import Any
@@ -34,7 +34,7 @@ async def ask(question: bytes, timeout_s: float = 5.0) -> bytes:
 
 
 def record_what_servers_receive(server: Host) -> list[bytes]:
-    """Start an echo server; the list collects its input."""
+    """Start an echo server. The returned list collects the data that the server receives."""
     received: list[bytes] = []
 
     class Recording(Echo):

@@ -67,7 +67,7 @@ class Recorder(asyncio.Protocol):
 
 
 async def connected(server_side: Callable[[], Any], client_side: Callable[[], Any]) -> tuple[Any, Any, Any]:
-    """Returns the server, the server's protocol and the client's protocol, connected."""
+    """Connect a client to a server. Returns the server, the server's protocol and the client's protocol."""
     made: list[Any] = []
 
     def factory() -> Any:

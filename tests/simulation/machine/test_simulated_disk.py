@@ -1,4 +1,4 @@
-"""The effect of a loss of power, a kill and an injected error on a simulated disk."""
+"""The effects of a loss of power, of a kill and of an injected error on a simulated disk."""
 
 import errno
 import random
@@ -37,7 +37,7 @@ def test_synced_bytes_survive_and_unsynced_ones_are_at_stake() -> None:
         outcomes.add((len(content), content.count(b"u")))
     assert (700, 0) in outcomes
     assert (2_700, 2_000) in outcomes
-    assert len(outcomes) > 4  # writes are torn at different sectors, and some of them are zeros
+    assert len(outcomes) > 4  # writes are torn at different sectors, and some sectors contain zeros
 
 
 def test_unsynced_overwrite_is_torn_by_sector() -> None:

@@ -1,6 +1,5 @@
-"""Every accepted request gets a response and no budget leaks, even if exceptions occur. Mutants are
-detected.
-"""
+"""Every accepted request gets a response, and no part of a memory budget is lost, even if exceptions occur.
+Mutants are detected."""
 
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +49,7 @@ def keep_bytes(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_read_budget(patch: pytest.MonkeyPatch) -> None:
-    """A failed read keeps its part of the budget."""
+    """A failed read does not release its part of the memory budget."""
     give_back = ByteBudget._give_back
 
     def keep_a_byte(budget: ByteBudget, size_bytes: int) -> None:
@@ -74,7 +73,7 @@ def keep_promises(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_bytes_of_first_lives(patch: pytest.MonkeyPatch) -> None:
-    """Bytes leak in all lives of the node except the last one."""
+    """Memory is not released in any run of the node except the last one."""
     give_back = ByteBudget._give_back
     count = iter(range(10**9))
 
@@ -94,7 +93,7 @@ def stop_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def say_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Errors affect only their own work, but are not reported."""
+    """Each error affects only the work in which it occurs, but is not reported."""
     patch.setattr(UnexpectedErrors, "report", lambda *_: None)
 
 
@@ -124,12 +123,13 @@ def lose_waiters(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], name: str, seed: int) -> None:
-    """``seed`` detects the mutant. If a change of the story has made it useless, one of a dozen other
-    seeds must detect it."""
+    """``seed`` detects the mutant. If a change of the story has made this seed useless, one of twelve other
+    seeds must detect the mutant."""
 
     def is_caught(seed: int) -> bool:
         with pytest.MonkeyPatch.context() as patch:
-            # This function is called again for each seed, because a mutant may count events of one history.
+            # This function is called again for each seed, because a mutant may count the events of a single
+            # history.
             mutate(patch)
             return bool(run_seed(SCENARIOS[name](), seed).violations)
 

@@ -1,6 +1,6 @@
-"""A key that may change while the node runs is read again after a change: by the ``reconfigure`` of its
-subsystem, with the configs of topics, or from the effective configuration at each use.
-"""
+"""Some keys may change while the node runs. After such a change the key must be read again. The
+``reconfigure`` of its subsystem reads it, or it is read with the configs of topics, or each use reads it from
+the effective configuration."""
 
 import asyncio
 from collections.abc import Mapping
@@ -32,13 +32,12 @@ READ_AT_USE = {
     "listener.security.protocol.map": "config/dynamic.py",
     "config.providers": "server/settings.py",
 }
-"""Keys that no ``reconfigure`` reads, and the file that reads each from the effective configuration at every
-use, or refuses a change of it.
-"""
+"""Keys that no ``reconfigure`` reads, each with a file. This file reads the key from the effective
+configuration at every use, or refuses a change of the key."""
 
 
 class Noting(dict[str, Any]):
-    """Values that remember which of them were read."""
+    """A mapping of values that records which keys were read."""
 
     def __init__(self, values: Mapping[str, Any], read: set[str]) -> None:
         super().__init__(values)

@@ -1,4 +1,5 @@
-"""A start on damaged files is refused and names the file, or every loss is reported. Mutants are detected."""
+"""Files are damaged before a start. The start is refused and names the file, or every loss is reported.
+Mutants are detected."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +38,7 @@ def test_a_damaged_cache_is_read_from_objects_again() -> None:
 
 
 def cut_in_silence(patch: pytest.MonkeyPatch) -> None:
-    """Logs whose loss causes deletions are not checked."""
+    """The node does not check the logs whose loss would cause deletions."""
     patch.setattr(segment_recovery, "check_segments", lambda *_: OpenableLog())
 
 
@@ -47,7 +48,7 @@ def report_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def trust_the_cache(patch: pytest.MonkeyPatch) -> None:
-    """Cached bytes of an earlier process are served without a check."""
+    """The node serves cached bytes of an earlier process without a check."""
     patch.setattr(PartitionCache, "verify", lambda *_: None)
 
 
@@ -62,7 +63,8 @@ def trust_the_cache(patch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.usefixtures("quiet_nodes")
 def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], kinds: str, seed: int) -> None:
-    """``seed`` detects the mutant. If a change of the story has made it useless, one of the next does."""
+    """``seed`` detects the mutant. If a change of the story has made this seed useless, one of the next seeds
+    detects it."""
     with pytest.MonkeyPatch.context() as patch:
         mutate(patch)
         caught = any(

@@ -1,4 +1,5 @@
-"""An acknowledged DeleteRecords of a classic partition survives a kill and a loss of power."""
+"""When DeleteRecords of a classic partition was acknowledged, the deletion survives a kill and a loss of
+power."""
 
 import asyncio
 from uuid import UUID
@@ -58,7 +59,8 @@ def append(partition: ClassicPartition, count: int) -> None:
 
 
 class Life:
-    """One node after another on the same disk, and the log starts that were acknowledged to clients."""
+    """Several nodes that run one after another on the same disk, and the log start offsets that were
+    acknowledged to clients."""
 
     def __init__(self, seed: int) -> None:
         self._chance = stream(seed, "what")
@@ -122,7 +124,7 @@ def test_deletions_in_a_story_outlive_kills_and_losses_of_power(seed: int) -> No
 
 def test_the_story_finds_a_start_that_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forget(log: PartitionLog) -> None:
-        """The start is moved in memory only."""
+        """The log start moves only in memory."""
 
     monkeypatch.setattr(PartitionLog, "persist_start", forget)
     found = run_seed(SCENARIOS["node-deletes"](), 0).violations

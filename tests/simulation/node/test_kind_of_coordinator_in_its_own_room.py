@@ -1,6 +1,6 @@
-"""A kind of coordinator is a ``HostedKind`` with its shard and codec, the row of its topic, and a line in the
-composition: clients find it, its records are committed, and a restart loads them.
-"""
+"""A kind of coordinator consists of a ``HostedKind`` with its shard and codec, the row of its topic, and a
+line in the composition. That is enough: clients find the coordinator, its records are committed, and a
+restart loads them."""
 
 import asyncio
 from typing import Any
@@ -38,7 +38,7 @@ TALLIES = StateTopic(
 
 
 class TallyShard:
-    """Counts; a record is a count."""
+    """A shard that counts. A record contains a count."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -64,7 +64,7 @@ class TallyCodec:
 
 
 class TallyCoordinators(HostedKind):
-    """The tallies that this broker leads."""
+    """The tally coordinators that this broker leads."""
 
     start_waits = True
 
@@ -86,11 +86,11 @@ def _count(shard: TallyShard, now_ms: int, token: Token) -> Effects[int]:
 
 
 class TallySubsystem(HostedCoordinators[TallyCoordinators]):
-    """The usual subsystem, by a name that the test can look up."""
+    """The usual subsystem under a name by which the test can look it up."""
 
 
 async def _find() -> int:
-    """The broker that FindCoordinator names."""
+    """The broker that a FindCoordinator response names."""
     while True:
         await asyncio.sleep(1)
         connection = await RpcConnection.open("client", f"node-{NODE}", 9092)

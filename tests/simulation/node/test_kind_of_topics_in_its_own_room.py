@@ -1,6 +1,6 @@
-"""A kind of topics that is fixed at creation is one row, and the claim of a subsystem on its partitions: the
-metadata keep its topics, through the log and through snapshots, and the controller asks its row.
-"""
+"""A kind of topics that is fixed at creation consists of one row, and the claim of a subsystem on its
+partitions. The metadata keep the kind of a topic in the log and in snapshots. The controller reads the row
+for its decisions."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ SEALED = TopicKind(
 
 
 class SealedKind(PartitionKind[ClassicPartition]):
-    """Opens classic partitions, and remembers which."""
+    """Opens classic partitions, and records the opened partitions."""
 
     def __init__(self, classic: ClassicKind) -> None:
         self._classic = classic
@@ -134,7 +134,7 @@ async def _create(name: str, **configs: str) -> CreatableTopicResult:
 
 
 async def _begin() -> None:
-    """Create a topic of the kind, and another one."""
+    """Create a topic of the kind, and a topic of the default kind."""
     for name, configs in (("letters", {"sealed_enable": "true"}), ("notes", {})):
         created = await _create(name, **configs)
         assert (created.error_code, created.error_message) == (ErrorCode.none, None)
@@ -144,7 +144,7 @@ async def _begin() -> None:
 
 
 async def _check_answers() -> None:
-    """The config is described, and what the row refuses is refused."""
+    """The kind's config is described. Requests that the row does not allow are refused."""
     named = describe_configs.DescribeConfigsResource(
         resource_type=2, resource_name="letters", configuration_keys=[KEY]
     )

@@ -1,5 +1,5 @@
-"""The whole node, without changes, on a simulated machine. Three kinds of faults, some seeds each;
-`make simulate` runs more."""
+"""An unchanged node on a simulated machine. There are three kinds of faults with some seeds each. ``make
+simulate`` runs more seeds."""
 
 import pytest
 

@@ -1,6 +1,7 @@
-"""Batches with randomly changed headers and right checksums, while correct producers also send batches.
+"""Batches whose headers are changed at random and whose checksums are right. Correct producers send batches
+at the same time.
 
-Every request is answered; correct producers are answered promptly and with success; the node keeps no
+The node responds to every request. Correct producers get a successful response in time. The node releases all
 resources.
 """
 
@@ -28,10 +29,10 @@ pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 EXAMPLES = 300
 VERSION = 9
 PROMPT_S = 4.9
-"""Time limit in virtual seconds for the correct producer, whose request has a time-out of five seconds. A
-slow store and disk take up to three."""
+"""Time limit for the correct producer, in virtual seconds. Its request has a time-out of five seconds. A slow
+store and disk take up to three seconds."""
 ANSWERED_S = 7.0
-"""Time limit for malformed requests; a request may have a time-out of five seconds."""
+"""Time limit for malformed requests, because a request may have a time-out of five seconds."""
 TOPICS = {"plain": "false", "diskless": "true"}
 
 FIELDS = [
@@ -41,7 +42,8 @@ FIELDS = [
 
 
 def mutated(rng: random.Random) -> bytes:
-    """A batch with one to three fields changed; mostly to extreme values of their types."""
+    """A batch in which one to three fields were changed. Most changed fields have extreme values of their
+    types."""
     records = [Record(n, 1_000 + n, b"k", b"v" * rng.choice([0, 10, 200])) for n in range(rng.choice([1, 3]))]
     sequence = rng.choice([-1, 0, 5])
     batch = bytearray(
@@ -89,7 +91,7 @@ async def fuzz(client: SimulatedClient, history: History) -> None:
         if bad.closed:
             bad = await RpcConnection.open("fuzzer", "node-1", PORT)
         batch = mutated(rng)
-        # One partition uses the fast path; two partitions use the general path.
+        # One partition uses the fast path. Two partitions use the general path.
         topics = rng.choice([["plain"], ["diskless"], ["plain", "diskless"]])
         wanted = {PartitionName(name, 1 + rng.randrange(2)): batch for name in topics}
         sent = asyncio.ensure_future(produce(bad, wanted, ANSWERED_S))
@@ -107,7 +109,7 @@ async def fuzz(client: SimulatedClient, history: History) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_nobody_waits_for_a_batch_that_makes_no_sense(seed: int) -> None:
+def test_every_malformed_batch_gets_a_response_and_no_memory_leaks(seed: int) -> None:
     scenario = story(())
     with World(seed) as world:
         history = History(world.loop.elapsed_s)

@@ -1,4 +1,4 @@
-"""Restarts of a whole node on a simulated machine, observed from inside."""
+"""Restarts of a whole node on a simulated machine. The tests read the internal state of the node."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ LOADED = " is loaded"
 
 
 async def find_coordinator() -> None:
-    """Wait until a group has a coordinator, which creates the topic of committed offsets."""
+    """Wait until a group has a coordinator. This creates the topic of committed offsets."""
     while True:
         await asyncio.sleep(1)
         try:

@@ -1,5 +1,5 @@
-"""The last steps of the contract between a broker and its subsystems, checked for each subsystem on a
-whole node."""
+"""The last steps of the contract between a broker and its subsystems. A test checks them for each subsystem
+on a whole node."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -49,7 +49,7 @@ TOPIC_TYPE = 2
 
 
 def new_topics(number: int, leader: int) -> Iterator[Message]:
-    """A topic of each kind with a replica here, in records of the metadata log."""
+    """Records of the metadata log for one topic of each kind, each with a replica on this broker."""
     for place, (kind, configs) in enumerate(CONFIGS.items()):
         name, topic_id = f"{kind}-{number}", UUID(int=1000 + 10 * number + place)
         yield TopicRecord(name=name, topic_id=topic_id)

@@ -1,4 +1,5 @@
-"""No sync runs on the event loop of a node that serves; operations in steps survive a loss of power."""
+"""No sync runs on the event loop of a node that serves clients. Operations that consist of several steps
+survive a loss of power."""
 
 import asyncio
 import random
@@ -44,7 +45,7 @@ def append(log: PartitionLog, key: bytes | None, value: bytes, epoch: int = 0) -
 
 
 def fill(log: PartitionLog, segments: int = 3, epoch: int = 0) -> None:
-    """Segments of three records and a producer snapshot that were never synced."""
+    """Segments of three records each, and a producer snapshot. None of these files was ever synced."""
     for number in range(segments):
         for record in range(3):
             append(log, None, b"%d-%d" % (number, record), epoch)
@@ -59,7 +60,8 @@ async def logs_of(machine: Machine) -> LogManager:
 
 
 def run_served(work: Work, seed: int = 0) -> None:
-    """Do ``work`` on the log manager of a node that serves. Its loop must not wait for the disk."""
+    """Do ``work`` on the log manager of a node that serves clients. The node's event loop must not wait for
+    the disk."""
 
     async def program(machine: Machine) -> None:
         machine.disk.make_dirs("/data")
@@ -196,7 +198,8 @@ def play_until_power_is_lost(
     work: Callable[[Machine, PartitionLog], Coroutine[Any, Any, None]],
     read: Callable[[PartitionLog], None],
 ) -> None:
-    """Do ``work`` on a log until the power fails, three times; then open the log again and ``read`` it."""
+    """Do ``work`` on a log until the machine loses power, three times. After each loss, open the log again
+    and ``read`` it."""
     chance = stream(seed, "when")
 
     async def program(machine: Machine) -> None:
@@ -265,7 +268,8 @@ def test_a_truncation_that_loses_power_brings_nothing_back_behind_it(seed: int) 
     def read(log: PartitionLog) -> None:
         found = [value for _, value in _records(log)]
         assert found[: len(kept)] == kept
-        # Replacements were written later, so no older record may follow them.
+        # Records after a truncation replace older ones. They were written later, so no older record may
+        # follow them.
         assert found == sorted(found, key=int)
         kept[:] = found
 
@@ -283,7 +287,7 @@ def test_a_truncation_that_loses_power_brings_nothing_back_behind_it(seed: int) 
             await log.flush()
             kept[:] = [value for _, value in _records(log)]
             offset = chance.randrange(log.log_end_offset + 1)
-            # From now on both the old end and the new end are valid.
+            # During the truncation, a loss of power may leave the old end or the new end of the log.
             del kept[offset:]
             await log.truncate_to(offset)
 
@@ -307,7 +311,7 @@ def _in(view: memoryview) -> Iterator[Record]:
 
 
 class _OneLog:
-    """The logs of a node, as the cleaner needs them."""
+    """The logs of a node, with the interface that the cleaner needs."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log

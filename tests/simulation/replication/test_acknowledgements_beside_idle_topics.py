@@ -1,4 +1,5 @@
-"""Followers that sync their copies, in virtual time. An acknowledgement does not wait for other topics."""
+"""Followers that sync their copies, in virtual time. An acknowledgement for one topic does not wait for other
+topics."""
 
 from typing import Any
 
@@ -18,7 +19,8 @@ BROKERS = (11, 12)
 BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
 COUNT = 20
 FETCH_WAIT_S = 0.5
-"""Kafka's default of replica.fetch.wait.max.ms: the time for which a follower waits without new records."""
+"""Kafka's default of replica.fetch.wait.max.ms. A follower's fetch waits for this time if there are no new
+records."""
 
 
 def partitions_of(cluster: Cluster, topic: str) -> list[Any]:
@@ -28,7 +30,7 @@ def partitions_of(cluster: Cluster, topic: str) -> list[Any]:
 
 
 def leader_of(cluster: Cluster, topic: str) -> int:
-    """The broker that leads, if the other broker already follows it; otherwise 0."""
+    """The broker that leads, if the other broker already follows it. Otherwise 0."""
     replicas = partitions_of(cluster, topic)
     if len(replicas) < 2 or not any(each.leader_to_follow for each in replicas):
         return 0

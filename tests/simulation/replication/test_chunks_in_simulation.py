@@ -1,4 +1,4 @@
-"""Three nodes whose partitions get chunks, in virtual time: each record stays once and in order, and the
+"""Three nodes whose partitions get chunks, in virtual time. Each record exists once and in order, and the
 replicas of a chunk are equal."""
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def test_each_record_is_read_once_and_in_order(name: str, seed: int, monkeypatch
 
 
 def freeze_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Appends go on while the active chunk ends."""
+    """Appends continue while the active chunk ends."""
     patch.setattr(AppendFreeze, "begin", lambda self: None)
 
 
@@ -61,6 +61,6 @@ def test_a_flaw_of_chunks_is_caught(
     flaw: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flaw(monkeypatch)
-    # Without the limit of the time, a story that cannot end would be long.
+    # The time is limited, because a story that cannot end would take long.
     monkeypatch.setattr(replication_stories, "CONVERGENCE_LIMIT_S", 10.0)
     assert run_short(seed, time_limit_s=60.0).violations

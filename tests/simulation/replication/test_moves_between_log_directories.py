@@ -1,4 +1,4 @@
-"""Replicas that move between the log directories of their brokers, in virtual time (AlterReplicaLogDirs)."""
+"""Replicas move between the log directories of their brokers, in virtual time (AlterReplicaLogDirs)."""
 
 import asyncio
 import errno
@@ -58,7 +58,7 @@ class MovingHouse(House):
         await asyncio.sleep(1)
 
     async def futures(self) -> dict[str, Any]:
-        """The copies in progress, by directory."""
+        """The copies in progress for each directory."""
         answer = await self.ask(11, ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None))
         return {
             directory.log_dir: row
@@ -69,7 +69,7 @@ class MovingHouse(House):
         }
 
     async def moved(self, path: str) -> None:
-        """Return when the replica is at the path, also according to the metadata, and in sync."""
+        """Return when the replica is at the path and in sync, and the metadata agree."""
         wanted = self.directory_id(11, path)
         await self.cluster.until(lambda: self.rows()[self.index].directory_of(11) == wanted)
         await self.cluster.until(lambda: self.index in self.hosted(11) and self.place() == path)
@@ -147,14 +147,14 @@ def test_a_move_survives_the_end_of_its_process_while_it_copies() -> None:
 def test_an_exchange_survives_its_interruption_at_each_step(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk fails at one of the two renames; after a restart it works again."""
+    """The disk fails at one of the two renames. After a restart it works again."""
     with World(5) as world:
         house = MovingHouse(world)
 
         async def story() -> None:
             await house.begin()
             house.index = next(i for i in house.hosted(11) if house.hosted(11)[i].log.directory[6] == "b")
-            # The folder with the metadata must not fail: the failing rename is always in /data/b.
+            # The folder with the metadata must not fail. So the failing rename is always in /data/b.
             if fault == "the new folder":
                 assert await house.move("/data/a", house.index) is ErrorCode.none
                 await house.moved("/data/a")
@@ -180,8 +180,8 @@ def test_an_exchange_survives_its_interruption_at_each_step(
             await house.cluster.until(lambda: list(house.rows()[house.index].isr) == [12])
             assert house.index not in house.hosted(11)
             await house.restart(11)
-            # If the failure is before the first rename, the copy is started again. If it is after the first
-            # rename, the exchange is completed.
+            # If the disk fails before the first rename, the copy is started again. If it fails after the
+            # first rename, the exchange of the two logs is completed.
             await house.moved(target)
             assert source != target
             assert len(set(house.contents())) == 1

@@ -1,4 +1,5 @@
-"""A new partition is followed immediately, although its follower waits at the leader for idle partitions."""
+"""A follower begins to copy a new partition immediately, although its current fetch is waiting for records of
+idle partitions."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Three nodes with replicated partitions, in virtual time: no fault causes the loss of an acknowledged
+"""Three nodes with replicated partitions, in virtual time. No fault causes the loss of an acknowledged
 record."""
 
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def move_ended_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def eligible_leaders_not_kept(patch: pytest.MonkeyPatch) -> None:
-    """The last in-sync replica stays in sync although it lost its last writes."""
+    """The last in-sync replica stays in the in-sync set although it lost its last writes."""
     patch.setattr(topic_rules, "keeps_eligible", lambda view: False)
     patch.setattr(brokers, "keeps_eligible", lambda view: False)
 
@@ -142,7 +142,8 @@ def test_a_flaw_is_caught(
     flaw: Callable[[pytest.MonkeyPatch], None], story: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flaw(monkeypatch)
-    # The first seed detects the flaw. If a change of the code has changed all histories, another seed does.
-    # The stories take less than a minute; one that a flaw has stopped would go on for an hour.
+    # The first seed detects the flaw. If a change of the code has changed all histories, another seed detects
+    # it. The stories take less than a minute. If a flaw stops a story, the story would run for an hour
+    # without a limit.
     scenario = replace(SCENARIOS[story](), time_limit_s=200.0)
     assert any(run_seed(scenario, one).violations for one in range(seed, seed + 20))

@@ -1,4 +1,4 @@
-"""Brokers with throttles on replication, in virtual time: a replica that was offline copies at the
+"""Brokers with throttles on replication, in virtual time. A replica that was offline copies records at the
 configured rate."""
 
 import asyncio
@@ -41,7 +41,7 @@ def end_of(cluster: Cluster, broker: int) -> int:
 
 
 def meter(cluster: Cluster, broker: int, name: str) -> float:
-    """A number that the broker shows to a scrape."""
+    """The value of a meter in the broker's metrics."""
     context = cluster.nodes[broker].get(PartitionsSubsystem)._context
     lines = context.meters.registry.render().decode().splitlines()
     return float(next(line.split()[-1] for line in lines if line.startswith(f"kafka_server_{name} ")))
@@ -81,8 +81,8 @@ def test_a_replica_that_was_away_copies_at_the_rate_until_that_changes(side: str
             cluster.start(AWAY)
             await cluster.until(lambda: end_of(cluster, AWAY) > 0)
             await asyncio.sleep(12)
-            # The rate is an average. Therefore a replica that was offline first copies the amount that the
-            # rate allowed in this time.
+            # The rate is an average. Therefore a replica that was offline may first copy the bytes that the
+            # rate allowed during that time.
             elapsed_s = world.loop.time() - appended_s
             copied_bytes = end_of(cluster, AWAY) * len(BATCH)
             assert 0.5 * RATE < copied_bytes / elapsed_s < 1.2 * RATE

@@ -1,6 +1,5 @@
-"""A loss of power right after the creation of the cache of remote metadata leaves the cache empty and
-usable.
-"""
+"""The machine loses power immediately after the cache of remote metadata was created. The cache is then empty
+and usable."""
 
 import asyncio
 import logging

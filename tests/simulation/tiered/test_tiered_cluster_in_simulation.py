@@ -1,4 +1,5 @@
-"""Tiered topics on three nodes and one object store, in virtual time: nothing is lost, nothing leaks."""
+"""Tiered topics on three nodes and one object store, in virtual time. No record is lost, and no unneeded
+object remains."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,6 +1,7 @@
-"""Two brokers with one object store: if one of them lacks metadata, this causes no deletion.
+"""Two brokers with one object store. If a broker lacks some metadata, it must not delete anything because of
+this.
 
-Each story also runs with the defect that it must find.
+Each story also runs with the defect that it must detect.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 FIRST, SECOND = BROKERS
 GRACE_S = 30.0
-"""Longer than the time after which a missing topic may count as deleted."""
+"""This is longer than the time after which a missing topic may count as deleted."""
 PROPERTIES = {
     "remote.log.storage.system.enable": "true",
     "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
@@ -58,7 +59,8 @@ TIERED = {"remote.storage.enable": "true", "local.retention.bytes": "1", "retent
 
 
 class Brokers:
-    """Three controllers and two brokers, and the topics of a story: one partition on one broker each."""
+    """Three controllers and two brokers, and the topics of a story. Each topic has one partition on one
+    broker."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -126,10 +128,10 @@ class Brokers:
         )
 
     async def not_uploaded(self, name: str, broker: int) -> list[str]:
-        """Request from the leader the first offset that is not in the store yet, and check the response.
+        """Request the first offset that is not in the store yet from the leader, and check the response.
 
-        A new leader may return that this offset is unknown (-1). It never returns an offset that the previous
-        leader has copied.
+        A new leader may respond that this offset is unknown (-1). It must never return an offset that the
+        previous leader has copied.
         """
         client, partition = self.cluster.client("asker", broker), PartitionName(name, 0)
 
@@ -170,7 +172,7 @@ class Brokers:
 
 
 def move_the_leader() -> list[str]:
-    """Move a topic from one broker to the other; returns the errors."""
+    """Move a topic from one broker to the other. Returns the errors."""
     with World(1) as world:
         brokers = Brokers(world)
 
@@ -203,8 +205,8 @@ def move_the_leader() -> list[str]:
 
 
 def reconcile_deletions_with_old_metadata() -> list[str]:
-    """The owner of remote data looks for orphans before its metadata contain a new topic; returns the
-    errors."""
+    """The owner of remote data looks for orphans before its metadata contain a new topic. Returns
+    the errors."""
     with World(2) as world:
         brokers = Brokers(world)
 

@@ -24,7 +24,8 @@ CONFIG = LogConfig(
     cleanup_compact=True,
     delete_retention_ms=1000,
     min_cleanable_dirty_ratio=0.0,
-    # A producer whose state comes only from a marker must not continue with its old sequence numbers.
+    # If only a marker has created the state of a producer, the producer must not continue with its old
+    # sequence numbers.
     producer_id_expiration_ms=10**15,
 )
 NAME = TopicPartition("t", 0)
@@ -57,7 +58,7 @@ class OneLog:
 
 
 class CleanedLog:
-    """A log, the records that were written to it, and the records that may remain."""
+    """A log, the records that were written to it, and the records that compaction may keep."""
 
     def __init__(self, box: Any, config: LogConfig = CONFIG) -> None:
         self.box = box
@@ -108,7 +109,7 @@ class CleanedLog:
         self.log.high_watermark = self.log.log_end_offset
 
     def settle(self, record: Record) -> None:
-        """Add a valid record. It is the last one of its key until a later one is added."""
+        """Add a valid record. It is the last record of its key until a later record of this key is added."""
         assert record.key is not None
         known = self.live.get(record.key)
         if known is None or known.offset < record.offset:
@@ -125,7 +126,7 @@ class CleanedLog:
                 self.settle(record)
 
     def clean(self, keys_at_once: int = 10_000, rounds: int | None = None) -> int:
-        """Clean until nothing is due, or for ``rounds`` rounds; returns the number of rounds."""
+        """Clean until the log needs no cleaning, or for ``rounds`` rounds. Returns the number of rounds."""
         settings = CleanerSettings(
             dedupe_buffer_bytes=keys_at_once * ENTRY_SIZE_BYTES, io_buffer_load_factor=1.0
         )
@@ -143,7 +144,7 @@ class CleanedLog:
         return count
 
     def read_from(self, offset: int, *, committed: bool = False, max_bytes: int = 400) -> list[Record]:
-        """The records for a consumer that begins at ``offset``, each of them once."""
+        """The records that a consumer gets if it begins at ``offset``. Each record occurs once."""
         found: list[Record] = []
         while offset < self.log.log_end_offset:
             result = self.log.read(offset, max_bytes)
@@ -157,8 +158,8 @@ class CleanedLog:
         return found
 
     def check(self) -> None:
-        """Check that all records existed before at the same offsets, that no key's last value is lost, and
-        that every reader can continue."""
+        """Check the cleaned log. All its records existed before at the same offsets, the last value of every
+        key still exists, and every reader can continue."""
         everything = self.read_from(0)
         offsets = [record.offset for record in everything]
         assert offsets == sorted(set(offsets))

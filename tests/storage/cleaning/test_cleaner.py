@@ -1,4 +1,4 @@
-"""Compaction: which records are kept, how long they are kept, and that only the disk changes."""
+"""Compaction: which records are kept and for how long. Compaction must change only the disk."""
 
 import asyncio
 import random
@@ -152,8 +152,9 @@ def test_markers_outlive_their_records_by_the_horizon(box: Any) -> None:
         markers.append(sum(header.is_control for header in headers_of(cleaned)))
         indexed.append(sum(len(s.transaction_index) for s in cleaned.log.segments.segments))
         box.clock.time_ms += 600
-    # There are four rounds: with the records; without the records, with a new horizon; before the horizon;
-    # after the horizon.
+    # There are four rounds. In the first one, the records of the transaction still exist. The second one
+    # removes them and sets the delete horizon of the marker. The third one is before this horizon, and the
+    # fourth one after it.
     assert markers == [1, 1, 1, 0]
     assert indexed == [1, 0, 0, 0]
 
@@ -188,7 +189,8 @@ def test_records_stay_for_the_minimum_lag_and_go_after_the_maximum(box: Any) -> 
     assert late is not None
     assert late.is_due
     assert find_candidate(log, 2, box.clock.time_ms + 5001) is None
-    # The active segment, too, must not delay the cleaning of a record beyond its limit.
+    # The active segment is closed after this time, so that it does not delay the cleaning of its records
+    # beyond the limit.
     assert config.roll_ms == 5000
 
 
@@ -349,7 +351,7 @@ def managed(box: Any) -> LogManager:
 
 
 async def fill(box: Any, manager: LogManager) -> dict[bytes, int]:
-    """Write segments whose records are overwritten many times; returns the last offset of each key."""
+    """Write segments in which each key is overwritten many times. Returns the last offset of each key."""
     log = await get_or_create(manager, NAME, MANAGED, box.machine.entropy.uuid4())
     last: dict[bytes, int] = {}
     for number in range(60):
@@ -363,8 +365,8 @@ async def fill(box: Any, manager: LogManager) -> dict[bytes, int]:
 
 
 def power_fails_after(box: Any, operations: int, seed: int) -> bool:
-    """Clean a log on a disk that fails after this many operations; returns whether it failed before the
-    end."""
+    """Clean a log on a disk that fails after this many operations. Returns whether the disk failed before the
+    end of the cleaning."""
 
     async def scenario() -> tuple[dict[bytes, int], bool]:
         manager = managed(box)
@@ -486,7 +488,7 @@ def test_compaction_keeps_to_its_rate(box: Any) -> None:
 
 
 def test_a_log_that_is_also_shortened_goes_on(box: Any) -> None:
-    """cleanup.policy=compact,delete: retention also deletes cleaned segments, even empty ones."""
+    """With cleanup.policy=compact,delete, retention also deletes cleaned segments, even empty ones."""
     cleaned = CleanedLog(
         box, replace(CONFIG, cleanup_delete=True, retention_ms=10_000, delete_retention_ms=0)
     )

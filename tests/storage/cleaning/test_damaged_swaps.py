@@ -12,11 +12,12 @@ from moldau.storage.segments.segment_swap import complete_swaps
 FOLDER = "/data/t-0"
 FIRST = f"{FOLDER}/00000000000000000000.log"
 GARBAGE = b"\x3c" * 80
-"""If these bytes are read as a header, its offset is larger than all others."""
+"""If these bytes are read as a batch header, its offset is larger than all other offsets."""
 
 
 def with_damaged_swap(box: Any) -> Any:
-    """The disk of a log of two segments, and garbage at the end of the file that replaces the first one."""
+    """A disk with a log of two segments. The file that replaces the first segment has invalid bytes at its
+    end."""
     cleaned = CleanedLog(box)
     for _ in range(2):
         cleaned.append([(b"a", b"1"), (b"b", b"2")])

@@ -1,4 +1,4 @@
-"""A log that cannot be cleaned is reported with its name and the reason."""
+"""If a log cannot be cleaned, its name and the reason are reported."""
 
 from typing import Any
 

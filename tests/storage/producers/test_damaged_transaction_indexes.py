@@ -1,5 +1,5 @@
-"""Damaged transaction indexes: readers of committed records get no aborted records, and all committed
-records."""
+"""Damaged transaction indexes. Readers of committed records still get all committed records and no aborted
+ones."""
 
 from pathlib import PurePosixPath
 from typing import Any
@@ -50,7 +50,7 @@ def files(box: Any, suffix: str) -> list[str]:
 
 @pytest.fixture
 def whole(box: Any) -> list[AbortedEntry]:
-    """A log of several segments, each with aborted transactions, that was closed cleanly."""
+    """A log that was closed cleanly. It has several segments, and each segment has aborted transactions."""
     log = open_log(box)
     for number in range(ROUNDS):
         abort(box, log, number)

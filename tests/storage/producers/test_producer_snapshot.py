@@ -1,4 +1,4 @@
-"""Producer snapshots: Kafka's bytes, and the files beside the segments."""
+"""Producer snapshots: their bytes must be Kafka's bytes, and the files must be beside the segments."""
 
 import asyncio
 import random

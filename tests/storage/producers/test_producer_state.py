@@ -28,7 +28,7 @@ def batch(
 
 
 class Partition:
-    """A log in which only the producer state is real."""
+    """A log whose producer state is real. All other parts are fake."""
 
     def __init__(self, state: ProducerState | None = None) -> None:
         self.state = ProducerState(expiration_ms=DAY_MS) if state is None else state
@@ -225,7 +225,7 @@ def test_a_failed_check_changes_nothing() -> None:
 
 
 def log_of(events: list[tuple[str, int, int]]) -> list[bytes]:
-    """A legal log of data batches, end markers and batches without a producer."""
+    """A valid log of data batches, end markers and batches without a producer."""
     log = []
     offset = 0
     sequences: dict[int, int] = {}
@@ -242,7 +242,7 @@ def log_of(events: list[tuple[str, int, int]]) -> list[bytes]:
             )
             sequences[producer] = (sequence + count) & SEQUENCE_MAX
         elif kind == "end":
-            # once its epoch is known, the sequences of a producer begin at 0
+            # when the epoch of a producer is known, its sequences begin at 0
             sequences.setdefault(producer, 0)
             data = build_end_transaction_marker(
                 producer,

@@ -1,4 +1,4 @@
-"""The transaction index searches by bisection, so earlier aborted transactions cost nothing."""
+"""The transaction index uses binary search, so earlier aborted transactions cost no time."""
 
 from collections.abc import Sequence
 from typing import overload
@@ -8,7 +8,7 @@ from moldau.storage.segments.transaction_index import ended_from
 
 
 class MillionTransactions(Sequence[AbortedEntry]):
-    """Entry n ends at offset 3n. The accesses to entries are counted."""
+    """An index in which entry n ends at offset 3n. It counts the accesses to its entries."""
 
     looked_at = 0
 

@@ -1,5 +1,5 @@
-"""A guarded log: a partial batch at its end is removed. Any other damage stops the start before a byte is
-changed."""
+"""A guarded log. If its last batch is incomplete, this batch is removed. Any other damage stops the start
+before a byte is changed."""
 
 from dataclasses import replace
 from typing import Any
@@ -203,7 +203,8 @@ def test_a_log_behind_a_snapshot_needs_the_snapshot(box: Any) -> None:
 def test_a_loss_of_power_amid_a_deletion_below_a_snapshot_keeps_all_behind_it(
     box: Any, lost: tuple[str, ...]
 ) -> None:
-    """A loss of power may undo any of the deletions, so an older segment may exist without a newer one."""
+    """A loss of power may undo each of the deletions separately. So an older segment may exist although a
+    newer one was deleted."""
     filled(box)
     put_snapshot(box, LogPosition(8, 1))
     for path in lost:
@@ -283,7 +284,8 @@ def test_a_kill_while_a_snapshot_replaces_the_log_leaves_no_segment(box: Any) ->
 
 
 def reason_of(box: Any, guard: LogGuard) -> str:
-    """The reason why a log does not open. All segments and snapshots stay as they were."""
+    """The reason why a log does not open. The function checks that all segments and snapshots are
+    unchanged."""
     before = {name: found for name, found in everything(box).items() if not name.endswith(".snapshot")}
     with pytest.raises(DamagedLogError) as raised:
         open_log(box, guard)
@@ -315,7 +317,7 @@ def test_a_snapshot_of_another_epoch_than_the_log_s_record_stops_the_start(
 @pytest.mark.parametrize("guard", [KILLED, POWER_LOST])
 @pytest.mark.parametrize("is_dense", [True, False])
 def test_the_log_of_another_partition_stops_the_start(box: Any, guard: LogGuard, is_dense: bool) -> None:
-    """The logs have the same offsets, epochs and lengths, and every batch of both is valid."""
+    """Both logs have the same offsets, epochs and lengths, and all batches in them are valid."""
     filled(box)
     whole = {path: content(box, path) for path in (FIRST, SECOND, THIRD)}
     other = box_of_other_records(box)
@@ -331,7 +333,7 @@ def test_the_log_of_another_partition_stops_the_start(box: Any, guard: LogGuard,
 
 
 def box_of_other_records(box: Any) -> dict[str, bytes]:
-    """The segments of another partition that differ only in their timestamps."""
+    """Segments of another partition. They differ from the right segments only in their timestamps."""
 
     def at_another_time(path: str) -> bytes:
         batches = b""
@@ -350,7 +352,7 @@ def batches_of(found: bytes) -> list[bytes]:
 
 
 def test_a_durable_offset_without_a_checksum_is_read(box: Any) -> None:
-    """As an earlier version wrote it."""
+    """An earlier version wrote the file in this way."""
     filled(box)
     text = b"0 %020d" % 12
     box.disk.write_atomically(f"{FOLDER}/{DURABLE_OFFSET}", b"%b %08x\n" % (text, crc32c(text)))

@@ -1,5 +1,5 @@
-"""The removal of a segment is detected, also inside a log, and also before a checkpoint contains the end
-of the log."""
+"""Someone removes a segment of a log. A start must detect this even if the segment is in the middle of the
+log, and even if no checkpoint contains the end of the log yet."""
 
 import uuid
 from collections.abc import Callable, Coroutine
@@ -27,7 +27,8 @@ def boot(box: Any, boot_id: str) -> None:
 
 
 async def killed(box: Any) -> None:
-    """A log of two segments with two records each, which no checkpoint contains; its process has ended."""
+    """A log of a killed process. It has two segments with two records each. No checkpoint contains
+    the log."""
     boot(box, "first boot")
     manager = LogManager(box.machine, ["/one"])
     await manager.start(lambda _: LogConfig())
@@ -48,7 +49,7 @@ def remove(box: Any, *names: str, suffixes: tuple[str, ...]) -> None:
 
 
 async def losses(box: Any) -> list[str]:
-    """The reports of the start about the log."""
+    """Start a log manager on the disk. Returns its messages about lost segments of the log."""
     manager = LogManager(box.machine, ["/one"])
     await manager.start(lambda _: LogConfig())
     repairs = manager.report.repairs
@@ -67,7 +68,7 @@ ALL = (".log", ".index", ".timeindex")
         (SEGMENTS[1:], (".log",), "ends at offset 2: 00000000000000000002.log is missing"),
     ],
 )
-def test_a_removed_segment_is_told(
+def test_a_removed_segment_is_reported(
     box: Any, names: tuple[str, ...], suffixes: tuple[str, ...], said: str
 ) -> None:
     async def scenario() -> None:
@@ -110,7 +111,7 @@ def test_a_segment_that_the_node_was_removing_is_not_missed(box: Any) -> None:
 
 
 async def stopped(box: Any) -> None:
-    """The log of :func:`killed` after a clean stop."""
+    """The log of :func:`killed`, but after a clean stop."""
     await killed(box)
     manager = LogManager(box.machine, ["/one"])
     await manager.start(lambda _: COMPACTED)
@@ -121,13 +122,13 @@ COMPACTED = LogConfig(cleanup_delete=False, cleanup_compact=True)
 
 
 @pytest.mark.parametrize("end", [killed, stopped])
-def test_a_removed_segment_inside_a_compacted_log_is_told(
+def test_a_removed_segment_inside_a_compacted_log_is_reported(
     box: Any, end: Callable[[Any], Coroutine[Any, Any, None]]
 ) -> None:
     async def scenario() -> None:
         await end(box)
         remove(box, SEGMENTS[1], suffixes=(".log",))
-        # A third segment, so that the missing one is not the last.
+        # Add a third segment, so that the missing segment is not the last one.
         for suffix in ALL:
             box.disk.open(f"{FOLDER}/00000000000000000004{suffix}", create=True)
         manager = LogManager(box.machine, ["/one"])

@@ -1,4 +1,5 @@
-"""A log file of another partition in the place of a segment is refused; a wrong index is only rebuilt."""
+"""If the log file of another partition replaces a segment, the start is refused. If only an index is wrong,
+the index is rebuilt."""
 
 from typing import Any
 
@@ -26,7 +27,7 @@ def open_log(box: Any, folder: str, report: RecoveryReport | None = None, **how:
 
 
 def fill(box: Any, folder: str, first_ms: int, size: int = 100) -> None:
-    """Several segments of one batch after the other, closed cleanly."""
+    """A log of several segments with one batch each. It was closed cleanly."""
     log = open_log(box, folder)
     for number in range(40):
         batch = build_batch([Record(0, first_ms + number, None, bytes(size))])
@@ -46,7 +47,7 @@ def put(box: Any, path: str, other: str) -> None:
 @pytest.mark.parametrize("how", [{}, {"clean_shutdown": False, "was_killed": True}], ids=["stop", "kill"])
 @pytest.mark.parametrize("size", [100, 130])
 def test_a_segment_of_another_partition_is_refused(box: Any, number: int, how: Any, size: int) -> None:
-    """The segments include one with the same offsets and lengths."""
+    """One of the other segments has the same offsets and lengths."""
     fill(box, ONE, 1_000)
     fill(box, OTHER, 500_000, size)
     path = segments(box, ONE)[number]

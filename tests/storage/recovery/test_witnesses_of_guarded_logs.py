@@ -1,4 +1,4 @@
-"""The checkpoints of a log folder show the durable end of a guarded log, also after a loss of power."""
+"""The checkpoints of a log folder prove the durable end of a guarded log, also after a loss of power."""
 
 import random
 import uuid
@@ -43,7 +43,7 @@ async def started(box: Any) -> LogManager:
 
 
 async def checkpointed(box: Any) -> PartitionLog:
-    """A log with six records, of which four are acknowledged, durable and in the checkpoints."""
+    """A log with six records. Four of them are acknowledged, durable and in the checkpoints."""
     reboot(box, "first boot")
     manager = await started(box)
     log = await get_or_create(manager, A0, LogConfig(), uuid.UUID(int=7))

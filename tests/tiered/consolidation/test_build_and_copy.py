@@ -1,4 +1,4 @@
-"""Building a unit and copying it, in parallel."""
+"""A unit is built and copied at the same time."""
 
 import asyncio
 import mmap
@@ -20,7 +20,7 @@ Before = Callable[[RemoteLogSegmentMetadata], Awaitable[None]]
 
 
 class Watched(ObjectStorageManager):
-    """Runs a function before each copy."""
+    """A storage manager that calls a function before each copy."""
 
     def __init__(self, world: World, before: Before) -> None:
         super().__init__(world.store)

@@ -1,4 +1,4 @@
-"""A built segment is equal, byte for byte, to a log of the same batches."""
+"""A segment that the builder makes is equal, byte for byte, to the segment of a log with the same batches."""
 
 import tempfile
 from pathlib import Path
@@ -63,7 +63,7 @@ def files_in(built: BuiltSegment) -> dict[str, bytes]:
 
 @settings(max_examples=40)
 @given(histories, st.sampled_from([0, 17, 2**33]), st.sampled_from([0, 200, 4096]), st.booleans())
-def test_it_is_what_a_log_would_have_written(
+def test_a_built_segment_equals_the_segment_of_a_log(
     history: list[Sent], first_offset: int, interval: int, reuse: bool
 ) -> None:
     parts = wal_batches(history, first_offset)
@@ -74,7 +74,7 @@ def test_it_is_what_a_log_would_have_written(
         write_log(parts, folder, interval)
         expected = files_of(folder, first_offset)
     found = files_in(built)
-    # The state of each producer is equal. The order of producers in a snapshot does not matter.
+    # The state of each producer is equal. The order of producers in a snapshot may differ.
     snapshots = [
         sorted(decode_producer_snapshot(files.pop("producer_snapshot")), key=lambda entry: entry.producer_id)
         for files in (found, expected)

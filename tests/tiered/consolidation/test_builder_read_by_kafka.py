@@ -1,4 +1,4 @@
-"""Kafka's own DumpLogSegments reads a built segment with its indexes and reports no fault."""
+"""Kafka's own DumpLogSegments reads a built segment and its indexes. It reports no fault."""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
-"""Every acknowledged record is readable at any moment, even if a leader crashes at any step while other
-leaders are active."""
+"""Leaders crash at any step of a consolidation while other leaders are active. Every acknowledged record can
+be read at every moment."""
 
 import asyncio
 from uuid import UUID
@@ -25,7 +25,7 @@ SETTINGS = EngineSettings(unit_bytes=1_500, plan_bytes=10_000)
 
 
 async def furnished() -> World:
-    """Two partitions that are adjacent in the same objects, with batches of several kinds."""
+    """Two partitions with batches of several kinds. Their batches are adjacent in the same objects."""
     world = World()
     world.state(TOPIC), world.state(OTHER)
     for number in range(4):
@@ -37,8 +37,8 @@ async def furnished() -> World:
 
 
 async def settled(world: World, epoch: int) -> None:
-    """Let a leader that does not die complete everything: all records are consolidated, and no objects are
-    left over."""
+    """Let a leader that is not killed complete all work. After that, all records are consolidated, and no
+    unneeded objects remain."""
     leader = Leader(world, epoch, rules=RULES, settings=SETTINGS)
     assert await leader.run_once() is not None
     await leader.run_once()
@@ -97,7 +97,7 @@ def test_the_next_leader_may_die_too() -> None:
 
 
 def test_leaders_that_do_not_know_of_each_other_lose_nothing() -> None:
-    """Old leaders continue at the same time as new leaders, pause for a long time, and rely on outdated
+    """Old leaders continue at the same time as new leaders. They pause for a long time, and rely on outdated
     state."""
 
     async def scene() -> None:
@@ -134,7 +134,7 @@ def test_a_leader_whose_metadata_lag_behind_waits_for_what_was_pruned() -> None:
         world = await furnished()
         old = Leader(world, 1, rules=RULES)
         lease_id, copies = await built(old)
-        new = Leader(world, 2, rules=RULES)  # this leader has read only the events that the copies were begun
+        new = Leader(world, 2, rules=RULES)  # it has read only COPY_SEGMENT_STARTED events
         assert all(answer.error is ErrorCode.none for answer in await old.leader.publish(lease_id, copies))
         await new.run_once()
         await settled(world, 3)
@@ -149,7 +149,7 @@ def test_what_a_leader_finished_and_did_not_prune_is_adopted_where_all_others_ca
         old = Leader(world, 1, Steps(world), rules=RULES)
         lease_id, copies = await built(old)
         copy = next(copy for copy in copies if copy.partition == TOPIC)
-        late = Leader(world, 3, rules=RULES)  # this leader has read only the beginning
+        late = Leader(world, 3, rules=RULES)  # it has read only the first events
         old.steps.kill_at = old.steps.count + 1
         old.steps.after = True
         with pytest.raises(Killed):
@@ -187,7 +187,7 @@ def test_what_an_engine_tells_late_or_twice_does_no_harm() -> None:
         assert fenced.error is ErrorCode.fenced_leader_epoch
         assert len(world.events) == events
         world.clock.time_ms += 1_001
-        await leader.leader.reconcile_all()  # the lease is over
+        await leader.leader.reconcile_all()  # the lease has expired
         assert leader.leader.renew(lease_id, 1_000) is None
         (late,) = await leader.leader.publish(lease_id, [rest[0]])
         assert late.error is ErrorCode.invalid_update_version
@@ -205,7 +205,7 @@ def test_retention_moves_the_log_start_first_and_over_both_parts() -> None:
         young = world.clock.time_ms
         sizes = [one.segment_size_bytes for one in world.view().list()]
         wal = world.batches[TOPIC][-1].size_bytes
-        # All segments except the first two may remain.
+        # The retention allows all segments except the first two.
         limit = sum(sizes[2:]) + wal
         led = {"rules": RULES, "may_copy": False, "retention": Retention(size_bytes=limit)}
         for kill_at in (3, 5, 7, 9):
@@ -215,7 +215,8 @@ def test_retention_moves_the_log_start_first_and_over_both_parts() -> None:
         assert len(left) == len(sizes) - 2
         assert world.state().log_start == left[0].start_offset
         assert len(world.view(OTHER).list()) > 0
-        # All records in remote storage are too old. The coordinator deletes those in the WAL.
+        # All records in remote storage are too old, so their segments are deleted. For the records in the
+        # WAL, the coordinator applies retention.
         world.clock.time_ms = max(young, left[0].max_timestamp_ms) + 1_001
         led["retention"] = Retention(ms=1_000)
         await Leader(world, 4, **led).run_once()
@@ -226,7 +227,7 @@ def test_retention_moves_the_log_start_first_and_over_both_parts() -> None:
     asyncio.run(scene())
 
 
-def test_a_store_on_a_bad_day_is_tried_again_and_leaves_nothing_behind() -> None:
+def test_requests_to_a_faulty_store_are_repeated_and_leave_no_objects() -> None:
     async def scene() -> None:
         for seed in range(1, 7):
             world = await furnished()

@@ -1,5 +1,5 @@
-"""The batches of a segment, the segments of a unit, the reads of objects, and expiry. All these decisions are
-pure."""
+"""The batches of a segment, the segments of a unit, the reads of objects, and expiry. Pure functions make all
+these decisions."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -41,8 +41,8 @@ Rows: TypeAlias = list[tuple[int, int, int, bool]]
 
 
 def batches_of(rows: Rows, first: int = 10) -> list[BatchCoordinate]:
-    """Batches from rows of ``(object, size, records, stamped)``. Batches of one object are adjacent, or
-    one byte apart."""
+    """Batches made from rows of ``(object, size, records, stamped)``. In one object, there is no byte or one
+    byte between two batches."""
     found: list[BatchCoordinate] = []
     ends: dict[int, int] = {}
     offset = first
@@ -182,7 +182,7 @@ finished = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=
 
 
 @given(finished, st.integers(0, 30))
-def test_no_finished_segment_goes_that_somebody_could_need(
+def test_no_finished_segment_is_deleted_that_a_reader_could_need(
     segments: list[RemoteLogSegmentMetadata], log_start: int
 ) -> None:
     steps = decide(
@@ -223,7 +223,7 @@ def test_what_others_have_begun_is_judged_by_when_it_was_seen() -> None:
 
 
 def test_a_segment_of_a_lost_end_is_not_adopted() -> None:
-    # Generation 1 begins at 30. From this offset on, the log has other records than the lost segment.
+    # Generation 1 begins at offset 30. From this offset on, the log has other records than the lost segment.
     lost = segment(1, 10, 49)
     whole = replace(segment(2, 10, 39), leader_epochs=(EpochStart(0, 10), EpochStart(1, 30)))
     for segments in ([lost], [lost, whole]):

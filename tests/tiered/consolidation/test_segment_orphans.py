@@ -1,4 +1,4 @@
-"""Objects that belong to no segment are deleted after the grace period; no other object is."""
+"""Objects that belong to no segment are deleted after the grace period. No other object is deleted."""
 
 import asyncio
 
@@ -45,7 +45,7 @@ def test_what_other_attempts_left_goes_and_nothing_else() -> None:
         (answer,) = await leader.leader.publish(plan.lease_id, [first])
         assert answer.error is ErrorCode.none
         scan = scan_of(leader)
-        assert await scan.run() == 0  # all of them are too young
+        assert await scan.run() == 0  # all these objects are too young
         world.clock.time_ms += GRACE_MS + 1
         assert await scan.run() == 2  # belongs to another attempt at the published segment
         assert {f".{name}." in key for key in await world.tiered_keys() for name in ("one", "two")}

@@ -1,4 +1,5 @@
-"""Transactions of diskless partitions in segments: markers, and aborted transactions that are never cut."""
+"""Transactions of diskless partitions in remote segments. The tests check markers. They also check that an
+aborted transaction is never divided between two segments."""
 
 import asyncio
 
@@ -28,7 +29,8 @@ COMMITS, ABORTS = True, False
 
 
 class Wal:
-    """Offsets in order: batches of two records, each in an object of its own, and markers."""
+    """Build a partition with consecutive offsets. It has batches of two records, each in a separate object,
+    and markers."""
 
     def __init__(self) -> None:
         self.store = MemoryStorage(SystemClock())
@@ -63,9 +65,9 @@ class Wal:
 
 
 async def some_transactions() -> Wal:
-    """Offsets 0-1 and 4-5 belong to producer 7, and are aborted by the marker at 6. Offsets 2-3 belong to
-    producer 8, and are committed by the marker at 9. Offsets 7-8 belong to producer 7, and are aborted by the
-    marker at 10."""
+    """Producer 7 has offsets 0, 1, 4 and 5, and the marker at 6 aborts them. Producer 8 has offsets 2 and 3,
+    and the marker at 9 commits them. Producer 7 also has offsets 7 and 8, and the marker at 10 aborts them.
+    """
     wal = Wal()
     await wal.batch(7, 0)
     await wal.batch(8, 0)

@@ -1,4 +1,4 @@
-"""A damaged cache of remote metadata is never served: it is rebuilt, or reported as damaged."""
+"""A damaged cache of remote metadata is never used. It is rebuilt, or the damage is reported."""
 
 import random
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def state(store: MetadataStore) -> Any:
 
 
 def unclean_copy(store: MetadataStore, path: Path) -> bytes:
-    """The file after a kill, with its write-ahead log merged into it."""
+    """The database file after a kill. Its write-ahead log was merged into it."""
     store._connection.execute("pragma wal_checkpoint(truncate)")
     return path.read_bytes()
 

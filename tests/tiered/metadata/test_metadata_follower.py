@@ -1,4 +1,4 @@
-"""A follower of a metadata partition, and the times at which its parts become available."""
+"""A follower of a metadata partition. The tests check when its user partitions become available."""
 
 import asyncio
 import threading
@@ -81,7 +81,7 @@ def test_a_deletion_that_is_known_and_not_loaded_yet_is_waited_for(
 
 
 def test_a_new_owner_of_deletions_is_told_when_it_has_all_events(tmp_path: Path) -> None:
-    """The new owner followed the metadata partition before, and must continue the deletions of the
+    """The new owner has followed the metadata partition before. Now it must continue the deletions of the
     previous owner."""
 
     async def main() -> None:
@@ -105,8 +105,8 @@ def test_a_new_owner_of_deletions_is_told_when_it_has_all_events(tmp_path: Path)
 
 
 def test_a_broker_that_leads_again_while_the_metadata_are_prepared_has_them_ready(tmp_path: Path) -> None:
-    """The broker waits for all events up to this moment, although the partition was loaded up to an
-    earlier one."""
+    """The broker waits for all events up to this moment. The partition was already loaded, but only up to an
+    earlier moment."""
 
     async def main() -> None:
         topic, workers = TopicInMemory(), ThreadWorkers(2)

@@ -1,4 +1,5 @@
-"""Records of ``__remote_log_metadata``: golden bytes, round trips, and Kafka's own serde."""
+"""Records of ``__remote_log_metadata``: golden bytes, encoding and decoding, and a comparison with Kafka's
+own serde."""
 
 import os
 import shutil

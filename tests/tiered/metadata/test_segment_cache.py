@@ -57,7 +57,7 @@ def test_only_finished_segments_are_read() -> None:
 
 
 def test_a_longer_copy_takes_the_place_of_a_shorter_one_and_gives_it_back() -> None:
-    """The next leader copied all records of the shorter copy, and more."""
+    """The next leader copied all records of the shorter copy and some later records."""
     cache = cached([finished(1, 0, 100), finished(2, 0, 200)])
     assert number_for(cache, 0, 50) == 2
     cache.put(segment(2, 0, 200, state=DELETING))
@@ -105,7 +105,7 @@ STATES = (STARTED, FINISHED, FINISHED, FINISHED, DELETING, DELETED)
 
 
 def drawn(number: int, start: int, length: int, dice: int) -> RemoteLogSegmentMetadata:
-    """A segment of up to three leader epochs; ``dice`` determines all fields with few values."""
+    """A segment of up to three leader epochs. ``dice`` selects all fields from a few values."""
     dice, first = divmod(dice, 3)
     dice, state = divmod(dice, len(STATES))
     dice, at_ms = divmod(dice, 3)
@@ -166,5 +166,6 @@ def test_the_cache_is_its_segments(puts: list[RemoteLogSegmentMetadata], chance:
             candidates = holders(model, epoch, offset)
             assert (found is None) == (not candidates)
             assert found is None or found in candidates
-            # Two brokers with the same segments read the same segment, for any order of events.
+            # If two brokers have the same segments, both read the same segment, whatever the order of events
+            # was.
             assert other.segment_for(epoch, offset) == found

@@ -1,4 +1,4 @@
-"""The topic-based metadata manager over a topic in memory and a real local cache."""
+"""The topic-based metadata manager with a topic in memory and a real local cache."""
 
 import asyncio
 import contextlib
@@ -119,13 +119,13 @@ def test_illegal_moves_are_refused_and_write_nothing(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_writer_whose_event_came_second_is_told(tmp_path: Path) -> None:
+def test_the_writer_of_the_second_event_gets_an_error(tmp_path: Path) -> None:
     async def main() -> None:
         topic = TopicInMemory()
         async with managing(topic, tmp_path, ORDERS) as manager:
             first = segment(1, 0, 99)
             await manager.add_remote_log_segment_metadata(first)
-            # Another broker's event precedes ours, and this broker has not read it yet.
+            # The event of another broker is before our event, and this broker has not read it yet.
             topic.append_now(HOME, encode_event(event(first, DELETING)))
             with pytest.raises(IllegalTransitionError):
                 await manager.update_remote_log_segment_metadata(event(first, FINISHED))
@@ -135,7 +135,8 @@ def test_the_writer_whose_event_came_second_is_told(tmp_path: Path) -> None:
 
 
 def test_a_writer_is_told_that_its_event_was_dropped_before_it_knew_the_offset(tmp_path: Path) -> None:
-    """Without this rule, a segment without an event would be copied, and its objects would stay forever."""
+    """Without this rule, a segment that has no event would be copied, and its objects would never
+    be deleted."""
 
     async def main() -> None:
         topic = TopicInMemory()
@@ -247,7 +248,7 @@ def test_a_cache_that_cannot_be_used_is_rebuilt(
 
 @pytest.mark.parametrize("change", ["shorter", "another history"])
 def test_a_cache_that_the_log_does_not_bear_out_is_dropped(tmp_path: Path, change: str) -> None:
-    """The log has lost its end, or its end was written again by another leader."""
+    """The end of the log was lost, or another leader has written other records at its offsets."""
     topic = TopicInMemory()
 
     async def fill() -> None:
@@ -276,7 +277,8 @@ def test_a_cache_damaged_under_way_is_built_again_from_the_topic(tmp_path: Path)
             await manager.add_remote_log_segment_metadata(segment(1, 0, 9))
             store = manager._store._store
             assert store is not None
-            # The row of a segment is not a valid record any more; the next event of the segment detects that.
+            # The row of a segment is not a valid record any more. The next event of this segment detects the
+            # damage.
             store._connection.execute("update segments set content = x'00'")
             await manager.update_remote_log_segment_metadata(event(segment(1, 0, 9), FINISHED))
             assert [each.state for each in manager.list_remote_log_segments(ORDERS)] == [FINISHED]
@@ -351,7 +353,8 @@ def test_deletions_are_resumed_and_their_segments_stay_listed(tmp_path: Path) ->
 
 
 def test_a_deletion_that_the_lost_cache_does_not_know_goes_on_once_the_topic_is_read(tmp_path: Path) -> None:
-    """A loss of power may also remove the cache. Then the first check comes before the events."""
+    """A loss of power may also remove the cache. In this case the first check is made before any event was
+    read."""
     topic = TopicInMemory()
     house = House(tmp_path)
 
@@ -394,7 +397,7 @@ def test_a_deletion_that_the_lost_cache_does_not_know_goes_on_once_the_topic_is_
     asyncio.run(resume())
 
 
-def test_all_events_are_told_to_be_in_once_for_each_loss_of_the_cache(tmp_path: Path) -> None:
+def test_the_end_of_the_events_is_reported_once_for_each_loss_of_the_cache(tmp_path: Path) -> None:
     async def main() -> None:
         topic = TopicInMemory()
         told = asyncio.Queue[int]()
@@ -486,7 +489,7 @@ def test_records_that_cannot_be_read_are_skipped(tmp_path: Path, caplog: pytest.
     asyncio.run(main())
 
 
-def test_closing_tells_whoever_waits(tmp_path: Path) -> None:
+def test_closing_answers_all_waiters(tmp_path: Path) -> None:
     async def main() -> None:
         topic = TopicInMemory()
         async with managing(topic, tmp_path, ORDERS) as manager:

@@ -66,7 +66,7 @@ class StoredCuts:
         await self._storage.upload(cut_key(cut, broker_id, unique), content, len(content))
 
     async def delete_old(self, newest: ClusterCut, retention_ms: int) -> None:
-        """Delete cuts older than the retention, and data that no kept cut refers to."""
+        """Delete cuts that are older than the retention. Also delete data to which no kept cut refers."""
         keep_from_ms = newest.created_ms - retention_ms
         kept: dict[str, frozenset[str]] = {}
         old: list[str] = []

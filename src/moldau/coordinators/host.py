@@ -1,13 +1,13 @@
 """One partition's shard while this node leads the partition.
 
-The order, which is the runtime's contract with its shards:
+The runtime guarantees this order to its shards:
 
 1. *Decide*: an operation reads the shard and returns effects. The shard contains every earlier decision,
    committed or not.
 2. *Replay*: the records of the operation are applied to the shard at once, at the offsets that they will
    get. Therefore the next operation need not wait for the log.
 3. *Append*: all records of one turn of the event loop are appended to the log as one batch.
-4. *Answer*: the request is answered when everything that the operation could have read is committed.
+4. *Answer*: the response is sent when everything that the operation could have read is committed.
 
 When an append fails, the shard contains records that the log does not contain. Therefore all waiting
 requests get an error, and the shard is discarded and loaded again from the log.

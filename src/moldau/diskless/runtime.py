@@ -105,7 +105,8 @@ class RuntimeCluster:
 class DisklessRuntime:
     """Owns everything between the partitions of diskless topics and the object store.
 
-    Create it on the event loop that will run it, and call :meth:`start` before partitions are opened.
+    Create this object on the event loop on which it will run. Call :meth:`start` before partitions are
+    opened.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ def node() -> Scenario:
 
 
 def node_power() -> Scenario:
-    """A whole node that syncs every append must survive a loss of power, too."""
+    """A whole node that syncs every append. It must survive a loss of power, too."""
     return _node_scenario(
         _SYNCED, (Fault.KILL, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.PAUSE, Fault.CUT, Fault.RESET)
     )

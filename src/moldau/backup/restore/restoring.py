@@ -217,7 +217,7 @@ class Restoring:
         await self._cluster.write_metadata(self._machine, records, end)
 
     async def _distribute(self) -> None:
-        """Copy the logs, which are closed, to the folders of all their replicas."""
+        """Copy the logs to the folders of all their replicas. The logs are already closed."""
         machine = self._machine
         for log_id, saved in self._cut.logs.items():
             partition = self._image.topics.partition(*log_id)
@@ -232,7 +232,7 @@ class Restoring:
                 machine.disk.remove_tree(source)
 
     async def _begin_tiered_logs(self) -> None:
-        """Begin the logs of classic tiered topics after their remote records."""
+        """Make the logs of classic tiered topics begin after their remote records."""
         segments = RemoteSegments()
         for saved in self._cut.logs.values():
             if saved.topic == REMOTE_LOG_METADATA_TOPIC:

@@ -104,7 +104,7 @@ def _committing(value: schema.TransactionLogValue, decision: Decision) -> Decide
 
 
 def _batches(records: list[Record]) -> Iterator[list[Record]]:
-    """The records in batches of about :data:`_BATCH_BYTES`. A larger record is a batch of its own."""
+    """The records in batches of about :data:`_BATCH_BYTES`. A larger record has a batch for itself."""
     batch: list[Record] = []
     size_bytes = 0
     for record in records:

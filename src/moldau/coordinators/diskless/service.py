@@ -234,7 +234,7 @@ class DisklessCoordinator:
         return created
 
     async def delete_topics(self, coordinator_id: int, topic_ids: Sequence[UUID]) -> list[calls.TopicResult]:
-        """Delete these topics, which were deleted in the metadata image."""
+        """Delete these topics, because they were deleted in the metadata image."""
         deleted: list[calls.TopicResult] = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.delete_topics(topic_ids, token)
         )

@@ -66,8 +66,8 @@ class OffsetService:
     async def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, guard: TransactionGuard | None
     ) -> TxnOffsetCommitResponse:
-        """Handle TxnOffsetCommit. Raises errors of the whole request: of its producer, group or
-        coordinator."""
+        """Handle TxnOffsetCommit. Raises errors of the whole request: errors of its producer, its group or
+        the coordinator."""
         plan = CommitPlan(transactions.as_commit(request), transactions.COMMIT_VERSION, self._directory)
         producer = BatchKind(request.producer_id, request.producer_epoch, transactional=True)
         answer: OffsetCommitResponse = await self._calls.runtime.write_in_transaction(

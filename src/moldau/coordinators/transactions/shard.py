@@ -298,7 +298,7 @@ class TransactionShard:
     def end(
         self, token: Token, request: Ending, new_id: int | None, now_ms: int
     ) -> Effects[TransactionRecord]:
-        """Handle EndTxn; answers a :class:`ProducerAnswer` when the outcome is decided.
+        """Handle EndTxn. The result is a :class:`ProducerAnswer`, which is sent when the end is decided.
 
         Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE, and
         :class:`NewProducerIdNeededError`.

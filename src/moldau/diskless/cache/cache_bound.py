@@ -39,7 +39,8 @@ class CacheBound:
 
     @staticmethod
     def segment_bytes(max_bytes: int) -> int:
-        """Maximum size of a segment. It is small, so that the removal of a segment is a small step."""
+        """Maximum size of a segment. Segments are small, so that only few records leave the cache when a
+        segment is removed."""
         return max(1024 * 1024, min(64 * 1024 * 1024, max_bytes // 16))
 
     def appended(self, size_bytes: int) -> bool:

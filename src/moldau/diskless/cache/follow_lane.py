@@ -41,9 +41,9 @@ _WAIT_A_MEMBER_S: Final = 0.000_05
 """The time for which the lane waits for further new members, multiplied by the number of members. It is a few
 times the cost of a request for one member's batches."""
 MEMBERS_A_CALL: Final = 20_000
-"""Maximum number of partitions in a request. A lane of more partitions divides them into several requests,
-sent one after another, and divides its waiting time among these requests. A coordinator refuses calls of more
-than 95,000 partitions."""
+"""Maximum number of partitions in a request. A lane with more partitions sends several requests, one after
+another. It divides its waiting time among these requests. A coordinator refuses calls of more than 95,000
+partitions."""
 ROWS_A_TURN: Final = 500
 """Number of partitions of a response that are processed without a break. This takes some 5 ms."""
 _ANSWER_S: Final = 0.25

@@ -84,7 +84,8 @@ class Place(Protocol):
         ...
 
     def when_known(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, when the partition is known or has left this broker."""
+        """Call ``callback`` once. This is done when it is certain that the coordinator has the partition, or
+        when the partition has left this broker."""
         ...
 
 
@@ -228,7 +229,8 @@ class PartitionAppends:
             self._next_pending()
 
     def refuse_waiting(self) -> None:
-        """Refuse the batches that wait until the partition is known, because the broker stops."""
+        """The broker stops, so refuse the batches that wait until it is certain that the coordinator has the
+        partition."""
         while self._pending:
             pending = self._next_pending()
             if not pending.answer.done():

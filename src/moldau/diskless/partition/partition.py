@@ -41,10 +41,10 @@ _KEPT_TIMEOUT_S: Final = 1.0
 
 
 class DisklessPartition(WithoutLog):
-    """A diskless partition behind the common interface of partitions.
+    """A diskless partition with the common interface of partitions.
 
-    Every broker may serve it. Leader epochs in requests are not checked, because the order of a diskless
-    partition does not depend on its leader. Batches always have leader epoch 0.
+    Every broker may serve the partition. Leader epochs in requests are not checked, because the order of a
+    diskless partition does not depend on its leader. Batches always have leader epoch 0.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class DisklessPartition(WithoutLog):
         return self._appends.waiting_bytes
 
     def refuse_waiting(self) -> None:
-        """Refuse the batches that wait until the partition is known, because the broker stops."""
+        """The broker stops, so refuse the batches that wait until it is certain that the coordinator has the
+        partition."""
         self._appends.refuse_waiting()
 
     @property

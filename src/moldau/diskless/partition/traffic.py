@@ -41,7 +41,7 @@ class TopicTraffic:
         self._racks = racks
 
     def received(self, size_bytes: int, rack: str | None) -> None:
-        """Count bytes that came from a producer in ``rack``. Refused bytes are included."""
+        """Count bytes from a producer in ``rack``. Refused bytes are included."""
         self._racks.received(size_bytes, rack)
 
     def appended(self, records_count: int, size_bytes: int) -> None:

@@ -1,1 +1,1 @@
-"""Reads of records that no local segment contains: from objects, within budgets."""
+"""Reads of records that no local segment contains. They read from objects, within budgets."""

@@ -57,8 +57,8 @@ def plan_reads(
 ) -> list[PlannedRead]:
     """Requests that cover all of ``coordinates``, in the order in which their objects first appear.
 
-    Markers need no request. Ranges of the same object become a single request unless more than
-    ``max_gap_bytes`` lie between them.
+    Markers need no request. Ranges of the same object become a single request. If more than ``max_gap_bytes``
+    lie between two ranges, they become two requests.
     """
     by_object: dict[str, list[int]] = {}
     for position, coordinate in enumerate(coordinates):

@@ -28,7 +28,7 @@ class UpkeptCoordinators(Protocol):
 
     @property
     def standby_ids(self) -> list[int]:
-        """Coordinators that other brokers lead and whose state this broker maintains as a standby."""
+        """Coordinators that other brokers lead. This broker is a standby: it keeps a copy of their state."""
         ...
 
     def is_active(self, coordinator_id: int) -> bool: ...

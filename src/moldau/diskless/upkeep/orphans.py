@@ -2,14 +2,15 @@
 
 An object is an orphan when all of these conditions hold:
 
-1. Its upload began, and ended, longer ago than the max commit age plus the clocks' skew. If the configured
-   grace period is longer, the grace period is used. From now on its uploader's commit is refused.
-2. Every coordinator of the cluster has answered that it does not know the object.
-3. After that, every coordinator has *logged* that the object is closed, and still does not know it. A commit
-   in progress during that time has either arrived, so that the object is known, or is refused permanently.
+1. Its upload began and ended long ago: the time is longer than the max commit age plus the clocks' skew, and
+   longer than the configured grace period. Therefore a commit by its uploader is now refused.
+2. Every coordinator of the cluster has responded that it does not know the object.
+3. After that, every coordinator has *logged* that the object is closed, and still does not know the object.
+   If a commit was in progress during that time, there are two cases. Either the commit has arrived, so that
+   the object is known, or the commit is refused permanently.
 
-When a coordinator does not answer, the objects that depend on its answer are kept. A restored cluster may not
-know the topics of some objects. These objects are kept, too (:mod:`moldau.diskless.kept_objects`).
+If a coordinator does not respond, the objects that it may know are kept. A restored cluster may not know the
+topics of some objects. These objects are kept, too (:mod:`moldau.diskless.kept_objects`).
 """
 
 import logging

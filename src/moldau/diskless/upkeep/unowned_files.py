@@ -2,16 +2,18 @@
 
 A file with batches of several coordinators is committed at each of these coordinators. The first coordinator
 in the file's list owns the file. The file's broker may crash between two commits, or the owner may refuse its
-part. Then some coordinators know the file, but no coordinator owns it, and it would never be deleted. The
-coordinator with the lowest id among those that know the file adopts it when all of these conditions hold:
+part. Then some coordinators know the file, but no coordinator owns it. Such a file would never be deleted.
+Among the coordinators that know the file, the one with the lowest id must adopt the file. It does so when all
+of these conditions hold:
 
 1. This coordinator no longer needs the file.
-2. The file was begun longer ago than the max commit age plus the clocks' skew.
+2. The file is old: its age is more than the max commit age plus the clocks' skew.
 3. Every coordinator of the cluster was asked, and no coordinator owns the file.
-4. The coordinators that do not know the file have logged that it is closed, so they will never know it.
+4. The coordinators that do not know the file have logged that the file is closed. They will therefore never
+   know it.
 
-From then on the file is treated like every file. It is handed over to the other coordinators that know it,
-and the last of them deletes it.
+From then on the file is treated like every other file. It is handed over to the other coordinators that know
+it, and the last of these coordinators deletes it.
 """
 
 import logging

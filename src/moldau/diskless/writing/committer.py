@@ -293,7 +293,7 @@ class CommitQueues:
         return sum(len(queue) for queue in self._queues.values())
 
     def configure(self, retries: RetryPolicy) -> None:
-        """Use another policy for coordinators that get their first file after this call."""
+        """From now on, use another policy for coordinators that get their first file later."""
         self._committing = replace(self._committing, retries=retries)
 
     def share_out(self, file: WalFile) -> None:

@@ -95,7 +95,7 @@ class UploadSlots:
     """Owns the files that wait for an upload, and the number of uploads in progress.
 
     ``upload`` stores a file's object, and always sets the file's result. ``on_free`` is called when a slot is
-    free again and no waiting file uses it.
+    free again and no file waits for a slot.
     """
 
     def __init__(

@@ -154,8 +154,8 @@ def reconcile_deletions(job: OrphansJob, run: RunUnits, clock: Clock | None = No
 
 
 def _scan_tier(job: OrphansJob, scan: ScanFolders, run: RunUnits) -> Sequence[TierReport]:
-    """Scan the tier's objects. Returns an empty result if another storage manager than the built-in one
-    stores the segments."""
+    """Scan the tier's objects. The result is empty if the segments are not stored by the built-in storage
+    manager."""
     tier, folders = asyncio.run(_tier_of(job, scan))
     if tier is None or not folders:
         return ()

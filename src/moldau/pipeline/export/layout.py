@@ -1,7 +1,7 @@
 """The columns of an export in an Iceberg table: names, field ids, types and partitions.
 
-An export identifies its columns by their original names. Other tools may rename, drop, move or widen columns
-and partition the table. Therefore the export finds a column by its field id, which never changes. Files
+An export identifies its columns by their original names. Other tools may rename, drop, move or widen columns,
+and may partition the table. Therefore the export finds a column by its field id, which never changes. Files
 contain the ids and the table's current names and types. A dropped column is no longer written.
 """
 

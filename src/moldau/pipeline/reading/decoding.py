@@ -97,7 +97,7 @@ def _open(found: FoundBatch) -> Opened | None:
     content: bytes | memoryview
     if header.attributes & COMPRESSION_MASK:
         _, content = open_batch(data)
-    else:  # not copied here, because the chunk is copied when it is joined
+    else:  # not copied here, because the join of the chunk makes a copy
         content = memoryview(data)[HEADER_SIZE_BYTES : header.size_bytes]
     if base_offset is not None:
         header = header._replace(base_offset=base_offset)

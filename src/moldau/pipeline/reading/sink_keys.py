@@ -17,6 +17,6 @@ def part_key(query_id: str, id: UUID) -> str:
 
 
 def is_part(key: str) -> bool:
-    """Whether an object is a part, which its driver removes when it is no longer needed."""
+    """Whether an object is a part. The driver removes a part that it no longer needs."""
     names = key.split("/")
     return len(names) == 4 and names[0] == SINK_PREFIX and names[2] == PARTS

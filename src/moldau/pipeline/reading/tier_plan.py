@@ -55,8 +55,8 @@ def plan_parts(
 ) -> list[TierPart]:
     """Parts that cover ``[start, end)`` in order.
 
-    ``epochs`` are the epochs of the log, or ``None`` for a log with a single epoch. Segments of such a log
-    are valid for all their offsets.
+    ``epochs`` are the epochs of the log, or ``None`` for a log with a single epoch. In a log with a single
+    epoch, each segment is valid for all its offsets.
     """
     pieces = [piece for segment in segments for piece in _pieces(segment, epochs)]
     parts: list[TierPart] = []

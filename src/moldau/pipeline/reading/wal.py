@@ -97,9 +97,8 @@ class WalReader:
     # -- coordinates ----------------------------------------------------------------------------
 
     async def _find(self, partitions: Sequence[int]) -> dict[int, list[BatchCoordinate] | None]:
-        """The next batches of each partition; ``None`` for partitions that must be read through the
-        broker.
-        """
+        """The next batches of each partition. ``None`` for a partition that must be read through the
+        broker."""
         coordinator_id = self._access.coordinators[partitions[0]]
         found: dict[int, list[BatchCoordinate] | None] = {}
         offsets = {partition: self._positions[partition] for partition in partitions}

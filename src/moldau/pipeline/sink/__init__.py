@@ -1,3 +1,2 @@
-"""``df.write.format("moldau")``: writes rows as records, exactly once if a single coordinator can commit
-them.
-"""
+"""``df.write.format("moldau")``: writes rows as records. Each row is written exactly once if a single
+coordinator can commit the rows."""

@@ -1,20 +1,22 @@
 """Writing exactly once: rows become one WAL object, which one coordinator commits as a whole.
 
-Tasks write parts to the store, without references. The driver of a streaming query then
+Tasks write parts to the store. No object refers to these parts. The driver of a streaming query then does
+four steps:
 
-1. joins the parts to one WAL object under a new key,
-2. creates the *intent* of (query, batch id), an object that contains this key and that only one driver can
-   create,
-3. commits the object that the intent names (a coordinator answers a repeated commit from its state),
-4. creates an object that says that the batch is *done*.
+1. It joins the parts to one WAL object under a new key.
+2. It creates the *intent* of (query, batch id). This is an object that contains the new key, and that only
+   one driver can create.
+3. It commits the object that the intent names. If a commit is repeated, the coordinator returns the result
+   of the first commit.
+4. It creates an object which says that the batch is *done*.
 
-A restarted driver finds the intent, or that the batch is done. It continues with the first intent, and
+A restarted driver finds the intent, or finds that the batch is done. It continues with the first intent, and
 removes the parts that its own tasks have written. Therefore a batch is in the topic completely and once.
-This is true if a driver is killed at any step, and if two drivers run.
+This is true even if a driver is killed at any step, or if two drivers run.
 
-A batch that the coordinator has refused will never be committed (for instance because its topic was deleted).
-The refusal is recorded beside the intent, and the intent is kept. A restarted driver then names its own
-object in an intent of the next *generation*, which again only one driver can create.
+If the coordinator has refused a batch, the batch will never be committed (for example because its topic was
+deleted). An object beside the intent stores the refusal, and the intent is kept. A restarted driver then
+names its own object in an intent of the next *generation*. Again only one driver can create this intent.
 """
 
 import logging
@@ -46,7 +48,7 @@ from moldau.runtime.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 PARTLY: Final = b"partly "
-"""Prefix of the text of a refusal, if other rows of the batch were committed."""
+"""How the message of a refusal begins if other rows of the batch were committed."""
 OBJECT_BYTES_MAX: Final = 256 * 1024**2
 """Maximum size of an object. It is limited because the driver has the whole object in memory. A streaming
 batch must fit into one object, so that it is committed as a whole."""

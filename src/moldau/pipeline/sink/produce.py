@@ -1,4 +1,4 @@
-"""Produces batches through the brokers that lead their partitions, at least once."""
+"""Produces batches, at least once, through the brokers that lead the partitions."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

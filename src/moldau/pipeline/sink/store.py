@@ -1,5 +1,5 @@
-"""The store of a sink's objects. An object is either written as a whole, or created only by its first
-writer."""
+"""The store of a sink's objects. There are two ways to write an object: it is written as a whole, or only its
+first writer can create it."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,5 @@
-"""Converts batches of records to Arrow record batches with the query's schema, of about one MiB each."""
+"""Converts batches of records to Arrow record batches with the query's schema. Each Arrow batch has about one
+MiB."""
 
 import logging
 from collections.abc import Iterator, Sequence

@@ -109,7 +109,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "transaction.timeout.ms",
     ]
 )
-"""Configurations of the consumers and producers of Kafka 3.9 to 4.2 that change no result here."""
+"""Configurations of consumers and producers (Kafka 3.9 to 4.2) that do not change the result in Moldau."""
 _NAMES: Final = (*WITHOUT_EFFECT, *REFUSED, *_ONLY)
 
 

@@ -144,7 +144,7 @@ class StreamPlanner:
         logger.warning("data was lost: %s", what)
 
     def _source(self, name: str, topic_id: str, ranges: list[OffsetRange]) -> TopicSource | None:
-        """Access to the topic; ``None`` when it was deleted since its end was determined."""
+        """Access to the topic. ``None`` if the topic was deleted after its end was determined."""
         known = self._sources.get(name)
         owners = known.wal.coordinators if known is not None and known.wal is not None else None
         fresh = known is not None and known.topic_id == topic_id

@@ -139,9 +139,8 @@ class FoundValues:
         self._bound()
 
     def _bound(self) -> None:
-        """Limit the number of positions. The resulting depth depends only on the positions, not on when this
-        runs.
-        """
+        """Limit the number of positions. The resulting depth depends only on the positions. It does not
+        matter when this runs."""
         total = 0
         for level, count in enumerate(_counts_of_levels(self.root)):
             total += count
@@ -264,7 +263,7 @@ class _Choice(NamedTuple):
         chosen = self._of_kind(found, wanted, path, levels)
         has_misfits = any(count for kind, count in zip(JsonKind, found.kinds, strict=True) if kind != wanted)
         if chosen.type is None and has_misfits:
-            # The arrays or objects contain no value to store, but the other values do.
+            # The arrays or objects contain nothing that must be stored, but the other values do.
             return JsonColumns(pa.string(), False)
         return chosen
 

@@ -37,7 +37,7 @@ def out_of_balance(in_hand: Mapping[str, int]) -> Iterator[str]:
 
 
 async def watch_budgets(host: Host, history: History) -> None:
-    """Check every process of a node while it runs; runs until cancelled."""
+    """Check every process of a node while the process runs. Runs until the task is cancelled."""
     since_s: dict[tuple[int, str], float] = {}
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)

@@ -60,7 +60,7 @@ _SHORT_METADATA: Final = {
 """Snapshots are frequent. Therefore the first image of a node may be old, with replicas on other nodes."""
 _GROUPS: Final = {
     "group.initial.rebalance.delay.ms": "200",
-    # Frequent compaction, so that coordinators load compacted logs.
+    # Compaction is frequent, so that coordinators load compacted logs.
     "log.cleaner.backoff.ms": "500",
     "log.cleaner.min.cleanable.ratio": "0.01",
     "log.segment.delete.delay.ms": "500",

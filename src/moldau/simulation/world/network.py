@@ -153,9 +153,8 @@ class Network:
             await healed
 
     def _accept(self, server: SimulatedServer, source: "Host", port: int) -> SimulatedTransport:
-        """Create both ends of a new connection. Returns the server's end, which gets its protocol when the
-        server accepts the connection.
-        """
+        """Create both ends of a new connection. Returns the server's end. This end gets its protocol when the
+        server accepts the connection."""
         target: Host = server.process.host
         client_address = (source.ip, self._ephemeral_port(source))
         client_context = contextvars.copy_context()

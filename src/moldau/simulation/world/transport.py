@@ -29,7 +29,7 @@ RST = b"RST"
 
 
 class SimulatedTransport(asyncio.Transport):
-    """A stream transport whose other end is another object of this class."""
+    """A stream transport. The other end of the connection is another object of this class."""
 
     peer: "SimulatedTransport"
 

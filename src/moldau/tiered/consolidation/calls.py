@@ -42,7 +42,7 @@ class PlanCall(NamedTuple):
     """Plan the next segments."""
 
     engine: str
-    """Name of the caller. It is shown in the log and to other callers."""
+    """Name of the caller. The log and other callers show this name."""
     max_bytes: int
     lease_ms: int = 600_000
     topics: Collection[str] | None = None

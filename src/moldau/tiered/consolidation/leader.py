@@ -374,7 +374,8 @@ class ConsolidationLeader:
                     await self._reconciler.delete_unneeded(status.needless)
 
     async def publish(self, lease_id: UUID, copies: Sequence[BuiltCopy]) -> list[PublishedSegment]:
-        """Record copied segments as finished, then advance the WAL's start to their end."""
+        """Write the event that the copied segments are finished. Then advance the WAL's start to the end of
+        these segments."""
         of_partition: dict[TopicIdPartition, list[BuiltCopy]] = {}
         for copy in copies:
             of_partition.setdefault(copy.partition, []).append(copy)

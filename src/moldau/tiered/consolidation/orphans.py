@@ -1,11 +1,12 @@
 """Finds unreferenced objects of remote segments, and deletes them.
 
-Failed and late attempts to build a segment leave such objects. The metadata do not contain the segment, or
-name the objects of another attempt. An object is checked only when it is older than the grace period, which
-is longer than any job. The leader of the object's partition checks it, after two steps:
+Failed and late attempts to build a segment leave such objects. Either the metadata do not contain the
+segment, or they name the objects of another attempt. An object is checked only when it is older than the
+grace period, which is longer than any job. The leader of the object's partition checks the object when two
+conditions hold:
 
-1. The leader has written and applied its own event, so it has also applied all earlier events.
-2. The coordinator has recorded the leader's epoch, so no segment of an older leader is valid any more.
+1. The leader has written and applied an event of its own. It has therefore also applied all earlier events.
+2. The coordinator has stored the leader's epoch. Therefore no segment of an older leader can become valid.
 
 The scan works with storage managers that can be listed, such as the built-in one.
 """

@@ -284,7 +284,8 @@ def epochs_of(generations: LogGenerations, base_offset: int, end_offset: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Segments that a task builds together, because their batches are adjacent in the same objects."""
+    """Segments that one task builds. They are built together because their batches are adjacent in the same
+    objects."""
 
     segments: tuple[PlannedSegment, ...]
 

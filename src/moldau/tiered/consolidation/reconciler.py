@@ -54,7 +54,7 @@ class ConsolidationStatus:
     wal_size_bytes: int
     wal_batches: int
     is_fenced: bool = True
-    """False if there was nothing to reconcile, so that only the coordinator's state was read."""
+    """False if there was nothing to reconcile. Then only the coordinator's state was read."""
     needless: Sequence[RemoteLogSegmentMetadata] = ()
     """Segments that must be deleted. The next round may find more segments."""
 

@@ -19,7 +19,7 @@ async def side_by_side(
 ) -> list[R]:
     """Apply ``function`` to each argument, at most ``at_a_time`` in parallel. Returns the results in order.
 
-    Raises the first error. The calls in progress are then cancelled and awaited.
+    Raises the first error. Before that, the calls in progress are cancelled, and their end is awaited.
     """
     results: dict[int, R] = {}
     numbered = enumerate(arguments)

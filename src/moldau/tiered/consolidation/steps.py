@@ -4,17 +4,17 @@ The rules keep every record readable at any moment, even when several brokers ac
 
 1. A leader *fences* at the coordinator before it acts. The coordinator then has the leader's epoch, so it
    accepts no prune of an older leader any more. After that, the leader reads the metadata up to the position
-   that the coordinator names. They contain every segment on which a prune was ever based.
-2. ``wal_start`` moves only to the end of a finished segment that contains it.
-3. A segment whose copy has not finished is discarded only if two conditions hold. It existed before the
-   fence, so no newer leader can have begun it. And it is unfinished after the fence, so no prune was, or will
-   be, based on it.
+   that the coordinator names. These metadata contain every segment on which a prune was ever based.
+2. ``wal_start`` moves only to the end of a finished segment that contains ``wal_start``.
+3. If the copy of a segment has not finished, the segment is discarded only under two conditions. First, it
+   existed before the fence, so no newer leader has begun it. Second, it is unfinished after the fence, so no
+   prune was or will be based on it.
 4. A finished segment is deleted only when it is entirely below ``log_start``, or when another finished
-   segment contains all of its records. These two conditions stay true permanently, for every broker.
-5. A segment with records of a lost end of the log is never adopted, and covers no other segment. After a
-   restore the metadata of segments may be newer than the saved end of the partition. Such a segment has
-   records of an earlier generation at offsets that belong to a later generation. It is deleted. Its other
-   records are still in the WAL, because no saved prune was based on it.
+   segment contains all of its records. If one of these conditions is true, it stays true for every broker.
+5. A restore may lose the end of a log. The metadata of segments may then be newer than the saved end of the
+   partition. Such a segment has records of an earlier generation at offsets that belong to a later
+   generation. It is never adopted, covers no other segment, and is deleted. Its other records are still in
+   the WAL, because no saved prune was based on this segment.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -1,2 +1,2 @@
-"""The metadata of remote segments: their events, the topic that stores the events, and the caches built from
-them."""
+"""The metadata of remote segments: the events of segments, the topic that stores the events, and the caches
+that are built from the events."""

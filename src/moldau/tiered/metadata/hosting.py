@@ -17,7 +17,7 @@ class MetadataHosting(Protocol):
 
     @property
     def tells_of_removals(self) -> bool:
-        """Whether the manager calls back when there may be removals that must be resumed."""
+        """Whether the manager notifies this broker when there may be removals that must be resumed."""
         ...
 
     def owns(self, partition: TopicIdPartition) -> bool:

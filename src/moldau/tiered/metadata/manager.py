@@ -85,7 +85,8 @@ class RemoteLogMetadataManager(Protocol):
         """Record the progress of removing a partition's remote data.
 
         DELETE_PARTITION_FINISHED removes the partition. Between DELETE_PARTITION_MARKED and
-        DELETE_PARTITION_FINISHED its segments stay listed, on this broker and after a restart.
+        DELETE_PARTITION_FINISHED, the segments of the partition stay listed on this broker, also after a
+        restart.
         """
         ...
 

@@ -78,9 +78,8 @@ structure of its pages."""
 
 
 class AppliedEvents(NamedTuple):
-    """The position up to which a metadata partition's events are applied: the next offset, and the leader
-    epoch of the offset before it.
-    """
+    """The position up to which a metadata partition's events are applied. It consists of the next offset, and
+    the leader epoch of the offset before that."""
 
     next_offset: int
     epoch: int
@@ -354,7 +353,8 @@ class MetadataStore:
 
 
 def _damage(connection: apsw.Connection) -> str | None:
-    """The damage of a database that was not closed cleanly; ``None`` when the database is intact."""
+    """A description of the damage of a database that was not closed cleanly. ``None`` when the database is
+    intact."""
     verdict = str(connection.pragma("integrity_check"))
     if verdict != "ok":
         return verdict

@@ -159,8 +159,8 @@ class RemoteIndexCache:
         return (await self.indexes_of(metadata)).aborted
 
     async def indexes_of(self, metadata: RemoteLogSegmentMetadata) -> SegmentIndexes:
-        """A segment's indexes, from memory, from the disk, or fetched. Concurrent requests share one
-        fetch."""
+        """A segment's indexes. They come from memory, from the disk, or from the remote tier. Concurrent
+        requests share one fetch."""
         id, name = metadata.id.id, _file_name(metadata)
         found = self._open.get(name)
         if found is not None:

@@ -50,7 +50,7 @@ class RemoteRange:
     def bound_at(self, offset: int, segment: RemoteLogSegmentMetadata) -> int:
         """The offset up to which ``segment`` is valid for the partition, from ``offset`` on.
 
-        The segment may contain further records of an old leader that no other replica has.
+        After this offset, the segment may contain records of an old leader that no other replica has.
         """
         bound = min(self.end_offset, segment.end_offset + 1)
         epoch = self.lineage.epoch_for_offset(offset)

@@ -59,7 +59,7 @@ class DeletionGate:
         return is_saved()
 
     async def until_open(self) -> None:
-        """Return when everything that was committed before the call is saved."""
+        """Wait until everything that was committed before the call is saved."""
         is_saved = self.wait()
         while True:
             if is_saved():

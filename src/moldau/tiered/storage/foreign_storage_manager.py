@@ -1,7 +1,7 @@
-"""A storage manager from a plug-in, checked against its protocol.
+"""A storage manager from a plug-in. The results of the plug-in are checked against the protocol.
 
-Any exception that it raises becomes a :class:`RemoteStorageError`. Such an error is counted, delayed and
-retried like a failure of a store. If the plug-in cannot store one segment, the other segments continue.
+Any exception that the plug-in raises becomes a :class:`RemoteStorageError`. Such an error is counted, delayed
+and retried like a failure of a store. If the plug-in cannot store one segment, the other segments continue.
 """
 
 import asyncio

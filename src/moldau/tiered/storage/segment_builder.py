@@ -171,8 +171,8 @@ class _Finisher:
         self._producers.reset(
             base_offset, decode_producer_snapshot(producers_before) if producers_before else ()
         )
-        # A snapshot contains one batch per producer. Therefore only the last batch of a producer must be
-        # recorded, at the end.
+        # A snapshot contains one batch for each producer. Therefore only the last batch of a producer must be
+        # recorded, and this is done at the end.
         self._last_batches: dict[int, tuple[int, int]] = {}
 
     def finish(self, run: BatchRun, leader_epoch: int) -> None:

@@ -79,9 +79,8 @@ class ExpirationTask:
         self._gauges.delete_lag_bytes = self._gauges.delete_lag_segments = 0
 
     def _lacks_start(self) -> bool:
-        """Whether no segment contains the log's first offset, because an earlier leader just deleted that
-        segment.
-        """
+        """Whether no segment contains the log's first offset. This happens when an earlier leader has just
+        deleted that segment."""
         log, partition = self._partition.log, self._partition.partition
         start = log.log_start_offset
         if start >= log.local_log_start_offset:
@@ -110,7 +109,7 @@ class ExpirationTask:
         return found
 
     async def _referenced(self, segments: Sequence[RemoteLogSegmentMetadata]) -> set[UUID]:
-        """The segments that readers find for the offsets of these segments."""
+        """For the offsets of these segments, the segments that a reader would find."""
         metadata, partition = self._context.metadata, self._partition.partition
         found: set[UUID] = set()
         ranges = (each for segment in segments for each in epoch_ranges(segment))

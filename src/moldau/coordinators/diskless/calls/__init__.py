@@ -40,7 +40,7 @@ METADATA_MAX_MESSAGE_BYTES: Final = 8 << 20
 """``max.message.bytes`` of ``__diskless_metadata``. It is large enough for the record of the largest file."""
 
 FENCE_ONLY: Final = -1
-"""When both offsets of a prune have this value, the coordinator only records the epoch."""
+"""If both offsets of a prune have this value, the coordinator only stores the epoch."""
 
 DEFINITE_REFUSALS: Final = frozenset(
     {ErrorCode.resource_not_found, ErrorCode.invalid_timestamp, ErrorCode.invalid_request}
@@ -121,7 +121,7 @@ class BatchToCommit(NamedTuple):
 
 
 class CommitPlace(NamedTuple):
-    """The place of a commit in the order of a broker's commits at one coordinator."""
+    """The place of a commit. All commits of one broker at one coordinator have an order."""
 
     broker_epoch: int
     """Epoch of a registration of the broker. When the broker starts again, it gets a higher epoch."""
@@ -232,8 +232,8 @@ class AbortedRange(NamedTuple):
 
 
 class FoundPartition(NamedTuple):
-    """The batches of a partition, beginning with the batch that contains the requested offset, and the
-    partition's offsets."""
+    """The batches of a partition, and the partition's offsets. The first batch contains the requested
+    offset."""
 
     topic_id: UUID
     partition_index: int

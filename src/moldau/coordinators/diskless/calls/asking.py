@@ -29,7 +29,7 @@ class DisklessCoordinatorCalls(ABC):
     def commit_file(
         self, coordinator_id: int, call: calls.CommitFileCall
     ) -> Awaitable[calls.CommitFileResult]:
-        """Commit the batches of a file. The call may begin before it is awaited, because commits take effect
+        """Commit the batches of a file. The call may begin before its ``await``, because commits take effect
         in the order of the calls."""
         return self.call(commit.COMMIT_FILE, coordinator_id, call)
 

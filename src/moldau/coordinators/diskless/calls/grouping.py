@@ -85,7 +85,7 @@ def late_rows_of(message: Any, value: Callable[[UUID, Any], V]) -> Sequence[V]:
 
 
 def distinct_partitions(topics: Sequence[Any]) -> Iterator[Any]:
-    """The topics of a message; each of their partitions appears once."""
+    """The topics of a message. Each partition of a topic appears once."""
     rows: dict[UUID, dict[int, Any]] = {}
     for topic in topics:
         rows.setdefault(topic.topic_id, {}).update({row.partition_index: row for row in topic.partitions})

@@ -1,4 +1,5 @@
-"""All calls of diskless coordinators, by API key. A declaration in one of the modules needs no line here."""
+"""All calls of diskless coordinators, by API key. If a module declares a new call, this file need not be
+changed."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -385,7 +385,8 @@ class CommitDecision:
             self._moved.append(Moved(partition, draft.next, windows))
 
     def _check_producer(self, draft: _Draft, position: int, batch: BatchToCommit) -> Rejected | None:
-        """Check a producer's batch against its window. An accepted batch advances the draft's window."""
+        """Check a producer's batch against the window of the producer. If the batch is accepted, the window
+        in the draft advances."""
         epoch, sequence, delta = batch.producer_epoch, batch.base_sequence, batch.last_offset_delta
         if sequence < 0 or epoch < NO_EPOCH:
             return Rejected(position, ErrorCode.invalid_record)

@@ -177,7 +177,8 @@ def all_extended(
     before = map(sub, base_sequences, repeat(1))
     if numbers[::step].tobytes() != packed_epochs or numbers[step - 3 :: step].tobytes() != pack(*before):
         return None
-    # This moves all windows by one entry: each window's oldest entry is now at the place of the next header.
+    # This moves all windows by one entry. The oldest entry of each window is then at the place of the next
+    # header.
     del numbers[:4]
     numbers.extend((0, 0, 0, 0))
     numbers[::step] = array("q", packed_epochs)

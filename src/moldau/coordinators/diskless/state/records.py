@@ -107,7 +107,7 @@ class Rejected(NamedTuple):
 
 
 class MarkerExtent(NamedTuple):
-    """The end of a transaction in a partition. It is an extent of one offset, without an object."""
+    """The end of a transaction in a partition. It is stored as an extent of one offset without an object."""
 
     topic_id: UUID
     partition_index: int

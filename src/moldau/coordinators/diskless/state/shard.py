@@ -87,9 +87,9 @@ class DisklessShard:
     ) -> Effects[DisklessRecord]:
         """Commit a file. ``elapsed_ms`` comes from a clock without jumps; by default it is ``now_ms``.
 
-        Answers :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS`` and FORGOTTEN. A call whose
-        predecessor is missing waits. It gets its answer from :meth:`commit_due`, or after a second from
-        :meth:`refuse_outdated`.
+        The result is a :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS`` and FORGOTTEN. If the
+        call before this one is missing, this call waits. It gets its result from :meth:`commit_due`, or after
+        a second from :meth:`refuse_outdated`.
         """
         place, broker_id = call.place, call.uploader_broker_id
         if place is None:

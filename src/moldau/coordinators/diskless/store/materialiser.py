@@ -49,7 +49,7 @@ class Unwritten(NamedTuple):
     moved: Sequence[Moved]
     change: Change = NOTHING
     expired: Sequence[tuple[int, int]] = ()
-    """Producers that this record removed as expired, as (partition number, producer id)."""
+    """Expired producers that this record removed. Each of them is a pair (partition number, producer id)."""
 
 
 class Materialiser:

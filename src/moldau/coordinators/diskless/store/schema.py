@@ -13,7 +13,8 @@ VERSION: Final = 4
 
 
 class SqliteOpener(Protocol):
-    """Opens the database at an absolute path. A simulation replaces it to simulate the disk."""
+    """Opens the database at an absolute path. A simulation replaces this function in order to simulate the
+    disk."""
 
     def __call__(self, path: str, /) -> apsw.Connection: ...
 

@@ -252,7 +252,7 @@ class DisklessStore:
     def _found_damage(self, error: Exception) -> None:
         """Mark the file as damaged, so that it is not used again.
 
-        Damage that is found while a file is opened only fails the load, which is repeated.
+        If damage is found while a file is opened, only the load fails, and the load is repeated.
         """
         if self._is_sound:
             self._is_sound = False

@@ -245,8 +245,8 @@ class Group:
     # record
 
     def stored(self, assignments: dict[str, bytes] | None = None) -> StoredGroup:
-        """The record of the group. If ``assignments`` is given, it replaces the members' current
-        assignments."""
+        """The record of the group. If ``assignments`` is given, these assignments replace the current
+        assignments of the members."""
         name = self.protocol_name
         return StoredGroup(
             self.protocol_type or "",
@@ -271,7 +271,8 @@ class Group:
 
     @classmethod
     def restore(cls, group_id: str, stored: StoredGroup, held: HeldMetadata | None = None) -> "Group":
-        """The group that a record describes: stable with its members, or empty."""
+        """The group that a record describes. The group is stable if the record has members; otherwise it is
+        empty."""
         group = cls(group_id, stored.state_timestamp_ms, held)
         group.generation = stored.generation
         group.protocol_type = stored.protocol_type or None

@@ -52,7 +52,7 @@ class ConsolidationPlanRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     engine: str = wire("string")
-    """Name of the caller. It is shown in the log and to other callers."""
+    """Name of the caller. The log and other callers show this name."""
     max_bytes: int = wire("int64")
     """Approximate size of the plan. The plan is smaller when fewer bytes are available, or when other engines
     have the other partitions."""

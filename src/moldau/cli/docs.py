@@ -1,4 +1,5 @@
-"""Writes docs/cli.md: how to use the command line, and a reference made from the commands themselves."""
+"""Writes docs/cli.md. The page explains how to use the command line. It also has a reference, which is made
+from the commands themselves."""
 
 import html
 import re
@@ -13,7 +14,7 @@ from moldau.cli.commands import COMMANDS
 _COMMON: Final = ("--bootstrap HOST:PORT", "--timeout SECONDS")
 """Options that all tools have. They are described once."""
 _PLAIN_TYPE: Final = re.compile(r" <[^|>]*>$")
-"""Typer's type text of an argument that accepts any text or number."""
+"""Typer's name for the type of an argument that accepts any text or number."""
 
 _PAGE: Final = """# The command line
 
@@ -98,9 +99,8 @@ def _section(title: str, found: Any) -> str:
 
 
 def _code(text: str) -> str:
-    """Code in a table cell. A vertical bar needs HTML, because some renderers show an escaping backslash
-    inside backticks.
-    """
+    """Code in a table cell. A vertical bar is written in HTML, because some renderers show an escaping
+    backslash inside backticks."""
     if "|" not in text:
         return f"`{text}`"
     return f"<code>{html.escape(text).replace('|', '&#124;')}</code>"

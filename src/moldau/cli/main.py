@@ -1,6 +1,7 @@
 """The entry point. It starts fast, handles signals from the first moment, and prints failures.
 
-A failure prints a line on stderr, never a traceback, and the exit code is 1. Wrong usage has the exit code 2.
+After a failure it prints a line on stderr and no traceback, and the exit code is 1. After wrong usage the
+exit code is 2.
 """
 
 import gc
@@ -18,17 +19,18 @@ TRACEBACK_VARIABLE = "MOLDAU_TRACEBACK"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line. Returns the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     if arguments is None and given[:1] and given[0] in COMMANDS and COMMANDS[given[0]].serves:
-        # Importing a node takes some time. A signal during that time must also stop the process.
+        # Importing the code of a node takes some time. A signal during that time must also stop the process.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _leave)
-        # Collections visit the classes and functions of 800 modules several times: a seventh of the import.
-        # ``keep_imported`` starts them again.
+        # Garbage collections would visit the classes and functions of 800 modules several times. This would
+        # take a seventh of the time of the import. ``keep_imported`` starts the collections again.
         gc.disable()
     if arguments is None:
-        # kio registers strategies if Hypothesis is installed, which takes 0.1 s of every command.
+        # If Hypothesis is installed, kio registers strategies with it. This would take 0.1 s in every
+        # command.
         sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     try:
         from moldau.cli.app import command
@@ -40,8 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The process that reads stdout has ended. Python must not print a second error when it flushes stdout
-        # at exit.
+        # The process that reads stdout has ended. Python flushes stdout at exit, and must not print a second
+        # error then.
         sys.stdout = None
         return 1
     except ToolError as error:
@@ -59,7 +61,7 @@ def _flushed(code: int) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more at its end, and would print an error then.
+        # Python flushes stdout once more when it ends, and would print an error then.
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
     return code
@@ -80,7 +82,7 @@ def _complain(reason: str) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    # Python may be in a finalizer, or in the callback of a weak reference, which happens during imports. If
-    # an exception is raised there, it is lost. The node would then start, and no second signal would stop it.
+    # Python may be in a finalizer, or in the callback of a weak reference. This happens during imports. An
+    # exception that is raised there is lost. The node would then start, and no second signal would stop it.
     # The process can end here, because no part of the node runs yet.
     os._exit(0)

@@ -13,8 +13,8 @@ GAP = "  "
 
 @contextlib.contextmanager
 def work_is_done() -> Iterator[None]:
-    """A context in which the results of completed work are printed. A closed pipe does not turn the work into
-    a failure."""
+    """A context in which the results of completed work are printed. If the pipe is closed, the work still
+    counts as successful."""
     with contextlib.suppress(BrokenPipeError):
         yield
 
@@ -25,7 +25,7 @@ def print_json(value: Any) -> None:
 
 
 def json_line(value: Mapping[str, Any]) -> str:
-    """A value as JSON on a single line, for output of several such lines."""
+    """A value as JSON on a single line. It is for output that consists of several such lines."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
@@ -34,7 +34,7 @@ def print_json_line(value: Mapping[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table. It has borders on a terminal that is wide enough, and otherwise plain columns.
+    """A table. On a terminal that is wide enough, the table has borders. Otherwise it has plain columns.
 
     Columns of numbers are flush right.
     """
@@ -43,9 +43,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     cells = [["-" if cell is None else str(cell) for cell in row] for row in body]
     plain = plain_table(columns, cells, flush_right)
     if sys.stdout is None:
-        return  # stdout was closed before the start
-    # On a narrow terminal, a table with borders would break words, or show nothing. Borders make each gap
-    # wider by one and add outer borders.
+        return  # stdout was closed before the start.
+    # On a narrow terminal, a table with borders would break words or show nothing. Borders make each gap
+    # wider by one character, and there are outer borders, too.
     drawn_width = max(map(len, plain)) + len(columns) + 1
     if sys.stdout.isatty() and drawn_width <= shutil.get_terminal_size().columns:
         _draw(columns, cells, flush_right)
@@ -89,7 +89,7 @@ def _draw(columns: Sequence[str], cells: Sequence[Sequence[str]], flush_right: S
 
 
 def time_text(timestamp_ms: int) -> str:
-    """A timestamp for people, in UTC; ``-`` when there is no timestamp."""
+    """A timestamp for people, in UTC. It is ``-`` when there is no timestamp."""
     if timestamp_ms < 0:
         return "-"
     try:

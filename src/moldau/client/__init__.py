@@ -1,1 +1,1 @@
-"""A client for tools: it finds leaders and coordinators, sends requests and reads partitions."""
+"""A client for tools. It finds leaders and coordinators, sends requests and reads partitions."""

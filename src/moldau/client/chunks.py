@@ -31,7 +31,7 @@ class ChunkedPartition:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     start_offset: int
-    """The first offset of the active chunk; -1 if the partition has never had inactive chunks."""
+    """The first offset of the active chunk. It is -1 if the partition has never had inactive chunks."""
     chunks: tuple[MetadataResponseChunk, ...]
     """The inactive chunks, by offset."""
 
@@ -90,7 +90,7 @@ async def create_chunk(client: Client, topic: str, index: int, brokers: Sequence
 async def alter_chunk(
     client: Client, topic: str, index: int, start_offset: int, brokers: Sequence[int] | None
 ) -> None:
-    """Begin to move an inactive chunk to these brokers; ``None`` cancels a move. Raises ``ToolError``."""
+    """Begin to move an inactive chunk to these brokers. ``None`` cancels a move. Raises ``ToolError``."""
     row = AlterChunkAssignment(
         topic_name=topic,
         partition_id=index,

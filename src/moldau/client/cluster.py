@@ -1,6 +1,7 @@
-"""The tools' own Kafka client: it finds leaders and coordinators, and sends requests to them.
+"""The tools' own Kafka client. It finds leaders and coordinators, and sends requests to them.
 
-The client is small on purpose. Most commands send one request at a time, and it caches only addresses.
+The client is small on purpose. Most commands send one request at a time, and the client caches only
+addresses.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ CREATION_ATTEMPTS_MAX: Final = 20
 """Maximum number of attempts to find a topic. A topic that is being created is unknown for a moment. A topic
 that the brokers do not create remains unknown."""
 MAX_OFFSET_VERSION: Final = 9
-"""OffsetFetch and OffsetCommit use topic names up to this version, and topic ids from version 10 on."""
+"""Up to this version, OffsetFetch and OffsetCommit use topic names. From version 10 on they use topic ids."""
 
 RETRIABLE: Final = frozenset(
     {
@@ -74,16 +75,15 @@ class ClusterTopic(NamedTuple):
 
 
 class OffsetOfTime(NamedTuple):
-    """An answer of ListOffsets. The offset is -1 when no record is that late."""
+    """An answer of ListOffsets. The offset is -1 when all records have earlier timestamps."""
 
     offset: int
     timestamp_ms: int
 
 
 def parse_bootstrap(text: str, option: str = "--bootstrap") -> list[NodeAddress]:
-    """Read ``HOST:PORT[,HOST:PORT…]``, with IPv6 addresses in brackets. Raises :class:`ToolError` that
-    names the option.
-    """
+    """Read ``HOST:PORT[,HOST:PORT…]``, with IPv6 addresses in brackets. Raises :class:`ToolError`, which
+    names the option."""
     endpoints = []
     for part in filter(None, (word.strip() for word in text.split(","))):
         host, colon, port = part.rpartition(":")
@@ -136,8 +136,9 @@ class Client:
         """Send a request to a broker (by default to any broker that answers). Returns the decoded response.
 
         The brokers are tried in this order: the broker that answered last, the given brokers, and the brokers
-        that they have named since. The named brokers are needed because the given brokers may not exist any
-        more. The version is the highest that both sides support, of Kafka's APIs and of our own.
+        that the cluster has named since. The named brokers are needed because the given brokers may no longer
+        exist. The request has the highest version that both sides support. This applies to Kafka's APIs and
+        to Moldau's own APIs.
         """
         if broker is not None:
             endpoint = broker if isinstance(broker, NodeAddress) else await self._broker(broker)
@@ -176,10 +177,10 @@ class Client:
         return await self._rpc.request(*endpoint, key, version, message, timeout_ms)
 
     async def tell(self, message: Any, *, broker: int) -> None:
-        """Send a request that has no response. Returns when the broker has received it.
+        """Send a request that has no response. Returns when the broker has received the request.
 
-        The answer to a second request on the same connection proves that, because requests are served in
-        order.
+        A second request is sent on the same connection. Its response proves that the first request has
+        arrived, because requests are served in order.
         """
         endpoint = await self._broker(broker)
         await self._rpc.version_of(*endpoint, message.API_KEY)
@@ -194,7 +195,7 @@ class Client:
     async def ask_each(self, message_to: Callable[[int], Any]) -> Any:
         """Send a request to one broker after another, by id, until a broker answers.
 
-        It is for requests that have the same answer on every broker.
+        This is for requests to which every broker gives the same answer.
         """
 
         async def look() -> Any:
@@ -251,8 +252,8 @@ class Client:
         return await self.retrying(look)
 
     async def retrying(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Repeat the action until it succeeds, fails permanently, or the time-out is over. Nodes may still be
-        starting."""
+        """Repeat the action until it succeeds, until it fails permanently, or until the time-out is over.
+        Nodes may still be starting."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timeout_s
         while True:
@@ -283,8 +284,8 @@ class Client:
     async def offsets(
         self, topic: ClusterTopic, timestamps: Mapping[int, int], *, committed_only: bool = False
     ) -> dict[int, OffsetOfTime]:
-        """For each partition, the offset of the first record that has at least this timestamp. For a special
-        timestamp, the offset of an end of the log."""
+        """The offset of the first record that has at least this timestamp, for each partition. For a special
+        timestamp, it is the offset of an end of the log."""
 
         async def look() -> dict[int, OffsetOfTime]:
             current = await self.topic(topic.name)

@@ -2,9 +2,9 @@
 
 An engine requests a plan from every leader and groups all segments into units
 (:func:`moldau.tiered.consolidation.plan.lay_out_units`). It builds and copies the segments
-(:mod:`moldau.tiered.consolidation.building`) and reports the copies to each leader. Then it releases the rest
-of the plan. Segments that it does not complete are planned again when its lease ends. Late and repeated
-reports are harmless.
+(:mod:`moldau.tiered.consolidation.building`) and reports the copies to each leader. Then it releases the
+other segments of the plan. Segments that the engine does not complete are planned again when its lease ends.
+Late and repeated reports do no harm.
 """
 
 import asyncio
@@ -55,8 +55,8 @@ async def plan_everywhere(
     lease_ms: int = 600_000,
     topics: Collection[str] | None = None,
 ) -> ClusterPlan:
-    """Request a plan from every broker for the partitions that it leads. ``max_bytes`` are divided equally
-    among the brokers.
+    """Request a plan from every broker for the partitions that the broker leads. ``max_bytes`` are divided
+    equally among the brokers.
 
     A broker that does not answer is skipped. Raises ``KafkaError`` when no broker answers, and
     UNSUPPORTED_VERSION when diskless topics have no remote storage.
@@ -112,9 +112,8 @@ async def publish_everywhere(
 
 
 async def renew(client: Client, plan: ClusterPlan, lease_ms: int = 600_000) -> bool:
-    """Renew the leases. Returns False when a leader has given the plan to other engines, or does not
-    answer.
-    """
+    """Renew the leases. Returns False when a leader does not answer, or has given the plan to other
+    engines."""
     answers = await _tell(client, plan, lease_ms, None)
     return all(isinstance(one, int) for one in answers)
 
@@ -122,8 +121,8 @@ async def renew(client: Client, plan: ClusterPlan, lease_ms: int = 600_000) -> b
 async def give_up(
     client: Client, plan: ClusterPlan, partitions: Collection[TopicIdPartition] | None = None
 ) -> None:
-    """Release the unfinished part of a plan, or some of its partitions. It may also be called when the whole
-    plan is done.
+    """Release the unfinished part of a plan, or some partitions of the plan. This may also be called when the
+    whole plan is done.
 
     If a leader does not answer, the lease at that leader ends at its time limit.
     """

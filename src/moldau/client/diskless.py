@@ -1,4 +1,5 @@
-"""The diskless coordinators of a cluster, for tools and jobs: lookup, calls and retries."""
+"""The diskless coordinators of a cluster, for tools and jobs. It finds coordinators, calls them and retries
+calls."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -71,7 +72,7 @@ class DisklessCoordinators:
     async def find(
         self, coordinator_id: int, topic_id: UUID, offsets: Mapping[int, int], batches_max: int
     ) -> Sequence[FoundPartition]:
-        """For each partition, up to ``batches_max`` batches from its offset on, and the error of the
+        """Up to ``batches_max`` batches of each partition from an offset on, and the error of the
         partition."""
         wanted = [
             PartitionToFind(topic_id, partition, offset, BYTES_MAX) for partition, offset in offsets.items()
@@ -82,7 +83,7 @@ class DisklessCoordinators:
     async def describe_topics(
         self, coordinator_id: int, *, with_object_keys: bool = False
     ) -> DescribedTopics:
-        """The partitions that a coordinator has, and the objects of these partitions."""
+        """The partitions that a coordinator has, and the objects that contain their batches."""
         call = DescribeTopicsCall(None, with_object_keys)
         return await self.asked(
             coordinator_id, lambda calls: calls.describe_topics_and_objects(coordinator_id, call)

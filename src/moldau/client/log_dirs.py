@@ -21,7 +21,7 @@ POLL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class DirectoryReplica:
-    """A replica in a log directory, or the copy of a replica that moves to this directory."""
+    """A replica in a log directory, or a copy of a replica that will move to this directory."""
 
     topic: str
     partition: int
@@ -30,7 +30,7 @@ class DirectoryReplica:
     size_bytes: int
     lag: int
     """For a copy, the number of records that it does not have yet. For a replica, the number of records
-    behind its high watermark."""
+    between its log end and its high watermark."""
     is_copy: bool
 
     @property
@@ -110,9 +110,9 @@ async def begin_directory_moves(
 async def until_directories_changed(
     client: Client, broker_id: int, replicas: Collection[DirectoryReplica], tell_left: Callable[[int], None]
 ) -> list[DirectoryReplica]:
-    """Wait until there are no copies of these replicas. Returns the replicas in their directories.
+    """Wait until no copies of these replicas exist. Returns the replicas in their directories.
 
-    ``tell_left`` is called with the number of copies when it changes.
+    ``tell_left`` is called with the number of copies when this number changes.
     """
     wanted = {replica.name for replica in replicas}
     told = -1

@@ -1,7 +1,7 @@
-"""Plans of moves of partitions between brokers: rack-aware, and with as few bytes as possible. Pure.
+"""Plans moves of partitions between brokers. Plans respect racks, and move as few bytes as possible. Pure.
 
-A replica is moved only if it must leave its broker or the replication factor shrinks. A new replica is placed
-on a broker of the rack that has the fewest replicas of the partition. Of these brokers, the one with the
+A replica is moved only if it must leave its broker or if the replication factor becomes smaller. A new
+replica is placed in the rack that has the fewest replicas of the partition. In this rack, the broker with the
 fewest bytes is chosen.
 """
 
@@ -45,8 +45,8 @@ def plan_moves(
     replication_factor: int | None = None,
     leaving: Collection[int] = (),
 ) -> list[PlannedMove]:
-    """The moves after which no replica is on a broker of ``leaving``, and each partition has the target
-    number of replicas.
+    """The moves after which no replica is on a broker of ``leaving`` and each partition has the target number
+    of replicas.
 
     ``racks`` are the racks of the allowed brokers. ``load_bytes`` are the current bytes by broker. The
     largest partitions are placed first. Raises :class:`NoRoomError`.
@@ -75,8 +75,8 @@ def _target(
     load: Mapping[int, int],
     counts: Mapping[int, int],
 ) -> tuple[int, ...]:
-    # A position is None if its replica must leave its broker. The new replica gets the position, and with it
-    # a leadership.
+    # A position is None if its replica must leave its broker. The new replica gets this position. If the
+    # position is the first, the new replica becomes the preferred leader.
     places: list[int | None] = [None if each in leaving else each for each in replicas]
     while len(places) > factor:
         del places[_least_wanted(places, racks)]
@@ -97,8 +97,9 @@ def _target(
 
 
 def _least_wanted(places: list[int | None], racks: Mapping[int, str | None]) -> int:
-    """The position of the replica to remove. The first choice is a replica on a broker that must be left. The
-    second is the last replica that shares its rack with another replica. Otherwise it is the last replica."""
+    """The position of the replica that is removed. The first choice is a replica on a broker that must be
+    left. The second choice is the last replica that shares its rack with another replica. Otherwise it is the
+    last replica."""
     if None in places:
         return len(places) - 1 - places[::-1].index(None)
     in_rack = Counter(racks.get(each) for each in places if each is not None)

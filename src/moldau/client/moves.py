@@ -1,6 +1,5 @@
-"""Moves of partitions between brokers: shows the current placement, begins moves, and waits until they are
-done (KIP-455).
-"""
+"""Moves of partitions between brokers. It shows the current placement, begins moves, and waits until they are
+done (KIP-455)."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -38,7 +37,8 @@ class Placement:
 
 
 async def placement(client: Client, names: Collection[str] | None) -> Placement:
-    """The replicas of the partitions of some topics, and their bytes. ``None`` means all topics."""
+    """The replicas of the partitions of some topics, and the bytes of these replicas. ``None`` means all
+    topics."""
     cluster = await describe_cluster(client, ENDPOINT_BROKERS)
     racks = {row.broker_id: row.rack for row in cluster.brokers if not row.is_fenced}
     load: dict[int, int] = {}
@@ -64,7 +64,8 @@ async def placement(client: Client, names: Collection[str] | None) -> Placement:
 
 
 async def begin_moves(client: Client, moves: Sequence[PlannedMove]) -> None:
-    """Request moves. Raises :class:`ToolError` at the first refused move; the moves before it continue."""
+    """Request moves. Raises :class:`ToolError` at the first refused move. The moves before this move
+    continue."""
     for start in range(0, len(moves), MOVES_A_REQUEST_MAX):
         topics: dict[str, list[ReassignablePartition]] = {}
         for move in moves[start : start + MOVES_A_REQUEST_MAX]:
@@ -92,8 +93,8 @@ async def moves_in_progress(client: Client) -> Sequence[OngoingTopicReassignment
 
 
 async def until_moved(client: Client, moves: Iterable[PlannedMove], tell_left: Callable[[int], None]) -> None:
-    """Return when all moves are done. ``tell_left`` is called with the number of unfinished moves when it
-    changes."""
+    """Return when all moves are done. ``tell_left`` is called with the number of unfinished moves when this
+    number changes."""
     wanted = {(move.partition.topic, move.partition.index) for move in moves}
     told = -1
     while True:

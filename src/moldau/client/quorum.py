@@ -1,4 +1,4 @@
-"""The metadata quorum, for tools. They reach it through any broker, or through controllers (KIP-919)."""
+"""The metadata quorum, for tools. Tools can ask any broker about the quorum, or a controller (KIP-919)."""
 
 from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
@@ -79,7 +79,8 @@ async def change_voters(
 ) -> None:
     """Add or remove a voter (KIP-853). Returns when the change is committed.
 
-    A change that the leader cannot make at the moment is retried. Raises ``ToolError``, ``KafkaError``.
+    If the leader cannot make the change at the moment, the request is retried. Raises ``ToolError``,
+    ``KafkaError``.
     """
     is_made = (
         ErrorCode.duplicate_voter if isinstance(request, AddRaftVoterRequest) else ErrorCode.voter_not_found
@@ -95,7 +96,7 @@ async def change_voters(
         if code in (ErrorCode.not_controller, ErrorCode.not_leader_or_follower):
             raise KafkaError(ErrorCode.leader_not_available, response.error_message)
         if code is is_made and attempts > 1:
-            return  # an earlier attempt, whose answer was lost, has made the change
+            return  # An earlier attempt, whose response was lost, has made the change.
         if code is not ErrorCode.none:
             raise KafkaError(code, response.error_message)
 

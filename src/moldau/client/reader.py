@@ -1,4 +1,4 @@
-"""Reads partitions. A single fetch is in flight to each leader, and the records of each partition are in
+"""Reads partitions. There is one fetch in flight to each leader. The records of each partition are in
 order."""
 
 import asyncio
@@ -29,8 +29,8 @@ class TopicReader:
     """Reads some partitions of a topic from given offsets.
 
     ``positions`` are the next offsets, by partition. If ``ends`` has an end for a partition, the partition is
-    done when this end is reached. The iteration ends when all partitions are done. Without ends it never
-    ends.
+    done when this end is reached. The iteration ends when all partitions are done. If some partition has no
+    end, the iteration never ends.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class TopicReader:
         return found
 
     async def chunks(self) -> AsyncGenerator[list[Fetched], None]:
-        """Records in the order of fetching. ``positions`` includes a chunk only when the next chunk is
-        requested."""
+        """Records in the order in which they are fetched. They come in groups. ``positions`` is updated for a
+        group only when the next group is requested."""
         flights: dict[int, asyncio.Task[Any]] = {}
         try:
             while wanted := self._wanted():
@@ -101,7 +101,7 @@ class TopicReader:
         return [data for answered in response.responses for data in answered.partitions]
 
     async def _answer(self, flight: "asyncio.Task[list[PartitionData]]") -> list[PartitionData]:
-        """The partitions in the answer. When a leader has moved, leaders are looked up again."""
+        """The partitions in the response. If a leader has moved, leaders are looked up again."""
         try:
             data = flight.result()
             for row in data:
@@ -149,7 +149,7 @@ class TopicReader:
 
 
 class AbortedTransactions:
-    """Determines which of a partition's transactional batches belong to aborted transactions."""
+    """Finds out which transactional batches of a partition belong to aborted transactions."""
 
     def __init__(self, data: PartitionData) -> None:
         rows = sorted(data.aborted_transactions or (), key=lambda row: row.first_offset)

@@ -69,7 +69,7 @@ MOVES: dict[LifecycleState, frozenset[LifecycleState]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """The identity with which a broker registers."""
+    """The values that identify a broker in its registration."""
 
     broker_id: int
     cluster_id: str
@@ -80,12 +80,13 @@ class BrokerIdentity:
     """Ids of the log directories that were online at the start."""
     rack: str | None = None
     previous_broker_epoch: int = -1
-    """The epoch in which the last process stopped cleanly; -1 if it did not stop cleanly (KIP-966)."""
+    """The epoch in which the last process stopped cleanly. It is -1 if the process did not stop cleanly
+    (KIP-966)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleTimes:
-    """Intervals and limits of a broker's requests to the controller, in ms."""
+    """The intervals and limits, in ms, of a broker's requests to the controller."""
 
     heartbeat_interval_ms: int = 2_000
     registration_timeout_ms: int = 60_000
@@ -93,11 +94,11 @@ class LifecycleTimes:
 
 
 class BrokerLifecycle:
-    """One task that registers the broker and sends heartbeats until it is stopped.
+    """One task that registers the broker and sends heartbeats until the task is stopped.
 
-    ``metadata_offset`` returns the offset up to which this broker has replayed. ``on_registered`` is called
-    with each new broker epoch before the first heartbeat with this epoch. ``failed_directories`` returns the
-    ids of the log directories that have failed since the start.
+    ``metadata_offset`` returns the offset up to which this broker has replayed the metadata log.
+    ``on_registered`` is called with each new broker epoch before the first heartbeat with this epoch.
+    ``failed_directories`` returns the ids of the log directories that have failed since the process started.
     """
 
     def __init__(
@@ -134,21 +135,19 @@ class BrokerLifecycle:
         """Failed log directories that the controller knows from this registration or its heartbeats."""
 
     def start(self) -> "asyncio.Task[None]":
-        """Start the task. It ends with ``KafkaError`` when the controller refuses this broker permanently,
-        at the start or later.
-        """
+        """Start the task. If the controller refuses this broker permanently, at the start or later, the task
+        ends with ``KafkaError``."""
         self._move(LifecycleState.STARTING)
         self._task = asyncio.get_running_loop().create_task(self._run())
         return self._task
 
     def ready(self) -> None:
-        """Request that the controller unfences the broker, which can now serve clients."""
+        """Ask the controller to unfence the broker, because the broker can now serve clients."""
         self._want_fence = False
         self._wake.set()
 
     def metadata_moved(self) -> None:
-        """If the broker waits to be unfenced, send the next heartbeat earlier, because metadata was
-        replayed."""
+        """Metadata was replayed. If the broker waits to be unfenced, send the next heartbeat earlier."""
         if self.is_fenced and not self._want_fence and self._metadata_offset() >= self.broker_epoch >= 0:
             self._wake.set()
 
@@ -157,7 +156,7 @@ class BrokerLifecycle:
         self._wake.set()
 
     def problem(self) -> str | None:
-        """The problem for the health page. Clients are not sent to a broker that is fenced or not
+        """The text of the problem for the health page. Clients are not sent to a broker that is fenced or not
         registered."""
         match self.state:
             case LifecycleState.NOT_RUNNING | LifecycleState.STARTING:
@@ -170,10 +169,10 @@ class BrokerLifecycle:
                 return None
 
     async def controlled_shutdown(self, timeout_ms: int, silence_ms: int | None = None) -> bool:
-        """Hand over all leaderships, then end. Returns False if the controller did not agree within
+        """Hand over all leaderships, then end the task. Returns False if the controller did not agree within
         ``timeout_ms``.
 
-        Heartbeats are repeated until the controller agrees. If the controller does not answer for
+        Heartbeats are repeated until the controller agrees. If the controller does not respond for
         ``silence_ms``, the broker stops waiting, because its session will expire.
         """
         if self.state is LifecycleState.RUNNING:
@@ -202,7 +201,7 @@ class BrokerLifecycle:
                     await self._may_go.wait()
 
     async def stop(self) -> None:
-        """End the task immediately. The controller detects it when the session expires."""
+        """End the task immediately. The controller detects the end when the broker's session expires."""
         if self.state is LifecycleState.NOT_RUNNING:
             return
         if self.state is not LifecycleState.SHUTTING_DOWN:
@@ -226,8 +225,8 @@ class BrokerLifecycle:
             code = await self._try_to_register()
             if code is ErrorCode.none:
                 return
-            # This error is temporary. The session of a former process will expire, or a controller will be
-            # elected.
+            # This error is temporary. Either the session of a former process will expire, or a controller
+            # will be elected.
             is_temporary = code in (ErrorCode.not_controller, ErrorCode.duplicate_broker_registration)
             reason = f"{code.name.replace('_', ' ')}.{_REFUSALS.get(code, '')}"
             if not is_temporary or loop.time() >= deadline:
@@ -237,8 +236,8 @@ class BrokerLifecycle:
             attempt += 1
 
     def _note_refusal(self, code: ErrorCode, text: str) -> None:
-        """Store a temporary refusal for the health page. If there is no leader, the quorum itself reports
-        it."""
+        """Store a temporary refusal for the health page. A missing leader is not stored here, because the
+        quorum itself reports it."""
         if text != self._refusal and code is ErrorCode.duplicate_broker_registration:
             logger.warning(
                 "%s The broker repeats its request for %d s, because the session of its last process may not"
@@ -333,7 +332,7 @@ class BrokerLifecycle:
             asyncio.get_running_loop().call_later(self._times.retry_ms / 1000, self._wake.set)
 
     def _start_again(self) -> None:
-        """Register again, because the controller does not know this epoch any more."""
+        """Register again, because the controller no longer knows this epoch."""
         self.is_fenced = True
         if self.state is LifecycleState.PENDING_SHUTDOWN:
             self._may_go.set()

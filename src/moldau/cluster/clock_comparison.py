@@ -1,8 +1,8 @@
 """Compares this node's clock with the clock of the active controller, and logs a large difference.
 
-The active controller stamps each batch of the metadata log, and appends a no-op record at
-``metadata.max.idle.interval.ms``. Old batches that a starting node replays have old time stamps, so only the
-smallest difference of a period counts.
+The active controller writes its time into each batch of the metadata log, and appends a no-op record at
+``metadata.max.idle.interval.ms``. A starting node replays old batches, which have old time stamps. Therefore
+only the smallest difference of a period counts.
 """
 
 import logging
@@ -15,14 +15,13 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 30.0
 DIFFERENCE_MS_MAX: Final = 60_000
-"""Differences up to this value are not reported. Time stamps of records and retention need no better clocks.
-"""
+"""Differences up to this value, in ms, are not reported. Time stamps of records and retention need no better
+clocks."""
 
 
 class ClockComparison:
     """A :class:`moldau.cluster.metadata_log.MetadataLogListener`. It logs a line when the difference becomes
-    large, and a line when it is small again.
-    """
+    large, and another line when the difference is small again."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class ClockComparison:
         return None
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
-        """Begin a new period, because from now on the clock of another controller is compared."""
+        """Begin a new period. From now on the clock of another controller is compared."""
         self._leader_id = leader_id
         self._smallest_ms = None
 

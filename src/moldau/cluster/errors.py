@@ -1,4 +1,4 @@
-"""Errors of the metadata themselves. The errors in answers to requests are declared in other modules."""
+"""Errors of the metadata themselves. The errors in responses to requests are declared in other modules."""
 
 
 class MetadataError(Exception):

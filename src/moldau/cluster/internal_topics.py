@@ -1,8 +1,8 @@
-"""The topics in which nodes store their own state, and the rules of their logs. The topics and their rules
-are defined only here.
+"""The topics in which nodes store their own state, and the rules of these topics' logs. The topics and their
+rules are defined only here.
 
-Other properties are derived from them: the possible leaders of such a topic, the durability of its records,
-and its creation.
+Other properties are derived from the rules: the possible leaders of such a topic, the durability of its
+records, and its creation.
 """
 
 from collections.abc import Mapping
@@ -24,51 +24,51 @@ REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 
 
 class StateRetention(Enum):
-    """How the log of such a topic is shortened."""
+    """How old records of such a topic are removed."""
 
     COMPACTED = "compacted"
     """The latest record of each key is kept."""
     SNAPSHOTS = "snapshots"
     """Records that a snapshot covers are dropped."""
     TIME = "time"
-    """Records older than ``retention.ms`` are deleted, in a log of any size."""
+    """Records older than ``retention.ms`` are deleted. The size of the log does not matter."""
 
 
 _RETENTION_CONFIGS: Final = {
     StateRetention.COMPACTED: {"cleanup.policy": "compact"},
     StateRetention.SNAPSHOTS: {"retention.ms": "-1"},
-    # log.retention.bytes is meant for user data. It must not delete these records because of the size of the
-    # log.
+    # log.retention.bytes is meant for user data. Without this config, it would delete these records when the
+    # log becomes large.
     StateRetention.TIME: {"cleanup.policy": "delete", "retention.bytes": "-1"},
 }
 
 
 def decisive_minimum(replicas: int) -> int:
-    """``min.insync.replicas`` of a topic that must not lose any record, for a number of replicas."""
+    """``min.insync.replicas`` of a topic that must not lose any record. The value depends on the number of
+    replicas."""
     return min(2, replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateTopic:
-    """A topic that stores the state of coordinators, which lead its partitions."""
+    """A topic that stores the state of coordinators. A coordinator leads each of its partitions."""
 
     name: str
     retention: StateRetention
     factor_key: str
-    """The broker config with the topic's replication factor at its creation."""
+    """The broker config with the replication factor that the topic gets at its creation."""
     records: KeyedRecords | None = None
-    """The schema of its keys and values, if each of them is a message. Tools use it to show the topic's
-    records."""
+    """The schema of the topic's keys and values, if all of them are messages. Tools use the schema to show
+    the topic's records."""
     is_decisive: bool = False
-    """Whether no record may be lost, because the records free bytes or decide outcomes.
+    """Whether no record may be lost, because the records allow deletions of data or decide outcomes.
 
-    Such a record is acknowledged when it is synced, on two replicas if there are two. A replica that is not
-    in sync is never elected.
+    Such a record is acknowledged after it is synced. If there are two replicas, it must be synced on both. A
+    replica that is not in sync is never elected.
     """
     saved_in_step: int
-    """The step of a cut in which its logs are saved (``moldau.backup.cut_format``). A topic is saved before
-    the topics to whose records its own records refer.
-    """
+    """The step in which a cut saves the topic's logs (``moldau.backup.cut_format``). If the records of a
+    topic refer to records of another topic, the other topic is saved later."""
     is_marked: bool = False
     """Whether the topic is marked as internal in the metadata that clients read."""
 
@@ -142,7 +142,8 @@ STATE_TOPICS: Final = {
         ),
     )
 }
-"""The topics by name. If their records were lost, records of other topics would be hidden or deleted."""
+"""The topics by name. If the records of these topics were lost, records of other topics would be hidden or
+deleted."""
 
 CONSUMER_OFFSETS: Final = STATE_TOPICS[CONSUMER_OFFSETS_TOPIC]
 TRANSACTION_STATE: Final = STATE_TOPICS[TRANSACTION_STATE_TOPIC]
@@ -150,7 +151,7 @@ DISKLESS_METADATA: Final = STATE_TOPICS[DISKLESS_METADATA_TOPIC]
 REMOTE_LOG_METADATA: Final = STATE_TOPICS[REMOTE_LOG_METADATA_TOPIC]
 
 INTERNAL_TOPICS: Final = frozenset({CLUSTER_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, *STATE_TOPICS})
-"""Names of the cluster's own topics, including the quorum's log and a reserved name."""
+"""Names of the cluster's own topics, including the metadata log and a reserved name."""
 
 MARKED_INTERNAL_TOPICS: Final = frozenset(topic.name for topic in STATE_TOPICS.values() if topic.is_marked)
 """Names of the topics that are marked as internal for clients."""
@@ -161,9 +162,10 @@ DECISIVE_TOPICS: Final = frozenset(topic.name for topic in STATE_TOPICS.values()
 SNAPSHOT_TOPICS: Final = frozenset(
     topic.name for topic in STATE_TOPICS.values() if topic.retention is StateRetention.SNAPSHOTS
 )
-"""Names of the topics whose logs begin with a snapshot of their state."""
+"""Names of the topics whose logs begin with a snapshot of the coordinator's state."""
 
 
 def replication_factors(factor: int) -> dict[str, str]:
-    """Broker properties that set the replication factor of each topic with nodes' own state to ``factor``."""
+    """Broker properties that set the replication factor of each topic that stores nodes' own state to
+    ``factor``."""
     return {topic.factor_key: str(factor) for topic in STATE_TOPICS.values()}

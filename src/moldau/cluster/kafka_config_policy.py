@@ -1,4 +1,4 @@
-"""The config definitions that the controller uses."""
+"""The definitions of configs, as the controller uses them."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,7 +11,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 class KafkaConfigPolicy:
-    """A :class:`moldau.cluster.decisions.view.ConfigPolicy` over ``moldau.config``.
+    """A :class:`moldau.cluster.decisions.view.ConfigPolicy` that uses ``moldau.config``.
 
     ``broker`` returns the node's config with the current dynamic defaults.
     """
@@ -38,7 +38,8 @@ class KafkaConfigPolicy:
             raise KafkaError(code, str(error)) from None
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
-        # Kafka's controller has no types for the keys of other resources, and cannot append to their values.
+        # Kafka's controller has no types for the keys of other resources, so it cannot append to their
+        # values.
         definitions = {ResourceType.TOPIC: TOPIC, ResourceType.BROKER: BROKER}
         definition = definitions[resource_type].get(key) if resource_type in definitions else None
         return definition is not None and definition.type is ConfigType.LIST

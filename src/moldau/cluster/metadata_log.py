@@ -1,5 +1,5 @@
-"""The metadata log as this package needs it. The driver of the quorum implements it; tests have a small
-implementation."""
+"""The interface of the metadata log that this package needs. The driver of the quorum implements it, and
+tests have a small implementation."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,7 +9,8 @@ from typing import Final, Protocol, TypeAlias
 Value: TypeAlias = bytes | bytearray | memoryview
 
 RECORDS_A_TURN: Final = 1_000
-"""Number of records that are encoded or applied in one turn of the event loop. It takes some milliseconds."""
+"""Number of records that are encoded or applied in one turn of the event loop. This takes some milliseconds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,48 +28,48 @@ class MetadataBatch:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the records' values."""
+        """Size of the records' values in bytes."""
         return sum(map(len, self.values))
 
 
 class MetadataLogListener(Protocol):
-    """Receives committed records and leader changes, on the event loop and in log order."""
+    """Receives committed records and changes of the leader, on the event loop and in log order."""
 
     def on_snapshot(
         self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]
     ) -> Iterator[None] | None:
-        """Drop all state and load this snapshot, which has all records below ``end_offset``.
+        """Drop all state and load this snapshot, which contains all records below ``end_offset``.
 
         Many records may be applied in steps, as in ``on_commit``.
         """
         ...
 
     def on_commit(self, batches: Sequence[MetadataBatch]) -> Iterator[None] | None:
-        """Apply the next batches, which have data records only. Offsets of control records between them are
-        skipped.
+        """Apply the next batches, which contain only data records. The offsets of control records between the
+        batches are skipped.
 
-        Many records may be applied in steps, over several turns of the event loop. The returned iterator
-        makes the steps, and no other method is called before its end.
+        If there are many records, they may be applied in steps, over several turns of the event loop. Then an
+        iterator is returned, which makes the steps. No other method is called before the iterator ends.
         """
         ...
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
-        """Note the leader of an epoch; -1 means that there is none.
+        """Note the leader of an epoch. The id -1 means that there is no leader.
 
         A node is notified of its *own* leadership only after every record of earlier epochs was passed to
-        :meth:`on_commit`. Its image is then complete, so that it may make decisions.
+        :meth:`on_commit`. The node's image is then complete, so the node may make decisions.
         """
         ...
 
 
 class SnapshotTarget(Protocol):
-    """A snapshot in progress (``moldau.storage.snapshots.replicated_log.SnapshotWriter`` implements it)."""
+    """A snapshot that is being written (``moldau.storage.snapshots.replicated_log.SnapshotWriter`` implements
+    it)."""
 
     def append(self, values: Sequence[bytes]) -> None: ...
 
     async def settle(self) -> None:
-        """Sync the written bytes when there are many of them, so that later commits of the log wait less for
-        the disk."""
+        """Sync the written bytes if they are many. Later commits of the log then wait less for the disk."""
         ...
 
     async def freeze(self) -> None: ...
@@ -91,13 +92,13 @@ class MetadataLog(Protocol):
         """Append one batch as the leader of ``epoch``. Appends keep the order of the calls.
 
         The future gets the last offset when the batch is committed *and* was passed to the listeners. It
-        fails with ``KafkaError(not_controller)`` when this node does not lead ``epoch``. It is then unknown
-        whether the batch will be committed.
+        fails with ``KafkaError(not_controller)`` when this node does not lead ``epoch``. In this case, it is
+        unknown whether the batch will be committed.
         """
         ...
 
     def resign(self, epoch: int) -> None:
-        """Resign the leadership of ``epoch``. If the epoch is another one, nothing happens."""
+        """Resign the leadership of ``epoch``. If this node leads in another epoch, nothing happens."""
         ...
 
     def create_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int) -> SnapshotTarget | None:

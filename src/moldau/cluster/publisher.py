@@ -31,24 +31,24 @@ from moldau.storage.snapshots.snapshot import snapshot_file
 logger = logging.getLogger(__name__)
 
 RECORDS_A_STEP: Final = 500
-"""Number of records that are decoded and replayed in one step. It takes some 5 ms."""
+"""Number of records that are decoded and replayed in one step. A step takes about 5 ms."""
 
 
 class ImageSubscriber(Protocol):
     """A part of the node that reacts to changes of the metadata."""
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """React to a new image. ``delta`` is the difference from the image of the last call. In the first
+        """React to a new image. ``delta`` is the difference from the image of the previous call. In the first
         call it is the difference from an empty image."""
         ...
 
 
 class MetadataPublisher:
     """A listener of the metadata log. All work is done in the call that passes the batches, or in the steps
-    that the call returns. Therefore the image contains the result directly after a commit.
+    that the call returns. Therefore the image contains the committed records directly after a commit.
 
-    ``on_fault`` is called once when the log cannot be followed any further. The node must then stop, because
-    it would serve old metadata forever.
+    ``on_fault`` is called once when this node cannot follow the log any further. The node must then stop,
+    because it would serve old metadata forever.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class MetadataPublisher:
         *,
         folder: str = METADATA_FOLDER,
     ) -> None:
-        """``supported`` contains the feature levels that :meth:`check_levels` allows. Without it, all levels
-        are allowed. ``folder`` is the folder of the log, for errors."""
+        """``supported`` contains the feature levels that :meth:`check_levels` allows. If it is ``None``, all
+        levels are allowed. ``folder`` is the folder of the log, for errors."""
         self._folder = folder
         self._image = EMPTY_IMAGE
         self._subscribers: list[ImageSubscriber] = []
@@ -79,21 +79,21 @@ class MetadataPublisher:
 
     @property
     def is_faulty(self) -> bool:
-        """Whether the log has records that this image lacks. Then no decision may be based on the image."""
+        """Whether the log has records that this image lacks. If it does, no decision may use the image."""
         return self._faulty
 
     @property
     def is_understood(self) -> bool:
-        """Whether this version of the software supports all feature levels of the image."""
+        """Whether this version of the software supports all feature levels in the image."""
         return _unsupported(self._image, self._supported) is None
 
     def check_levels(self) -> str | None:
         """Check the levels of Moldau's own features and of ``metadata.version``, now and in each later image.
 
-        Call it when the image is current. Before that, the log may contain a level that a newer version has
-        raised and that was lowered again for this version. Returns the reason if a level is not supported.
-        The reason is also passed to ``on_fault``, because the records of such a level may have a meaning that
-        this version does not know.
+        Call this method when the image is current. An older image may contain a level that was lowered later,
+        so that this version can work with the cluster. Returns the reason if a level is not supported. The
+        reason is also passed to ``on_fault``, because records at such a level may have a meaning that this
+        version does not know.
         """
         self._checks_levels = True
         reason = _unsupported(self._image, self._supported)
@@ -188,7 +188,8 @@ class MetadataPublisher:
         self._publish(delta, image)
 
     def _replay(self, delta: MetadataDelta, record: Message) -> None:
-        """Apply a record. The records of a transaction become visible together, or none of them (KIP-868)."""
+        """Apply a record. The records of a transaction become visible together, or none of them becomes
+        visible (KIP-868)."""
         match record:
             case BeginTransactionRecord():
                 self._transaction = []
@@ -227,7 +228,7 @@ class MetadataPublisher:
         try:
             subscriber.on_image(delta, self._image)
         except Exception:
-            # An exception in one subscriber must not prevent that other subscribers get the new metadata.
+            # If one subscriber raises an exception, the other subscribers must still get the new metadata.
             logger.exception(
                 "%s failed on metadata offset %d", type(subscriber).__name__, self._image.provenance.offset
             )
@@ -242,9 +243,10 @@ class MetadataPublisher:
 
 
 def _unsupported(image: MetadataImage, supported: FeatureRanges | None) -> str | None:
-    """Why this version of the software cannot work with an image; ``None`` if it can.
+    """The reason why this version of the software cannot work with an image. The result is ``None`` if the
+    version can work with it.
 
-    Kafka's other features concern the requests of brokers. They are checked when a broker registers.
+    The other features of Kafka concern the requests of brokers. They are checked when a broker registers.
     """
     if supported is None:
         return None

@@ -37,7 +37,7 @@ class QuorumMetadataLog:
 
     @property
     def applied_end_offset(self) -> int:
-        """All records before this offset, including control records, were passed to every listener."""
+        """Every listener has received all records before this offset, including control records."""
         return min((each.end_offset for each in self._listeners), default=0)
 
     def until_applied(self, end_offset: int) -> "asyncio.Future[None]":
@@ -50,7 +50,7 @@ class QuorumMetadataLog:
         return future
 
     def decoded(self, committed: Committed) -> Generator[None, None, list[MetadataBatch]]:
-        """The record batches of a commit, decoded in steps. The result is cached for the next listener."""
+        """The record batches of a commit, decoded in steps. The result is stored for the next listener."""
         span = committed.base_offset, committed.end_offset
         if self._decoded[0] != span:
             batches: list[MetadataBatch] = []
@@ -63,7 +63,7 @@ class QuorumMetadataLog:
         return self._decoded[1]
 
     def applied(self) -> None:
-        """Note that a listener has applied records."""
+        """A listener has applied records. Complete the futures whose offset is reached."""
         if not self._waiting:
             return
         end_offset = self.applied_end_offset
@@ -93,7 +93,7 @@ class QuorumMetadataLog:
         """Notify the listeners of a leader. The leader-change record of the epoch is in the log, so the log
         of a leader now grows only by appends.
 
-        Every listener is notified, and the first listener may already append. Therefore the leadership is
+        Every listener is notified, and the first listener may append at once. Therefore the leadership is
         begun only once.
         """
         if leader_id == self._node_id and epoch != self._epoch:
@@ -168,7 +168,7 @@ def data_batches(views: Iterable[memoryview]) -> Iterator[MetadataBatch]:
 
 
 def _batches_in_steps(views: Iterable[memoryview]) -> Iterator[MetadataBatch | None]:
-    """Like :func:`data_batches`, with ``None`` after each step of :data:`RECORDS_A_TURN` records."""
+    """Like :func:`data_batches`, but yields ``None`` after each step of :data:`RECORDS_A_TURN` records."""
     count = 0
     for view in views:
         for position, header in iter_headers(view):

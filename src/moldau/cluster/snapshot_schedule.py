@@ -15,11 +15,12 @@ logger = logging.getLogger(__name__)
 
 BATCH_RECORDS = 128
 """Number of records in a batch, which takes about a millisecond. Other tasks of the event loop run between
-two batches. A request may wait for three batches: before its bytes, its handler and its answer."""
+two batches. A request may wait three times for a batch: before its bytes are read, before its handler runs,
+and before its response is sent."""
 
 
 class SnapshotGenerator:
-    """A listener of the metadata log. Add it *after* the publisher.
+    """A listener of the metadata log. Add this listener *after* the publisher.
 
     A snapshot is due after ``bytes_between`` bytes of records, or after ``interval_ms`` if there is at least
     one new record. The image is immutable, so commits continue while the snapshot is written.
@@ -37,7 +38,7 @@ class SnapshotGenerator:
         self._writing: asyncio.Task[None] | None = None
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
-        """Nothing is done here, because every node writes its own snapshots, independent of the leader."""
+        """Nothing is done here, because every node writes its own snapshots, independently of the leader."""
 
     def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
         self._bytes_since = 0
@@ -52,10 +53,10 @@ class SnapshotGenerator:
             self._timer = loop.call_later(self._interval_ms / 1000, self.generate)
 
     def generate(self) -> None:
-        """Begin a snapshot of the committed state, unless one is being written.
+        """Begin a snapshot of the committed state, unless another snapshot is being written.
 
-        There is none while the log has a feature level of a newer version, because the image may lack fields
-        of its records.
+        No snapshot is written while the log has a feature level of a newer version, because the image may
+        lack fields of the records.
         """
         self._cancel_timer()
         if self._writing is None and self._publisher.is_understood:
@@ -64,7 +65,7 @@ class SnapshotGenerator:
             self._writing.add_done_callback(self._written)
 
     async def close(self) -> None:
-        """Stop; an incomplete snapshot is deleted."""
+        """Stop. An incomplete snapshot is deleted."""
         self._cancel_timer()
         if self._writing is not None:
             self._writing.cancel()

@@ -1,4 +1,4 @@
-"""Kafka's configuration: names, types, defaults, and how each key may be changed."""
+"""Kafka's configuration: the names, types and defaults of keys, and how each key may be changed."""
 
 from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.definition import (

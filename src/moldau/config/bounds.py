@@ -8,7 +8,7 @@ from moldau.config.definition import Value
 
 
 class Check:
-    """A validator that can describe itself for the documentation."""
+    """A validator that has a description of itself for the documentation."""
 
     def __init__(self, test: Callable[[Value], str | None], description: str) -> None:
         self._test = test
@@ -116,7 +116,7 @@ _DURATION = re.compile(r"P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", r
 
 
 def offset_reset(key: str) -> Check:
-    """The start offset of a share group. A duration is in ISO 8601 form, with days as the largest unit
+    """The start offset of a share group. A duration is in ISO 8601 form. Its largest unit is days
     (KIP-1106)."""
 
     def test(value: Value) -> str | None:

@@ -1,5 +1,5 @@
-"""The configuration of a node, in layers: defaults, its file, the cluster's dynamic defaults, its own dynamic
-configs.
+"""The configuration of a node. It has layers: defaults, the node's file, the cluster's dynamic defaults, and
+the node's own dynamic configs.
 
 ``config["log.retention.hours"]`` is the typed effective value. The properties of :class:`BrokerConfig` are
 for values that depend on several keys, and for frequently read values.
@@ -41,7 +41,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class BrokerConfig(NodeSettings):
-    """The configuration of a node. It is immutable, so a dynamic change makes a new one."""
+    """The configuration of a node. It is immutable, so a dynamic change makes a new configuration."""
 
     def __init__(
         self,
@@ -79,17 +79,18 @@ class BrokerConfig(NodeSettings):
         return typed
 
     def _own_prefixes(self) -> tuple[str, ...]:
-        """Prefixes of the keys for the tiers' plug-ins, if the file has chosen other prefixes than the usual
-        ones."""
+        """Prefixes of the keys for the tier's plug-ins. They are set if the file has chosen other prefixes
+        than the usual prefixes."""
         return tuple(filter(None, (self.static.get(key) for key in _PREFIX_KEYS)))
 
     @classmethod
     def from_properties(
         cls, properties: Mapping[str, str], overrides: Mapping[str, str] = _NOTHING
     ) -> "BrokerConfig":
-        """The properties of a node's file with the overrides of the command line, checked together.
+        """The properties of a node's file, in which the overrides of the command line replace values. All are
+        checked together.
 
-        Raises :class:`ConfigError` naming the key and the reason.
+        Raises :class:`ConfigError`, which names the key and the reason.
         """
         config = cls({**properties, **overrides})
         validate(config)
@@ -109,7 +110,7 @@ class BrokerConfig(NodeSettings):
         return BROKER[name].default, ConfigSource.DEFAULT
 
     def explicit(self, name: str) -> tuple[Value, ConfigSource] | None:
-        """The value that was set, and its source; ``None`` when only the default applies."""
+        """The value that was set, and its source. The result is ``None`` when only the default applies."""
         value, source = self._effective(name)
         return None if source is ConfigSource.DEFAULT else (value, source)
 
@@ -171,7 +172,7 @@ class BrokerConfig(NodeSettings):
 
     def check_dynamic(self, values: Mapping[str, str], *, is_default: bool) -> None:
         """Check whether this running node accepts these values. They replace all of the node's own dynamic
-        configs, or the cluster's defaults. Raises :class:`ConfigError`."""
+        configs, or all of the cluster's defaults. Raises :class:`ConfigError`."""
         dynamic.check_keys(BROKER, values, is_default=is_default)
         if is_default:
             changed = self.with_dynamic(values, self.dynamic)

@@ -1,7 +1,7 @@
-"""Subscriptions to the metrics of clients (KIP-714): stored, validated and listed as in Kafka.
+"""Subscriptions to the metrics of clients (KIP-714). They are stored, validated and listed as in Kafka.
 
-Clients do not receive them, because the broker has no receiver of telemetry and does not advertise its
-APIs.
+Clients do not receive the subscriptions, because the broker cannot receive clients' metrics and does not
+advertise the APIs for them.
 """
 
 import re
@@ -43,12 +43,13 @@ _SELECTORS = frozenset(
 
 
 class SubscriptionError(ValueError):
-    """A subscription that is not valid although its values parse, for example because of an unknown key."""
+    """A subscription that is not valid although its values have the right form. For example, it has an
+    unknown key."""
 
 
 def validate(overrides: Mapping[str, str]) -> None:
-    """Check a subscription. Raises :class:`SubscriptionError` or :class:`ConfigError`; Kafka has a separate
-    error code for each."""
+    """Check a subscription. Raises :class:`SubscriptionError` or :class:`ConfigError`, because Kafka has a
+    separate error code for each of them."""
     for name in overrides:
         if name not in CLIENT_METRICS:
             raise SubscriptionError(f"Unknown client metrics configuration: {name}")

@@ -70,8 +70,7 @@ class Importance(Enum):
 
 class Update(Enum):
     """Whether a running node accepts a new value, for one broker or also as the cluster's default
-    (KIP-226).
-    """
+    (KIP-226)."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -79,16 +78,16 @@ class Update(Enum):
 
 
 class Limit(Flag):
-    """Limits of a key that hold only for a change on a running node. The file may contain other values.
+    """Limits of a key that apply only when a running node is changed. The file may contain other values.
 
-    Kafka has these limits, too. A single request must not make a node unusable.
+    Kafka has these limits, too. Without them, a single request could make a node unusable.
     """
 
     NONE = 0
     AT_LEAST_ONE = auto()
     """Values from 1 on."""
     IN_STEPS = auto()
-    """One change can at most halve or double the number."""
+    """One change may reduce the number to a half, or raise it to the double, at most."""
     BY_LISTENER_ONLY = auto()
     """The key can be changed only with the prefix of a listener."""
     SAME_FOR_LISTENERS = auto()
@@ -96,14 +95,16 @@ class Limit(Flag):
 
 
 class Synonym(NamedTuple):
-    """A broker config that is the default of a topic's config, and the factor that converts its unit."""
+    """A broker config that is the default of a topic's config. The factor converts its unit to the topic's
+    unit."""
 
     name: str
     factor: int = 1
     low: int | None = None
 
     def convert(self, value: Value) -> Value:
-        """The value in the topic's unit. Negative values are not converted, and are at least ``low``."""
+        """The value in the topic's unit. Negative values are not converted. The result is at least
+        ``low``."""
         if isinstance(value, bool) or not isinstance(value, int):
             return value
         converted = value * self.factor if value >= 0 else value
@@ -126,7 +127,7 @@ _INT_BOUNDS = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One property. ``doc`` is one or more sentences in Markdown; ``valid`` describes the bounds."""
+    """One property. ``doc`` is one or more sentences in Markdown. ``valid`` describes the bounds."""
 
     name: str
     type: ConfigType
@@ -136,14 +137,14 @@ class ConfigKey:
     validator: Validator | None = None
     valid: str = ""
     update: Update = Update.READ_ONLY
-    has_effect: bool = True  # False: the key is only accepted; the doc says why.
+    has_effect: bool = True  # If False, the key is accepted but has no effect. The doc gives the reason.
     limits: Limit = Limit.NONE
     synonyms: tuple[Synonym, ...] = ()
-    """The broker configs that are the default of a topic's config. The first of them that is set applies.
-    If none is set, the first of them with a default applies."""
+    """The broker configs that are the default of a topic's config. The first config that is set applies. If
+    no config is set, the first config with a default applies."""
     fixed_at_creation: bool = False
-    """This is for a topic's config. If true, a topic copies the broker's value when it is created. A key that
-    is not set later has the default of the key."""
+    """This is for a topic's config. If true, a topic copies the broker's value when the topic is created. If
+    the key is later removed from the topic, the default of the key applies."""
 
     @property
     def is_sensitive(self) -> bool:
@@ -196,7 +197,7 @@ class ConfigKey:
             return float.fromhex(text.rstrip("fFdD"))
         if _DECIMAL_DOUBLE.fullmatch(text):
             return float(text.rstrip("fFdD"))
-        # Kafka accepts NaN, which is neither below nor above any limit.
+        # Kafka accepts NaN, because NaN is not below and not above any limit.
         raise self.error(text, "Not a number of type DOUBLE")
 
     def format(self, value: Value) -> str | None:
@@ -257,7 +258,7 @@ class ConfigDef:
         return list(self._keys)
 
     def is_passed_on(self, name: str) -> bool:
-        """Whether the key belongs to a plug-in, which checks it itself (``rsm.config.…``)."""
+        """Whether the key belongs to a plug-in (``rsm.config.…``). The plug-in checks its keys itself."""
         return name.startswith(self._prefixes) if self._prefixes else False
 
     def parse(self, values: Mapping[str, str], passed_on: tuple[str, ...] = ()) -> dict[str, Value]:
@@ -278,7 +279,7 @@ class ConfigDef:
         return typed
 
     def usable(self, values: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """The valid values. For each refused key, also the reason.
+        """The valid values, and the reason for each refused key.
 
         An older version, or another member of the cluster, may have accepted a value that this version
         refuses.

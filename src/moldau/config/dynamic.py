@@ -1,7 +1,7 @@
-"""The dynamic broker configs that a running node accepts: Kafka's rules (KIP-226).
+"""The dynamic broker configs that a running node accepts, by Kafka's rules (KIP-226).
 
 Undefined keys are accepted for plug-ins, as in Kafka. A single request must not make a node unusable.
-Therefore values that would lock out all clients are refused here, although a file may contain them.
+Therefore values that would refuse all clients are not accepted here, although a file may contain them.
 """
 
 import re
@@ -46,8 +46,8 @@ def check_keys(definition: ConfigDef, values: Mapping[str, str], *, is_default: 
         of_listener = _OF_LISTENER.fullmatch(name)
         key = definition.get(name if of_listener is None else of_listener[1])
         if key is not None:
-            # The error names the key with its listener prefix, as it was given. Kafka names the key without
-            # the prefix.
+            # The error names the key with its listener prefix, as the request did. Kafka names the key
+            # without the prefix.
             parse(replace(key, name=name), text)
             if is_default and _is_per_broker(key, of_listener is not None):
                 raise ConfigError(

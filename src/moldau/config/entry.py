@@ -7,7 +7,7 @@ from moldau.config.definition import ConfigKey, ConfigSource, Value
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """One possible source of the value. ``value`` is ``None`` for secrets."""
+    """One possible source of the value. ``value`` is ``None`` if the value is a secret."""
 
     name: str
     value: str | None
@@ -16,7 +16,8 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """The effective value, its source, and the values that it overrides, with the most specific one first."""
+    """The effective value, its source, and the values that it replaces. The most specific value comes
+    first."""
 
     key: ConfigKey
     value: Value
@@ -30,7 +31,7 @@ class ConfigEntry:
 
     @property
     def text(self) -> str | None:
-        """The value as text; ``None`` for a secret, or if there is no value."""
+        """The value as text. It is ``None`` if the value is a secret, or if there is no value."""
         return None if self.key.is_sensitive else self.key.format(self.value)
 
     @property

@@ -1,4 +1,5 @@
-"""The configuration of a group: its own values on top of the broker's defaults, within the broker's limits.
+"""The configuration of a group. The group's own values replace the broker's defaults, within the broker's
+limits.
 
 These configs apply to groups of the consumer, share and streams protocols. Members of a classic group send
 their own values.

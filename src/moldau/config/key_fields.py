@@ -23,7 +23,7 @@ class KeyField(NamedTuple):
 
     key: str
     convert: Callable[[Any], Any] | None
-    """Converts the value of the key to the type of the field; ``None`` if both types are the same."""
+    """Converts the value of the key to the type of the field. It is ``None`` if both types are the same."""
 
     def value(self, found: Value) -> Any:
         """The value of the field for a value of the key."""
@@ -31,8 +31,8 @@ class KeyField(NamedTuple):
 
 
 def from_key(key: str, default: Any, convert: Callable[[Any], Any] | None = None) -> Any:
-    """A field of a dataclass whose value is that of a key. ``default`` is for objects that are not made from
-    keys."""
+    """A field of a dataclass whose value is the value of a key. ``default`` is for objects that are not made
+    from keys."""
     return field(default=default, metadata={_METADATA: KeyField(key, convert)})
 
 

@@ -16,7 +16,7 @@ _SERVER = re.compile(r"^(?:\[([0-9a-fA-F:.%]+)\]|([^:]+)):([0-9]+)$")
 
 @dataclass(frozen=True, slots=True)
 class ListenerEndpoint:
-    """``name://host:port``. An empty host means every interface."""
+    """``name://host:port``. An empty host means all interfaces."""
 
     name: str
     host: str

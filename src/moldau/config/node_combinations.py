@@ -15,9 +15,10 @@ _MIB = 1024 * 1024
 
 
 def validate(config: NodeSettings) -> None:
-    """Raise :class:`ConfigError` for the first key that contradicts another; it names key, value and limit.
+    """Raise :class:`ConfigError` for the first key that contradicts another key. The error names the key, its
+    value and the limit.
 
-    The rules also hold when a dynamic config of a running node changes.
+    The rules also apply when a dynamic config of a running node changes.
     """
     try:
         for check in _CHECKS:
@@ -29,7 +30,7 @@ def validate(config: NodeSettings) -> None:
 
 
 def _values_of(config: NodeSettings, error: ConfigError) -> str:
-    """The values of the keys that a message names, and of the keys' synonyms."""
+    """The values of the keys that a message names, and the values of their synonyms."""
     words = [word.strip(".,`'()") for word in error.message.replace("=", " ").split()]
     names = dict.fromkeys([error.key, *words])
     names |= dict.fromkeys(
@@ -253,7 +254,7 @@ def _check_groups(config: NodeSettings) -> None:
 
 
 def _check_range(config: NodeSettings, *keys: str) -> None:
-    """Check that each value is at most the next value."""
+    """Check that no value is greater than the value after it."""
     for low, high in pairwise(keys):
         _require(
             config.integer(low) <= config.integer(high),

@@ -94,8 +94,8 @@ class NodeSettings(Settings):
 
     @cached_property
     def security_protocols(self) -> Mapping[str, str]:
-        """Listener name → security protocol. Without a map, the listener of a controller is PLAINTEXT. If a
-        listener has the name of another protocol, this rule does not apply, because the operator did not
+        """Listener name → security protocol. Without a map, the listener of a controller is PLAINTEXT. This
+        rule does not apply to a listener that has the name of another protocol, because the operator did not
         intend plaintext."""
         key = "listener.security.protocol.map"
         protocols = dict(parse_protocol_map(key, self.text(key)))

@@ -7,7 +7,7 @@ from moldau.config.definition import Value
 
 
 class Settings:
-    """Values by key. The accessors name the expected type, so that callers need no casts."""
+    """Values by key. Each method names the expected type, so that callers need no casts."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self.values = MappingProxyType(dict(values))
@@ -40,11 +40,11 @@ class Settings:
         return value
 
     def optional_text(self, name: str) -> str | None:
-        """The text, or ``None`` when there is no text or it is empty."""
+        """The text. It is ``None`` when there is no text or when the text is empty."""
         return None if self.values[name] is None else self.text(name) or None
 
     def optional_items(self, name: str) -> tuple[str, ...]:
-        """The list; empty when there is no list."""
+        """The list. It is empty when no list is set."""
         return () if self.values[name] is None else self.items(name)
 
     def items(self, name: str) -> tuple[str, ...]:

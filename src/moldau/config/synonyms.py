@@ -1,5 +1,5 @@
-"""The broker configs that are the defaults of topic configs. They are found by either name; the rows of the
-keys declare them."""
+"""The broker configs that are the defaults of topic configs. They can be found by the broker's name and by
+the topic's name. The rows of the keys declare them."""
 
 from collections.abc import Mapping
 

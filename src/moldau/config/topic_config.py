@@ -1,4 +1,4 @@
-"""The configuration of a topic: its own overrides on top of the broker's defaults."""
+"""The configuration of a topic. The topic's own overrides replace the broker's defaults."""
 
 from collections.abc import Iterable, Mapping
 
@@ -34,8 +34,8 @@ class TopicConfig(Settings):
         given: dict[str, str] = {}
         for name, value in overrides.items():
             if name not in TOPIC:
-                # The text of this error is Kafka's. It differs from the text of the error at the start of a
-                # node.
+                # The text of this error is Kafka's text. It differs from the text of the same error at the
+                # start of a node.
                 raise ConfigError(name, f"Unknown topic config name: {name}")
             if value is None:
                 raise ConfigError(name, f"Null value not supported for topic configs: {name}")
@@ -97,13 +97,13 @@ class TopicConfig(Settings):
 
     @property
     def local_retention_ms(self) -> int:
-        """The local retention; -2 is resolved to the retention of the whole log."""
+        """The local retention in ms. The value -2 is replaced by the retention of the whole log."""
         value = self.integer("local.retention.ms")
         return self.retention_ms if value == -2 else value
 
     @property
     def local_retention_bytes(self) -> int:
-        """The local retention; -2 is resolved to the retention of the whole log."""
+        """The local retention in bytes. The value -2 is replaced by the retention of the whole log."""
         value = self.integer("local.retention.bytes")
         return self.retention_bytes if value == -2 else value
 
@@ -128,7 +128,7 @@ def _inherited(broker: BrokerConfig, name: str) -> tuple[Value, ConfigSource]:
 
 
 def _from_broker(broker: BrokerConfig, name: str) -> tuple[Value, ConfigSource]:
-    """The first synonym that is set, or else the default."""
+    """The first synonym that is set. If no synonym is set, the default."""
     for synonym in TOPIC[name].synonyms:
         explicit = broker.explicit(synonym.name)
         if explicit is not None:

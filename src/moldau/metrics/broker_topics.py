@@ -1,4 +1,4 @@
-"""Kafka's BrokerTopicMetrics: traffic by topic, and of all topics together."""
+"""Kafka's BrokerTopicMetrics. They count the traffic of each topic, and of all topics together."""
 
 from moldau.metrics.meters import Counter
 from moldau.metrics.registry import Meters
@@ -7,9 +7,8 @@ __all__ = ["BrokerTopicMeters", "TopicMeters"]
 
 
 class TopicMeters:
-    """The meters of a topic, or of all topics (``topic`` None). Frequently executed code adds to
-    ``.value`` directly.
-    """
+    """The meters of a topic, or of all topics (``topic`` None). Frequently executed code adds to ``.value``
+    directly."""
 
     __slots__ = (
         "bytes_in",

@@ -1,8 +1,8 @@
-"""The meters. They are plain attributes for frequently executed code; derived values are computed when they
-are read.
+"""The meters. They are plain attributes, because frequently executed code updates them. Derived values are
+computed when they are read.
 
 A node's event loop is a single thread, so an update is an addition without a lock. Frequently executed code
-may keep a meter and add to ``value`` itself; ``mark`` and ``update`` do the same with a call.
+may keep a meter and add to ``value`` itself. The methods ``mark`` and ``update`` do the same with a call.
 """
 
 from bisect import bisect_left
@@ -22,7 +22,7 @@ BYTES_BOUNDS: tuple[float, ...] = tuple(float(4**power) for power in range(2, 16
 
 
 class Counter:
-    """A number that only grows. (Kafka's meters also have rates; here the reader computes rates.)"""
+    """A number that only grows. (Kafka's meters also have rates. Here the reader computes rates.)"""
 
     __slots__ = ("value",)
 
@@ -34,7 +34,7 @@ class Counter:
 
 
 class Gauge:
-    """A number that is computed when it is read. ``read`` must be cheap and must not raise."""
+    """A number that is computed when it is read. ``read`` must be fast and must not raise."""
 
     __slots__ = ("read",)
 
@@ -46,15 +46,15 @@ class Histogram:
     """A distribution in fixed buckets, with count and sum.
 
     Percentiles are computed from the buckets by interpolation. Their error is at most the width of a bucket.
-    Unlike Kafka's sampled percentiles, they are cheap to sum over brokers.
+    Unlike Kafka's sampled percentiles, they can be summed over brokers at little cost.
     """
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float] = TIME_MS_BOUNDS) -> None:
-        """``bounds`` ascend. A bucket has the values up to and including its bound. A last bucket has all
-        larger values."""
-        self.bounds = tuple(map(float, bounds))  # a comparison with ints costs more
+        """``bounds`` are in ascending order. A bucket has the values up to and including its bound. A last
+        bucket has all larger values."""
+        self.bounds = tuple(map(float, bounds))  # A comparison with ints costs more.
         self.counts = [0] * (len(self.bounds) + 1)
         self.total: float = 0
 
@@ -69,11 +69,12 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """The mean; 0 while there are no updates."""
+        """The mean. It is 0 while there are no updates."""
         return self.total / (self.count or 1)
 
     def percentile(self, fraction: float) -> float:
-        """The value below which ``fraction`` (0 to 1) of the updates are; 0 while there are no updates.
+        """A value. The share ``fraction`` (0 to 1) of the updates is below this value. It is 0 while there
+        are no updates.
 
         The result is at most the last bound, because larger values are not distinguished.
         """

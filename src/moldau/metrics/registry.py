@@ -2,8 +2,8 @@
 
 Kafka names a meter by group, type, name and tags (``kafka.server:type=BrokerTopicMetrics,
 name=MessagesInPerSec,topic=t``). The usual rules of the JMX exporter convert this name to
-``kafka_server_BrokerTopicMetrics_MessagesInPerSec_total{topic="t"}``. Dashboards that read Kafka's metrics
-can therefore read these.
+``kafka_server_BrokerTopicMetrics_MessagesInPerSec_total{topic="t"}``. Dashboards for Kafka's metrics can
+therefore show these metrics.
 """
 
 import re
@@ -17,7 +17,7 @@ __all__ = ["CONTENT_TYPE", "SERIES_MAX", "MeterError", "Meters"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 SERIES_MAX = 2_000
-"""Default limit of label combinations of a name. Combinations beyond the limit share a series."""
+"""Default limit on the label combinations of a name. All combinations above the limit share a series."""
 
 OVERFLOW = "_other_"
 """The label value of the shared series."""
@@ -29,7 +29,7 @@ _NAME_PART = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class MeterError(ValueError):
-    """A meter that is registered twice with different kinds, or with a label name that Prometheus refuses."""
+    """A meter is registered twice with different kinds, or has a label name that Prometheus refuses."""
 
 
 class _Family:
@@ -73,7 +73,8 @@ class Meters:
         return meter
 
     def gauge(self, name: str, read: Callable[[], float], help_text: str = "", **tags: str) -> Gauge:
-        """A number that is read by ``read`` at each scrape. A second registration replaces the first."""
+        """A number that ``read`` returns at each scrape. A second registration replaces the first
+        registration."""
         meter = self._get(name, Gauge, help_text, tags, lambda: Gauge(read))
         assert isinstance(meter, Gauge)
         meter.read = read
@@ -124,7 +125,7 @@ class Meters:
         """Remove every series, of any name and scope, that has all of these tags. Returns the number of
         removed series.
 
-        It is used for a deleted topic, a moved partition or a closed connection. Thousands of series may be
+        This is used for a deleted topic, a moved partition or a closed connection. Thousands of series may be
         removed at once, and the cost does not depend on the number of other series.
         """
         wanted = set(tags.items())
@@ -143,9 +144,8 @@ class Meters:
         return len(gone)
 
     def value(self, name: str, **tags: str) -> float | None:
-        """Current value of a counter or gauge of this scope, or the count of a histogram; None when the
-        meter is absent.
-        """
+        """Current value of a counter or gauge of this scope, or the count of a histogram. The result is None
+        when there is no such meter."""
         key = tuple(sorted(tags.items()))
         for full_name in (self._prefix + name, self._prefix + name + "_total"):
             family = self._families.get(full_name)

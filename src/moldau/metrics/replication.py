@@ -18,7 +18,8 @@ class InSyncMeters:
         self.failures = scoped.counter("FailedIsrUpdatesPerSec")
 
     def committed(self, before: int, after: int) -> None:
-        """Count a committed change. The arguments are the numbers of in-sync replicas before and after it."""
+        """Count a committed change. The arguments are the numbers of in-sync replicas before and after the
+        change."""
         if after < before:
             self.shrinks.value += 1
         elif after > before:

@@ -1,5 +1,5 @@
-"""Listeners, connections and the RPC client. A connection dispatches requests in order and sends answers
-in the same order."""
+"""Listeners, connections and the RPC client. A connection dispatches requests in order and sends the
+responses in the same order."""
 
 from moldau.network.client import ClientLimits, RpcClient
 from moldau.network.context import (

@@ -1,4 +1,5 @@
-"""The interface for access control lists. Every handler calls it before it changes data or returns any."""
+"""The interface for access control lists. Every handler calls it before the handler changes data or returns
+data."""
 
 import enum
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ class Authorizer(Protocol):
 
 
 class AllowEveryone:
-    """The authorizer of a cluster without ACLs: Kafka's default when no authorizer is set."""
+    """The authorizer of a cluster without ACLs. It is Kafka's default when no authorizer is set."""
 
     def allows(
         self, context: RequestContext, operation: AclOperation, resource: AclResourceType, name: str

@@ -1,8 +1,8 @@
-"""Requests to other nodes, over one connection to each node. A connection negotiates versions, stays open,
-and is replaced after a failure.
+"""Requests to other nodes. There is one connection to each node. It negotiates versions, stays open, and is
+replaced after a failure.
 
 Every failure is a :class:`KafkaError`. ``network_exception`` means that the node cannot be reached, or that
-the connection broke; the node may have executed the request. The other errors are ``request_timed_out``, and
+the connection broke. The node may have executed the request. The other errors are ``request_timed_out``, and
 ``unsupported_version`` when both sides have no version in common.
 """
 
@@ -24,7 +24,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """Limits of a client. They have the names of Kafka's clients if Kafka has these limits."""
+    """Limits of a client. If Kafka's clients have the same limit, it has Kafka's name."""
 
     max_in_flight_requests: int = 64
     connect_timeout_ms: int = 10_000
@@ -104,7 +104,7 @@ class _Peer:
         self.retry_at = loop.time() + longest / 1000 * self._client.entropy.uniform(0.8, 1.2)
 
     async def chosen(self, connection: ClientConnection, api_key: int) -> int:
-        """The highest version that both sides support. For Moldau's own APIs the peer is asked once per
+        """The highest version that both sides support. For Moldau's own APIs, the peer is asked once on each
         connection."""
         if api_key >= OWN_API_KEY_MIN and self._own_asked is not connection:
             key = DescribeOwnApisRequest.API_KEY
@@ -135,7 +135,8 @@ class _Peer:
 
 
 class RpcClient:
-    """Sends requests to nodes by address. A client belongs to the event loop on which it is first used."""
+    """Sends requests to nodes by address. A client belongs to the event loop on which it is used for the
+    first time."""
 
     def __init__(
         self,
@@ -180,18 +181,18 @@ class RpcClient:
             raise KafkaError(ErrorCode.request_timed_out, reason) from None
 
     async def version_of(self, host: str, port: int, api_key: int) -> int:
-        """The highest version of an API that both sides have; raises :class:`KafkaError`."""
+        """The highest version of an API that both sides support. Raises :class:`KafkaError`."""
         peer = self._peer(host, port)
         return await peer.chosen(await peer.connected(), api_key)
 
     def disconnect(self, host: str, port: int) -> None:
-        """Close the connection to a node; requests in flight fail."""
+        """Close the connection to a node. Requests in flight fail."""
         peer = self._peers.pop((host, port), None)
         if peer is not None and peer.connection is not None:
             peer.connection.close()
 
     async def close(self) -> None:
-        """Close every connection; requests in flight fail."""
+        """Close every connection. Requests in flight fail."""
         self._closed = True
         for host, port in list(self._peers):
             self.disconnect(host, port)
@@ -207,7 +208,7 @@ class RpcClient:
 
 
 def _versions_known(api_key: int) -> VersionRange | None:
-    """The versions that this side can encode, of Kafka's APIs and of our own."""
+    """The versions that this side can encode. They include Kafka's APIs and Moldau's own APIs."""
     own = OWN_MODULES.get(api_key)
     if own is not None:
         return parse_versions(own[1])

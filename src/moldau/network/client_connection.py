@@ -1,4 +1,5 @@
-"""The client's end of a connection: correlation ids, requests in flight, answers by id."""
+"""The client's end of a connection. It has correlation ids and requests in flight, and matches responses to
+requests by id."""
 
 import asyncio
 import struct
@@ -28,7 +29,7 @@ class _Sent:
 
 
 class ClientConnection(FrameReceiver):
-    """Sends requests and resolves their futures; fails all of them when the connection is lost."""
+    """Sends requests and completes their futures. If the connection is lost, all of them fail."""
 
     def __init__(self, name: str, client_id: str | None, max_response_bytes: int) -> None:
         super().__init__(ReceiveMemory.of_running_loop(), max_response_bytes)
@@ -54,7 +55,7 @@ class ClientConnection(FrameReceiver):
         self._fail_all(KafkaError(ErrorCode.network_exception, reason))
 
     def send(self, api_key: int, version: int, body: Buffers) -> "asyncio.Future[Any]":
-        """Return a future of the decoded answer. When the future is cancelled, the answer to the request is
+        """Return a future of the decoded response. If the future is cancelled, the response to the request is
         dropped."""
         if not self.is_open or self._writes is None:
             raise KafkaError(ErrorCode.network_exception, f"connection to {self._name} is closed")
@@ -70,7 +71,7 @@ class ClientConnection(FrameReceiver):
         return answer
 
     def close(self) -> None:
-        """Close; requests in flight fail."""
+        """Close the connection. Requests in flight fail."""
         if self._transport is not None:
             self._transport.close()
 
@@ -100,7 +101,8 @@ class ClientConnection(FrameReceiver):
         if sent.answer.done():
             return
         try:
-            # Records are views of the body, and the receive buffer is reused.
+            # Records in the response are views of the body, and the receive buffer is reused. Therefore the
+            # body is copied.
             sent.answer.set_result(_decode(sent, memoryview(bytes(frame))))
         except ProtocolError as error:
             sent.answer.set_exception(
@@ -134,5 +136,5 @@ def _decode(sent: _Sent, frame: memoryview) -> Any:
         and len(body) >= 2
         and _unpack_error(body)[0] == ErrorCode.unsupported_version.value
     ):
-        version = 0  # KIP-511: a version that is too new is answered in a body of version 0
+        version = 0  # KIP-511: if the version is too new, the response has a body of version 0.
     return decode_response(sent.api_key, version, body)

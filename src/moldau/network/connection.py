@@ -1,11 +1,12 @@
-"""One client connection: it receives requests, and sends answers in the order of the requests.
+"""One client connection. It receives requests, and sends responses in the order of the requests.
 
 The path of a request: the receiver cuts its frame out of the stream, its header is parsed, and the dispatcher
-is called. If an answer is ready immediately and no earlier answer is pending, it is sent at the end of the
-receive callback. Any other answer is queued, and is sent when it is ready and all earlier answers were sent.
+is called. If a response is ready immediately and no earlier response is pending, it is sent at the end of the
+receive callback. Any other response is queued. It is sent when it is ready and all earlier responses were
+sent.
 
-Reading stops (``_stalled``) while too many answers are pending, the server uses too much memory, the peer
-does not read its answers, or a handler has muted the connection. Received bytes are kept.
+Reading stops (``_stalled``) while too many responses are pending, the server uses too much memory, the peer
+does not read its responses, or a handler has muted the connection. Received bytes are kept.
 """
 
 import asyncio
@@ -30,10 +31,11 @@ log = logging.getLogger("moldau.network")
 _FLUSH_BYTES = 256 * 1024
 
 _QUEUED_BYTES_MAX = 32 * 1024 * 1024
-"""Maximum number of bytes queued for sending. Above it no more requests are read."""
+"""Maximum number of bytes queued for sending. If more bytes are queued, no more requests are read."""
 
 _REQUESTS_A_TURN = 64
-"""One receive may contain thousands of small requests. After this many, other connections are served."""
+"""One receive may contain thousands of small requests. After this number of requests, other connections are
+served."""
 
 
 class ConnectionOwner(Protocol):
@@ -49,7 +51,8 @@ class ConnectionOwner(Protocol):
     def dispatch(self, context: RequestContext, body: memoryview) -> Answer: ...
 
     def end_turn(self) -> None:
-        """Complete the requests that arrived together; raises when none of their answers may be sent."""
+        """Complete the requests that arrived together. If this raises, none of their responses may be
+        sent."""
         ...
 
     def admit(self, connection: "ServerConnection", transport: asyncio.Transport) -> ConnectionContext | None:
@@ -60,7 +63,7 @@ class ConnectionOwner(Protocol):
 
 
 class _Owed:
-    """A pending answer: it is not ready, or an earlier answer is pending."""
+    """A pending response. Either it is not ready, or an earlier response is pending."""
 
     __slots__ = ("answer", "context", "ready", "size_bytes")
 
@@ -72,7 +75,8 @@ class _Owed:
 
 
 class ServerConnection(FrameReceiver):
-    """The server's end of a client connection; made by the server for each accepted connection."""
+    """The server's end of a client connection. The server makes such an object for each accepted
+    connection."""
 
     context: ConnectionContext
     _transport: asyncio.Transport
@@ -129,13 +133,13 @@ class ServerConnection(FrameReceiver):
 
     def eof_received(self) -> bool:
         if self._admitted:
-            # The transport closes now, and sends only the bytes that it already has.
+            # The transport closes now. It sends only the bytes that it already has.
             self._counters.bytes_out += self._writes.flush()
         return False
 
     @property
     def owes_nothing(self) -> bool:
-        """Whether every request has its answer, and every answer was passed to the transport."""
+        """Whether every request has its response, and every response was passed to the transport."""
         return not self._owed and (self._lost or not self._admitted or self._writes.is_empty)
 
     @property
@@ -160,7 +164,7 @@ class ServerConnection(FrameReceiver):
         self._transport.abort()
 
     def close_when_answered(self) -> None:
-        """Dispatch no more requests, and close after every pending answer was sent."""
+        """Dispatch no more requests. Close the connection after every pending response was sent."""
         if self._draining or self._lost:
             return
         self._draining = True
@@ -178,7 +182,7 @@ class ServerConnection(FrameReceiver):
         self._stall()
 
     def hold(self) -> None:
-        """Stop reading and dispatching until :meth:`release`; calls may nest."""
+        """Stop reading and dispatching until :meth:`release`. Calls may be nested."""
         self._holds += 1
         if not self._lost and not self._finished:
             self._stall()
@@ -296,7 +300,8 @@ class ServerConnection(FrameReceiver):
         self._wait_for_budget()
 
     def _end_turn(self) -> bool:
-        """Whether the answers of this turn may be sent. If not, the connection is closed."""
+        """Whether the responses of this turn may be sent. If they may not be sent, the connection is
+        closed."""
         try:
             self._owner.end_turn()
         except Exception as error:
@@ -335,7 +340,7 @@ class ServerConnection(FrameReceiver):
     def _on_answer(self, slot: _Owed, future: LaterAnswer) -> None:
         if self._linger is not None or self._lost:
             if not future.cancelled():
-                future.exception()  # the peer is gone, so no reader will retrieve the exception
+                future.exception()  # The peer is gone, so no reader will retrieve the exception.
             return
         self._take_result(slot, future)
         if self._owed and self._owed[0].ready:
@@ -356,11 +361,11 @@ class ServerConnection(FrameReceiver):
         writes = self._writes
         writes.add(response_frame(context.correlation_id, context.api_key, context.api_version, body))
         if writes.queued_bytes >= _FLUSH_BYTES and self._end_turn():
-            # One receive may contain thousands of requests. The transport can pause between them.
+            # One receive may contain thousands of requests. The transport can pause between two requests.
             self._counters.bytes_out += writes.flush(share=self._owner.turn_share)
 
     def _schedule_flush(self) -> None:
-        # Answers that become ready in the same turn of the event loop are sent in one write.
+        # Responses that become ready in the same turn of the event loop are sent in one write.
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_answers)
@@ -418,7 +423,8 @@ class ServerConnection(FrameReceiver):
             self._transport.pause_reading()
 
     def _wait_for_budget(self) -> None:
-        # A connection in the middle of a frame continues, because its memory is freed only after the frame.
+        # If a connection is in the middle of a frame, it continues, because its memory is freed only after
+        # the frame.
         if self._partial is None and not self._budget.has_room():
             self._stall()
             self._budget.wait(self._resume_if_possible)
@@ -443,7 +449,7 @@ class ServerConnection(FrameReceiver):
         self._requests_this_turn = 0
         self._replay_stash()
         self._after_receive()
-        # Resume reading only if the replay did not stall the connection again.
+        # Resume reading, unless the replay has stalled the connection again.
         if not self._is_stalled() and not self._finished:
             self._transport.resume_reading()
 

@@ -1,7 +1,7 @@
 """The context of a request, and the contract between the network and the server.
 
-A :data:`Dispatcher` is called synchronously, once per request, in the order of the requests of a
-connection. Its answer may be ready later: the network sends the answers of a connection in request order.
+A :data:`Dispatcher` is called synchronously, once per request, in the order of the requests of a connection.
+Its response may be ready later. The network sends the responses of a connection in request order.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class ConnectionControl(Protocol):
         ...
 
     def hold(self) -> None:
-        """Stop reading and dispatching until :meth:`release`; calls may nest."""
+        """Stop reading and dispatching until :meth:`release`. Calls may be nested."""
         ...
 
     def release(self) -> None:
@@ -57,7 +57,7 @@ class ConnectionControl(Protocol):
         ...
 
     def close_when_answered(self) -> None:
-        """Dispatch no more requests, and close after every pending answer was sent."""
+        """Dispatch no more requests. Close the connection after every pending response was sent."""
         ...
 
 
@@ -108,7 +108,7 @@ class ConnectionContext:
         self.closed = False
 
     def mark_closed(self) -> None:
-        """Called once, by the network."""
+        """The network calls this method, once."""
         self.closed = True
         self.control = None
 

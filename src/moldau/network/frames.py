@@ -1,4 +1,5 @@
-"""Cuts a byte stream into frames. A frame is a 4-byte big-endian length, and that many bytes.
+"""Cuts a byte stream into frames. A frame is a 4-byte big-endian length, and then as many bytes as the length
+says.
 
 Complete frames are passed on as views of the event loop's shared buffer, without a copy. If a frame arrives
 in parts, its first part is copied into a separate buffer, and the kernel then fills this buffer.
@@ -91,7 +92,8 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._pool.release(home)
 
     def _consume(self, data: memoryview, end: int, *, owned: bool) -> None:
-        """Pass on the frames in ``data[:end]``. ``owned`` data stays valid, so it need not be copied."""
+        """Pass on the frames in ``data[:end]``. If the data are ``owned``, they stay valid, so they need not
+        be copied."""
         position = 0
         longest = self._max_frame_bytes
         while end - position >= 4:
@@ -139,7 +141,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
             self._consume(stash, len(stash), owned=True)
 
     def _drop_received(self) -> None:
-        """The connection ends: release all receive memory."""
+        """The connection ends. Release all receive memory."""
         self._finished = True
         self._stash = None
         self._head = b""

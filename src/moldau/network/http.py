@@ -1,4 +1,5 @@
-"""A small HTTP server for ``/metrics`` and ``/health``: GET and HEAD, one answer per connection."""
+"""A small HTTP server for ``/metrics`` and ``/health``. It supports GET and HEAD, with one response per
+connection."""
 
 import asyncio
 import logging
@@ -33,7 +34,7 @@ Page: TypeAlias = Callable[[], HttpAnswer]
 
 
 class HttpServer:
-    """Serves pages by path; ``start`` returns the bound port."""
+    """Serves pages by path. ``start`` returns the bound port."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class HttpServer:
 
 
 class _HttpConnection(asyncio.Protocol):
-    """Reads one request's header, answers, closes."""
+    """Reads the header of one request, responds, and closes the connection."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server

@@ -11,8 +11,8 @@ _UNLIMITED = 2**31 - 1
 class Listener:
     """An address at which the server accepts connections.
 
-    ``host`` ``None`` or empty means every interface. ``port`` 0 means a free port. ``ssl_context`` is set if
-    ``security_protocol`` requires TLS.
+    If ``host`` is ``None`` or empty, all interfaces are used. ``port`` 0 means a free port. ``ssl_context``
+    is set if ``security_protocol`` requires TLS.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkLimits:
-    """Limits. The comment at a limit names the property of Kafka that sets it, if there is one."""
+    """Limits. The comment at a limit names Kafka's property for this limit, if there is one."""
 
     max_request_bytes: int = 100 * 1024 * 1024  # socket.request.max.bytes
     queued_max_request_bytes: int | None = None  # queued.max.request.bytes, None for -1
@@ -34,8 +34,8 @@ class NetworkLimits:
     max_connections_by_listener: Mapping[str, int] = field(default_factory=dict)
     """``listener.name.NAME.max.connections``, by the listener's name in lower case."""
     protected_listener: str | None = None
-    """The protected listener. When ``max_connections`` is reached, a new connection to it closes a connection
-    of another listener."""
+    """The name of the protected listener. When ``max_connections`` is reached, a new connection to this
+    listener closes a connection of another listener."""
     max_connections_per_ip: int = _UNLIMITED  # max.connections.per.ip
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     connections_max_idle_ms: int = 600_000  # connections.max.idle.ms, negative for never
@@ -47,7 +47,7 @@ class NetworkLimits:
 
 
 class NetworkCounters:
-    """Counters and current amounts of a server, as plain integers for meters."""
+    """Counters and current amounts of a server. They are plain integers for meters."""
 
     __slots__ = (
         "bytes_in",

@@ -1,4 +1,5 @@
-"""Receive memory: one buffer that all connections share, a pool for large frames, and the limit on both.
+"""Receive memory. There is one buffer that all connections share, a pool for large frames, and a limit on
+both.
 
 The first write to a new page of memory costs more than the copy of the data, so buffers are reused.
 """
@@ -12,8 +13,8 @@ SHARED_BUFFER_BYTES = 256 * 1024
 
 _SMALLEST_CLASS_BYTES = 4 * 1024
 _LAZY_BYTES = 1024 * 1024
-"""From this size on, a buffer is an anonymous memory map. A peer that announces 100 MiB and sends nothing
-then costs only address space."""
+"""Size in bytes. From this size on, a buffer is an anonymous memory map. A peer that announces 100 MiB and
+sends nothing then uses only address space."""
 
 
 class BufferPool:
@@ -36,7 +37,7 @@ class BufferPool:
         return memoryview(bytearray(capacity))
 
     def release(self, view: memoryview) -> None:
-        """Release the result of :meth:`acquire`. No views of it may exist any more."""
+        """Release the result of :meth:`acquire`. There must be no views of it any more."""
         capacity = len(view)
         if self.pooled_bytes + capacity <= self._max_pooled_bytes:
             self._free.setdefault(capacity, []).append(view)
@@ -72,8 +73,8 @@ _memory_by_loop: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ReceiveMe
 class RequestMemory:
     """A limit on bytes that many connections share (``queued.max.request.bytes``).
 
-    The limit is not strict. A request is admitted while any bytes are left, so that a large request does not
-    starve. The limit is exceeded by at most one request per connection.
+    The limit is not strict. While any bytes are left, a request is admitted, so that a large request does not
+    wait forever. The limit is exceeded by at most one request per connection.
     """
 
     def __init__(self, limit_bytes: int | None) -> None:
@@ -99,8 +100,8 @@ class RequestMemory:
             asyncio.get_running_loop().call_soon(self._wake, waiter)
 
     def wait(self, waiter: Callable[[], None]) -> None:
-        """Call ``waiter`` once, soon after memory is available again. Waiters are called in their order of
-        arrival."""
+        """Call ``waiter`` once, soon after memory is available again. Waiters are called in the order in
+        which they arrived."""
         self._waiters[waiter] = None
 
     def forget(self, waiter: Callable[[], None]) -> None:

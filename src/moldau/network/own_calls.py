@@ -1,4 +1,4 @@
-"""A call of Moldau's own APIs. It is declared once, for its callers and for the broker that answers."""
+"""A call of Moldau's own APIs. It is declared once, for its callers and for the broker that answers it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -47,10 +47,10 @@ class CallDeclaration(Generic[A, R]):
     version_min: int = 0
     """The oldest version that this side sends."""
     cuts: tuple[Cut, ...] = ()
-    """The way in which a large request is cut into slices. It is set only if the rows of a request are
+    """The way in which a large request is divided into slices. It is set only if the rows of a request are
     answered independently."""
     parsed_bytes_max: int | None = None
-    """Maximum memory of a parsed request; ``None`` means the common limit."""
+    """Maximum memory of a parsed request. ``None`` means that the common limit applies."""
     long_answers: tuple[tuple[str, ...], ...] = ()
     """Paths to the rows of an answer that may have many more rows than its request."""
 
@@ -60,7 +60,7 @@ class CallDeclaration(Generic[A, R]):
         return key
 
     def request_of(self, arguments: A, version: int, **fields: Any) -> Message:
-        """The request. It has ``fields`` in addition to the fields of the arguments. Raises
+        """Makes the request. It has ``fields`` in addition to the fields of the arguments. Raises
         UNSUPPORTED_VERSION."""
         if version < self.version_min:
             raise KafkaError(
@@ -78,10 +78,11 @@ class CallDeclaration(Generic[A, R]):
     async def answer_by(
         self, serve: Callable[[A], Awaitable[R]], request: Any, version: int, waited_ms: float
     ) -> Message:
-        """The response to a request that arrived ``waited_ms`` ago. It contains an error of the whole call.
+        """Makes the response to a request that arrived ``waited_ms`` ago. The response may contain an error
+        of the whole call.
 
-        The operation runs before the first suspension. After REQUEST_TIMED_OUT the outcome of the operation
-        is unknown, unless the time was over before it began.
+        The operation runs before this coroutine is suspended for the first time. After REQUEST_TIMED_OUT the
+        outcome of the operation is unknown, unless the time was over before the operation began.
         """
         left_ms = min(request.timeout_ms, DEADLINE_MAX_MS) - waited_ms
         try:
@@ -103,10 +104,11 @@ class CallDeclaration(Generic[A, R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerCall(CallDeclaration[A, R], Generic[S, A, R]):
-    """A call to one broker, about the partitions that it leads. ``S`` is the port that answers the call."""
+    """A call to one broker about the partitions that this broker leads. ``S`` is the port that answers the
+    call."""
 
     serve: Callable[[S, A], Awaitable[R]]
-    """The operation at the broker."""
+    """The operation that the broker performs."""
     topics: Callable[[Any], Iterable[str]] = _no_topics
     """The topics that a request names. A call that requires READ must define them."""
 

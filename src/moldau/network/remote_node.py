@@ -1,4 +1,4 @@
-"""Requests to one node at its address, as brokers send them to each other."""
+"""Requests to one node at its address. Brokers use it for requests to each other."""
 
 import asyncio
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ class NodeAddress(NamedTuple):
 class RemoteNode:
     """One node, and a client's connection to it.
 
-    A request that fails closes the connection, and its requests in flight fail, too. A network link may
+    If a request fails, the connection is closed, and its requests in flight fail, too. A network link may
     deliver in one direction only, so the next attempt uses a new connection.
     """
 
@@ -48,8 +48,8 @@ class RemoteNode:
             raise
 
     async def ask(self, request: Message, timeout_ms: int, version: int | None = None) -> Any:
-        """The response. With ``None`` the request has the highest version that both sides support. Raises
-        ``KafkaError``."""
+        """The response. If ``version`` is ``None``, the request has the highest version that both sides
+        support. Raises ``KafkaError``."""
         try:
             return await self._rpc.request(*self.address, request.API_KEY, version, request, timeout_ms)
         except KafkaError as error:
@@ -62,5 +62,5 @@ class RemoteNode:
             self.disconnect()
 
     def disconnect(self) -> None:
-        """Close the connection; requests in flight fail."""
+        """Close the connection. Requests in flight fail."""
         self._rpc.disconnect(*self.address)

@@ -1,5 +1,5 @@
-"""Connections beyond the limits of the protected listener. With them, an operator can always reach the
-node."""
+"""Reserved connections. They are allowed beyond the limits of the protected listener, so that an operator can
+always reach the node."""
 
 import ipaddress
 from collections.abc import Container
@@ -8,11 +8,14 @@ from typing import Final
 from moldau.network.connection import ServerConnection
 
 QUIET_S: Final = 1.0
-"""Time after which the next connection may use a reserved place whose requests are all answered."""
+"""Time in seconds. After this time, the next connection may take a reserved place if all requests on the
+place's present connection are answered."""
 WAITING_S: Final = 5.0
-"""This time for a connection that waits for an answer. It is longer, because a fetch may wait for days."""
+"""The same time for a connection that waits for a response. It is longer, because a fetch may wait for days.
+"""
 HELD_S: Final = 30.0
-"""Time after which the next connection may use a reserved place, even if its connection is busy."""
+"""Time in seconds. After this time, the next connection may take a reserved place even if the place's
+connection is busy."""
 
 
 def is_own_machine(peer_host: str, local_host: str) -> bool:
@@ -28,7 +31,7 @@ def is_own_machine(peer_host: str, local_host: str) -> bool:
 
 
 class ReservedPlaces:
-    """One place for a connection from the node's machine, and one for a connection from elsewhere.
+    """One place for a connection from the node's machine, and one place for a connection from elsewhere.
 
     Therefore clients on other machines cannot keep out an operator on the node's machine.
     """
@@ -39,9 +42,9 @@ class ReservedPlaces:
         self._holders: dict[bool, tuple[ServerConnection, float]] = {}
 
     def take(self, is_own: bool, connection: ServerConnection, now_s: float) -> ServerConnection | None:
-        """Give ``connection`` the place of its kind, unless a busy connection has the place; see ``has``.
+        """Give ``connection`` the place of its kind, unless a busy connection has this place; see ``has``.
 
-        Returns the connection that had the place until now. The caller must close it.
+        Returns the connection that had the place before. The caller must close this connection.
         """
         holder = self._holder(is_own)
         if holder is not None and not _can_be_closed(*holder, now_s):

@@ -1,4 +1,4 @@
-"""An API that a listener serves: its handler, and the rules for its large requests and answers."""
+"""An API that a listener serves. It has a handler, and rules for large requests and responses."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from moldau.protocol.schema import Message
 
 Outcome: TypeAlias = "Message | Awaitable[Message | None] | None"
 Handler: TypeAlias = Callable[[RequestContext, Any], Outcome]
-"""A plain function, or a :class:`Served` for an API that needs limits other than the defaults."""
+"""A plain function, or a :class:`Served` if the API does not use the default limits."""
 HandlerTable: TypeAlias = Mapping[int, Handler]
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The row of an API in a handler table. It can be called like the handler in it.
+    """The row of an API in a handler table. It can be called like its handler.
 
     A large request would block the event loop. If the rows of an API are answered independently, the API has
-    ``cuts``, and its large requests are answered in slices. An API that answers a request as a whole has a
+    ``cuts``, and its large requests are answered in slices. If an API answers a request as a whole, it has a
     memory limit.
     """
 
@@ -30,7 +30,7 @@ class Served:
     parsed_bytes_max: int | None = None
     """Maximum memory of a parsed request; ``None`` means the common limit (``large_requests.py``)."""
     long_answers: tuple[tuple[str, ...], ...] = ()
-    """Paths to the rows of an answer. Such an answer may have many more rows than its request."""
+    """Paths to the rows of a response. Such a response may have many more rows than its request."""
 
     is_usually_large: bool = False
     """Whether large requests are usual for the API. The cost of such a request grows with its records and not

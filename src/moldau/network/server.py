@@ -1,6 +1,6 @@
-"""Listeners: the server accepts connections within the limits, closes idle connections, and stops cleanly.
+"""Listeners. The server accepts connections within the limits, closes idle connections, and stops cleanly.
 
-Only the event loop's own ``create_server`` is used, so that a simulated network can replace it.
+It uses only the event loop's own ``create_server``, so that a simulated network can replace the real network.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ class SocketServer:
     ) -> None:
         """``end_turn`` is called when the requests that arrived together have been dispatched.
 
-        ``end_turn`` completes the work that the requests of a turn share. No answer is sent before it
-        returns, and none when it raises.
+        ``end_turn`` completes the work that the requests of a turn share. No response is sent before it
+        returns. If it raises, no response is sent.
         """
         names = [listener.name for listener in listeners]
         if len(set(names)) != len(names):
@@ -71,7 +71,7 @@ class SocketServer:
 
     @property
     def connections(self) -> list[ConnectionContext]:
-        """The open connections, oldest first."""
+        """The open connections, the oldest first."""
         return [connection.context for connection in self._connections]
 
     async def start(self) -> dict[str, int]:
@@ -98,7 +98,7 @@ class SocketServer:
         try:
             server = await loop.create_server(
                 lambda: ServerConnection(self, listener.name, listener.security_protocol),
-                # The port is chosen once for every interface. Otherwise each address family would get a
+                # The port is chosen once for all interfaces. Otherwise each address family would get a
                 # different free port.
                 listener.host or ("0.0.0.0" if listener.port == 0 else None),
                 listener.port,
@@ -115,7 +115,7 @@ class SocketServer:
         return listener.port
 
     async def stop(self, grace: float = 5.0) -> None:
-        """Stop accepting and reading, send the pending answers within ``grace`` seconds, then close."""
+        """Stop accepting and reading, send the pending responses within ``grace`` seconds, then close."""
         self._stopping = True
         for server in self._servers:
             server.close()
@@ -180,8 +180,8 @@ class SocketServer:
         overrides = limits.max_connections_per_ip_overrides
         per_ip = overrides.get(peer_host, limits.max_connections_per_ip)
         if self._connections_by_ip[peer_host] >= per_ip:
-            # A limit for another machine's address applies only to that address. The limit for all addresses,
-            # or for an address of this machine, could lock out every operator.
+            # A limit for another machine's address applies only to that address. But the limit for all
+            # addresses, or for an address of this machine, could refuse every operator.
             is_override = peer_host in overrides
             if (is_override and not is_own) or not self._take_reserved(connection, is_own):
                 key = "max.connections.per.ip" + (".overrides" if is_override else "")
@@ -233,8 +233,8 @@ class SocketServer:
         connection.close()
 
     def _lack_of_descriptors(self, transport: asyncio.Transport) -> str | None:
-        """The reason to refuse a connection because it would use one of the last file descriptors; None to
-        accept it.
+        """The reason to refuse a connection because it would use one of the last file descriptors. The result
+        is None if the connection can be accepted.
 
         Without descriptors, a log cannot open its files and goes offline.
         """
@@ -277,7 +277,7 @@ class SocketServer:
         loop = asyncio.get_running_loop()
         now = loop.time()
         oldest = min((connection.last_active for connection in self._connections), default=now)
-        # Idle connections are closed in groups, so each is closed late by at most 1% of the limit.
+        # Idle connections are closed in groups. Each of them is closed late by at most 1% of the limit.
         delay = max(oldest + idle_seconds - now, idle_seconds / 100)
         self._idle_timer = loop.call_later(delay, self._close_idle)
 

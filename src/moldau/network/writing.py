@@ -1,4 +1,4 @@
-"""Sends response parts without joining large ones, and keeps the parts that the peer does not read yet."""
+"""Sends response parts without joining large parts, and keeps the parts that the peer does not read yet."""
 
 import asyncio
 import sys
@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from moldau.network.context import Buffer
 
 _JOIN_BYTES = 64 * 1024
-"""Up to this size one copy and one send cost less than a vectored send of the parts."""
+"""Size in bytes. Up to this size, one copy and one send cost less than one vectored send of the parts."""
 
 _TINY_BYTES = 1024
 """If parts are smaller than this on average, they are joined, even if there are many."""
 
 _RUN_BYTES = 256 * 1024
-"""Minimum number of bytes of large answers that the transport is given at a time, so that its high-water mark
-takes effect. It takes a tenth of a millisecond of the event loop. Half of this would cost a fifth more CPU.
-"""
+"""Minimum number of bytes of large responses that the transport gets at a time. The transport's high-water
+mark then takes effect. Writing them takes a tenth of a millisecond of the event loop. With half of this
+number, the CPU cost would be a fifth higher."""
 
 _TURN_BYTES = 1024 * 1024
 """Number of bytes of large answers that are written in a turn of the event loop before connections get
@@ -26,7 +26,7 @@ makes fetches a third faster. With many readers each wake-up serves several of t
 
 
 class TurnShare:
-    """Divides a turn of the event loop among the connections of a server that have large answers to write."""
+    """Divides a turn of the event loop among those connections of a server that write large responses."""
 
     __slots__ = ("_left",)
 
@@ -34,7 +34,7 @@ class TurnShare:
         self._left = _TURN_BYTES
 
     def claim(self, wanted_bytes: int) -> int:
-        """Return the number of bytes that a connection may write in this turn, at least one run."""
+        """Return the number of bytes that a connection may write in this turn. It is at least one run."""
         left = self._left
         if left == _TURN_BYTES:
             asyncio.get_running_loop().call_soon(self._begin_turn)
@@ -68,7 +68,7 @@ class WriteQueue:
         return not self._parts
 
     def add(self, parts: Sequence[Buffer]) -> None:
-        """Queue parts; nothing is sent before :meth:`flush`."""
+        """Queue parts. They are sent by :meth:`flush`."""
         self._parts += parts
         self.queued_bytes += len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
 
@@ -77,10 +77,11 @@ class WriteQueue:
         self.queued_bytes = 0
 
     def flush(self, *, share: TurnShare | None = None) -> int:
-        """Pass the parts to the transport; return the number of bytes passed, 0 while paused.
+        """Pass the parts to the transport. Returns the number of bytes passed, which is 0 while the transport
+        is paused.
 
-        With a ``share``, large answers are written up to the share's bytes. The caller then calls this again
-        in the next turn.
+        With a ``share``, large responses are written up to the share's bytes. The caller then calls this
+        method again in the next turn.
         """
         parts = self._parts
         if not parts or self.paused:

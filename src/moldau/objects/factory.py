@@ -1,4 +1,4 @@
-"""Makes an :class:`ObjectStorage` that is ready for use from ``diskless.storage.*``."""
+"""Makes an :class:`ObjectStorage` from ``diskless.storage.*``. The result is ready for use."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ def open_storage(
 ) -> RetryingStorage:
     """The configured store, with meters and retries. Call ``check`` before use.
 
-    Raises :class:`StorageError` that names what is wrong with the class, the URL or an option.
+    Raises :class:`StorageError`, which names the error in the class, the URL or an option.
     """
     make = _load(settings.class_name or DEFAULT_CLASS_NAME)
     try:
@@ -69,7 +69,8 @@ def open_storage(
 
 
 def open_by_url(url: str, options: Mapping[str, str], machine: Machine) -> ObjectStorage:
-    """The default maker: ``file:///path``, ``memory://``, and all other URLs through obstore."""
+    """The default function that makes a store. It supports ``file:///path`` and ``memory://``. All other URLs
+    are opened by obstore."""
     try:
         parts = urlsplit(url)
     except ValueError as error:

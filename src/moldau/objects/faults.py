@@ -1,4 +1,5 @@
-"""Injected latency and faults of an object store: for tests, the simulation and benchmarks."""
+"""Injected latency and faults of an object store. They are used in tests, in the simulation and in
+benchmarks."""
 
 import asyncio
 import math
@@ -22,7 +23,7 @@ _P99_SIGMAS = 2.3263478740408408
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """A log-normal distribution of times, given by two of its percentiles, in milliseconds."""
+    """A log-normal distribution of times. It is defined by two of its percentiles, in milliseconds."""
 
     p50_ms: float = 0.0
     p99_ms: float = 0.0
@@ -31,7 +32,7 @@ class Latency:
         if self.p50_ms <= 0:
             return 0.0
         sigma = math.log(max(1.0, self.p99_ms / self.p50_ms)) / _P99_SIGMAS
-        # The Box-Muller transform from two uniform numbers to a normal number; 0 has no logarithm.
+        # The Box-Muller transform from two uniform numbers to a normal number. The number 0 has no logarithm.
         radius = math.sqrt(-2.0 * math.log(1.0 - entropy.uniform(0.0, 0.9999999)))
         normal = radius * math.cos(2.0 * math.pi * entropy.uniform(0.0, 1.0))
         return self.p50_ms * math.exp(sigma * normal)
@@ -43,9 +44,8 @@ S3_LATENCY = Latency(100.0, 300.0)
 
 @dataclass(slots=True)
 class StorageWeather:
-    """Faults and latency of the next requests. Probabilities are in [0, 1]. They may be changed at any
-    time.
-    """
+    """Faults and latency of the next requests. Probabilities are between 0 and 1. They may be changed at any
+    time."""
 
     put_latency: Latency = field(default_factory=Latency)
     get_latency: Latency = field(default_factory=Latency)
@@ -53,9 +53,9 @@ class StorageWeather:
     failed_chance: float = 0.0
     """Probability of a server error before the request has an effect."""
     partial_read_chance: float = 0.0
-    """Probability that a fetch breaks off in the middle."""
+    """Probability that a fetch ends in the middle with an error."""
     answer_lost_chance: float = 0.0
-    """Probability that the request takes effect and its sender receives a time-out."""
+    """Probability that a request takes effect although its sender gets a time-out."""
     down: bool = False
 
 

@@ -1,8 +1,8 @@
 """Objects as files of a folder. They are durable when an upload returns.
 
-obstore's own ``LocalStore`` syncs neither the file nor its folder, so a crash of the machine could lose
-acknowledged objects. This store writes a temporary file, syncs it, renames it and syncs the folder, on worker
-threads. The simulation can also run it on a simulated disk.
+obstore's own ``LocalStore`` does not sync the file and does not sync its folder. Therefore a crash of the
+machine could lose acknowledged objects. This store writes a temporary file, syncs it, renames it and syncs
+the folder, on worker threads. The simulation can also run this store on a simulated disk.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ __all__ = ["FileStorage"]
 UPLOADING_SUFFIX = ".uploading"
 
 LEFTOVER_AGE_MS = 3_600_000
-"""A temporary file of this age cannot belong to a running upload of any process."""
+"""Age in seconds. A temporary file of this age cannot belong to a running upload of any process."""
 
 THREADS = 8
 """Number of worker threads. They wait for the disk most of the time. More threads sync more files in
@@ -40,16 +40,16 @@ parallel."""
 
 @dataclass(slots=True)
 class _WriteAttempt:
-    """The file of an upload, and whether the upload was abandoned. The memory of an abandoned upload is no
-    longer counted."""
+    """The file of an upload, and whether the upload was abandoned. The memory of an abandoned upload no
+    longer counts."""
 
     temporary: str
     is_over: bool = False
 
 
 class FileStorage:
-    """An object store in the folder ``root``, which is created when absent. Several processes may share
-    it."""
+    """An object store in the folder ``root``. The folder is created if it does not exist. Several processes
+    may share it."""
 
     def __init__(self, machine: Machine, root: str, owner: str = "") -> None:
         """``owner`` names this process's uploads, because several processes may upload an object of the
@@ -66,7 +66,7 @@ class FileStorage:
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         check_key(key)
         view = check_length(key, data, length)
-        # An upload that timed out may still write in its thread, from memory that is already in use for
+        # An upload that timed out may still write in its thread. It reads memory that is already in use for
         # something else.
         attempt = _WriteAttempt(f"{self._path(key)}.{self._owner}{next(self._attempts)}{UPLOADING_SUFFIX}")
         try:
@@ -160,7 +160,7 @@ class FileStorage:
             raise
 
     def _remove_quietly(self, path: str) -> None:
-        with contextlib.suppress(OSError):  # if this fails, the next check removes it
+        with contextlib.suppress(OSError):  # If this fails, the next check removes the file.
             self._disk.remove(path)
 
     def _read(self, path: str, offset: int, size: int) -> memoryview:
@@ -202,7 +202,7 @@ class FileStorage:
                     path = self._path(key)
                     found.append(ObjectInfo(key, self._disk.size(path), self._disk.modified_ms(path)))
                 except FileNotFoundError:
-                    continue  # the file was removed after its folder was listed
+                    continue  # The file was removed after its folder was listed.
         # The order is by key and not by folder, because "a.b" comes before "a/b".
         found.sort(key=lambda info: info.key)
         return found

@@ -1,4 +1,4 @@
-"""The right of a node to change an object store. The node checks it before each change."""
+"""The right of a node to change an object store. The node checks this right before each change."""
 
 from typing import Protocol
 

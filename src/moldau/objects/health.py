@@ -24,14 +24,15 @@ class HealthState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StorageHealthReport:
-    """The state, and the error that led to it (empty in the state working)."""
+    """The state, and the error that led to this state. In the state working there is no error."""
 
     state: HealthState
     last_error: str = ""
 
 
 class StorageHealth:
-    """Tracks successes and failures of single requests. Times are in milliseconds of the event loop."""
+    """Tracks successes and failures of single requests. Times are in milliseconds of the event loop's
+    clock."""
 
     def __init__(
         self,

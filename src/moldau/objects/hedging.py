@@ -1,12 +1,13 @@
-"""Hedged requests: a request without an answer gets a second attempt, for stores that lose answers.
+"""Hedged requests for stores that lose answers. A request without an answer gets a second attempt.
 
 A lost answer looks like a slow answer. A time limit that is safe for slow answers (many seconds) would delay
 every producer. Therefore an attempt that takes much longer than usual gets a second attempt in parallel, and
 the first answer is used. This is safe, because requests can be repeated. The number of added attempts per
-second is limited, so that a store that is slow because of its load gets only a little more load.
+second is limited. A store that is slow because of its load therefore gets only a little more load.
 
-The first attempt keeps running until the time limit. Only added attempts replace each other. The answer of a
-store that becomes slow is therefore still received, and the time before a second attempt adapts to it.
+The first attempt runs until the time limit. A new added attempt replaces only another added attempt.
+Therefore a slow answer to the first attempt still arrives, and the time before a second attempt becomes
+longer.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ __all__ = ["HedgeBudget", "Patience", "hedged"]
 T = TypeVar("T")
 
 _SIDE_BY_SIDE: Final = 3
-"""Maximum number of running attempts: the first attempt and the two latest attempts."""
+"""Maximum number of running attempts. These are the first attempt and the two latest attempts."""
 _UNKNOWN_FACTOR: Final = 2.0
 _AGAIN_FACTOR: Final = 0.25
 _PAUSE_MIN_S: Final = 0.01
@@ -38,7 +39,7 @@ class Patience:
         self._deviation_s = 0.0
 
     def took(self, seconds: float) -> None:
-        """Record that an attempt succeeded after ``seconds``."""
+        """Note that an attempt succeeded after ``seconds``."""
         if self._mean_s < 0:
             self._mean_s, self._deviation_s = seconds, seconds / 2
             return
@@ -47,14 +48,13 @@ class Patience:
 
     @property
     def seconds(self) -> float:
-        """The wait before the second attempt."""
+        """The wait before the second attempt, in seconds."""
         return self._at_least(self._least_s)
 
     @property
     def again_s(self) -> float:
-        """The wait before each further attempt. It is shorter, because the answers to two attempts are
-        probably lost.
-        """
+        """The wait, in seconds, before each further attempt. It is shorter, because the answers to two
+        attempts are probably lost."""
         return self._at_least(self._least_s * _AGAIN_FACTOR)
 
     def _at_least(self, least_s: float) -> float:
@@ -64,7 +64,7 @@ class Patience:
 
 
 class HedgeBudget:
-    """Limit on added attempts: a number per second, and a burst after a time without added attempts.
+    """A limit on added attempts. It is a number per second, with a burst after a time without added attempts.
 
     If several requests were refused an added attempt, the oldest request gets the next attempt. Commits
     follow the order of objects, so the oldest object without an answer delays all later objects.
@@ -81,8 +81,8 @@ class HedgeBudget:
     def spend(self, now_s: float, request: object, begun_s: float) -> bool:
         """Take the right to one added attempt for a request that began at ``begun_s``.
 
-        Returns False when there is no right, or when an older request waits for it. The request then waits
-        for ``wait_s`` and tries again, or leaves (``leave``).
+        Returns False when there is no such right, or when an older request waits for it. The request then
+        waits for ``wait_s`` and tries again, or leaves the queue (``leave``).
         """
         earned = (now_s - self._counted_s) * self._per_second
         self._tokens, self._counted_s = min(self._burst, self._tokens + earned), now_s
@@ -98,7 +98,7 @@ class HedgeBudget:
         self._refused.pop(request, None)
 
     def wait_s(self) -> float:
-        """Seconds until there is a right again, after a refusal."""
+        """Seconds until there is a right to an added attempt again, after a refusal."""
         return max(_PAUSE_MIN_S, (1.0 - self._tokens) / self._per_second) if self._per_second else math.inf
 
 
@@ -107,8 +107,8 @@ async def hedged(
 ) -> T:
     """The first answer to ``attempt``, which is repeated in parallel while there is no answer.
 
-    Raises ``TimeoutError`` at ``limit_s`` (a time of the event loop), and the last attempt's error when all
-    attempts have failed.
+    Raises ``TimeoutError`` at ``limit_s`` (a time of the event loop's clock). Raises the last attempt's error
+    when all attempts have failed.
     """
     return await _Hedge(attempt, patience, budget, limit_s).run()
 
@@ -166,7 +166,7 @@ class _Hedge(Generic[T]):
 
     def _first_success(self, done: "set[asyncio.Future[T]]", now: float) -> "asyncio.Future[T] | None":
         """A successful result among the finished attempts. If no attempt can succeed any more, raises the
-        error of the last one."""
+        error of the last attempt."""
         for one in [one for one in self._begun if one in done]:
             begun = self._begun.pop(one)
             error = asyncio.CancelledError() if one.cancelled() else one.exception()

@@ -1,4 +1,5 @@
-"""A maker for ``diskless.storage.class.name``: a store with added latency, by default that of S3."""
+"""A class for ``diskless.storage.class.name``. It makes a store with added latency, by default the latency of
+S3."""
 
 from collections.abc import Mapping
 
@@ -16,8 +17,8 @@ def open_with_latency(url: str, options: Mapping[str, str], machine: Machine) ->
     """The store of ``url`` with latency before each request. By default it is S3's latency.
 
     The options are ``latency.put.p50.ms``, ``latency.put.p99.ms``, ``latency.get.p50.ms``,
-    ``latency.get.p99.ms`` (in a node's configuration after ``diskless.storage.``). All other options belong
-    to the store. The maker is for benchmarks and trials.
+    ``latency.get.p99.ms``. In a node's configuration they have the prefix ``diskless.storage.``. All other
+    options belong to the store. This function is for benchmarks and trials.
     """
     rest = {name: value for name, value in options.items() if name not in LATENCY_OPTIONS}
     storage = open_by_url(url, rest, machine)

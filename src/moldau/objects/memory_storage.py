@@ -1,4 +1,4 @@
-"""Objects in this process's memory, for tests and for nodes that must leave no data."""
+"""Objects in this process's memory. They are for tests, and for nodes that must not store data on disk."""
 
 import asyncio
 import mmap
@@ -78,7 +78,7 @@ class MemoryStorage:
 
 
 async def _copied(view: memoryview) -> memoryview:
-    """Copy piece by piece into memory that the operating system provides only when it is written to."""
+    """Copy piece by piece, because the operating system provides this memory only when it is written to."""
     copied = memoryview(mmap.mmap(-1, len(view)))
     for position in range(0, len(view), PIECE_BYTES):
         copied[position : position + PIECE_BYTES] = view[position : position + PIECE_BYTES]

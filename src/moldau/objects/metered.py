@@ -1,4 +1,4 @@
-"""Counts the requests to a store. Each attempt is a request, and is billed."""
+"""Counts the requests to a store. Each attempt is a request, and the store bills it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence

@@ -1,7 +1,8 @@
-"""Conversion of obstore's exceptions to :class:`StorageError`: kind, transience and a readable line.
+"""Converts obstore's exceptions to :class:`StorageError`, with its kind, a readable line, and whether it is
+transient.
 
-obstore has the same exception class for most failures, with the server's answer in its text. The HTTP status
-and S3's error code are therefore read from the text.
+obstore has the same exception class for most failures, with the server's response in its text. The HTTP
+status and S3's error code are therefore read from the text.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Delays the end of a process until obstore's threads have left Python.
 
-Such a thread passes a result to the event loop, which may end the program before the thread has returned from
-Python. CPython before 3.14 ends a thread that returns to an interpreter during shutdown, and Rust then aborts
-the process. All work is done, but the exit code is that of SIGABRT.
+Such a thread passes a result to the event loop. The event loop may end the program before the thread has
+returned from Python. CPython before 3.14 ends a thread that returns to an interpreter during shutdown, and
+Rust then aborts the process. In this case all work is done, but the exit code is the code of SIGABRT.
 """
 
 import atexit
@@ -32,14 +32,14 @@ def leave_python_before_exit() -> None:
 def _wait() -> None:
     quiet = 0
     for _ in range(_LOOKS_MAX):
-        time.sleep(_LOOK_EVERY_S)  # during the sleep the threads can run Python code
+        time.sleep(_LOOK_EVERY_S)  # During the sleep the threads can run Python code.
         quiet = 0 if any(map(_hands_over, sys._current_frames().values())) else quiet + 1
         if quiet == _QUIET_LOOKS:
             return
 
 
 def _hands_over(frame: FrameType) -> bool:
-    """Whether Rust code called Python in this thread; Python's own threads start in another way."""
+    """Whether Rust code called Python in this thread. Python's own threads start in another way."""
     while frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code.co_name == _HANDING_OVER

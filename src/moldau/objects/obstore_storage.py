@@ -82,8 +82,8 @@ class ObstoreStorage:
         except OBSTORE_ERRORS as error:
             raise translated(error, key) from error
         if len(content) != size:
-            # obstore reports a broken connection as an error. Therefore a short answer means that the object
-            # ends.
+            # obstore reports a broken connection as an error. Therefore a short response means that the
+            # object ends.
             raise StorageError(
                 f"{key}: {len(content)} of {size} bytes from {offset} are there", transient=False
             )
@@ -100,7 +100,8 @@ class ObstoreStorage:
         try:
             await obstore.delete_async(self._store, keys)
         except FileNotFoundError as error:
-            # Stores without a bulk request stop at the first absent key.
+            # Stores without a bulk request stop at the first absent key, so the other keys are deleted one by
+            # one.
             if len(keys) > 1:
                 for key in keys:
                     await self._delete_chunk([key])
@@ -137,8 +138,8 @@ def open_obstore(url: str, options: Mapping[str, str]) -> ObstoreStorage:
 
     ``options`` are obstore's own configuration keys, written with dots or underscores (``region``,
     ``endpoint``, ``access.key.id``, ``account.name``, ``allow.http``, ``timeout`` …) and ``path.style``. The
-    latter puts the bucket into the path, as most S3-compatible servers require. Raises :class:`StorageError`
-    that names what is wrong.
+    option ``path.style`` puts the bucket into the path, as most S3-compatible servers require. Raises
+    :class:`StorageError`, which names the wrong part.
     """
     leave_python_before_exit()
     config, client_options = _split(options)
@@ -178,9 +179,8 @@ def _split(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _check_addresses(options: Mapping[str, Any]) -> None:
-    """Refuse invalid addresses, because object_store's thread would panic at them, with a stack trace as
-    its message.
-    """
+    """Refuse invalid addresses. The thread of object_store would panic because of such an address, and its
+    message would be a stack trace."""
     for key, value in options.items():
         if key.endswith("region") and not _REGION.fullmatch(str(value)):
             raise StorageError(
@@ -196,15 +196,15 @@ def _check_addresses(options: Mapping[str, Any]) -> None:
 def _is_web_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        _ = parts.port  # this raises when the text is not a number
+        _ = parts.port  # This raises when the text is not a number.
     except ValueError:
         return False
     return parts.scheme in _WEB_SCHEMES and bool(parts.hostname) and not re.search(r"\s", text)
 
 
 def _default_s3(config: dict[str, Any], client_options: dict[str, Any]) -> None:
-    """Whether payloads are signed. They are signed only without TLS. With TLS they need no signature, which
-    would cost a third of the upload rate."""
+    """Whether payloads are signed. They are signed only without TLS. With TLS they need no signature, and
+    signing would cost a third of the upload rate."""
     is_clear = str(config.get("endpoint", "")).startswith("http://")
     config.setdefault("unsigned_payload", not is_clear)
     if "endpoint" in config:

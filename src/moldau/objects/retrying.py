@@ -1,4 +1,4 @@
-"""Retries of transient errors, without overloading a store that has problems.
+"""Retries of transient errors. They must not overload a store that has problems.
 
 There is exponential backoff with full jitter, a deadline for each operation, a time limit for each attempt,
 and a retry budget that all operations share. When the store fails most requests, retries stop adding to its
@@ -42,11 +42,11 @@ class RetryPolicy:
     """Time limit of an attempt. S3's slowest answers to an 8 MiB PUT take seconds. After this time the
     connection is abandoned."""
     deadline_ms: float = 30_000
-    """Deadline of an operation with all its attempts. Every attempt ends by then."""
+    """Deadline of an operation with all its attempts. Every attempt ends before this deadline."""
     patience_min_ms: float = 0
     """Minimum duration after which a slow upload or fetch gets a second attempt in parallel (``hedging``).
-    The duration must also be much longer than usual. 0 disables second attempts, for example for requests
-    that take minutes."""
+    The duration must also be much longer than usual. The value 0 disables second attempts, for example if
+    requests take minutes."""
 
     def backoff_ms(self, retry: int, entropy: Entropy) -> float:
         ceiling = min(self.max_backoff_ms, self.first_backoff_ms * 2.0 ** min(retry, 30))
@@ -74,7 +74,7 @@ class RetryBudget:
 
 
 class RetryingStorage:
-    """An :class:`ObjectStorage` around another store, whose transient errors are retried."""
+    """An :class:`ObjectStorage` around another store. Transient errors of the other store are retried."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class RetryingStorage:
 
     def _failed(self, error: StorageError) -> None:
         if isinstance(error, ObjectNotFoundError):
-            self.health.succeeded()  # this is a valid answer
+            self.health.succeeded()  # This is a valid answer.
         else:
             self.health.failed(str(error), asyncio.get_running_loop().time() * 1000)
 

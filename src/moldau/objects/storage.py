@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 DELETE_CHUNK_KEYS = 1_000
-"""Maximum number of keys in one delete request: the limit of S3's DeleteObjects."""
+"""Maximum number of keys in one delete request. It is the limit of S3's DeleteObjects."""
 
 LIST_PAGE_KEYS = 1_000
 
@@ -40,7 +40,7 @@ class ThrottledError(StorageError):
 
 
 class StorageTimeoutError(StorageError):
-    """There was no answer in time, so it is unknown whether the request took effect."""
+    """There was no answer in time. Therefore it is unknown whether the request took effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,12 @@ class ObjectStorage(Protocol):
     """A flat store of immutable objects."""
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
-        """Store an object. When this returns the object is durable and every reader sees the whole object.
+        """Store an object. When this returns, the object is durable and every reader sees the whole object.
 
         Stores exactly ``length`` bytes, or raises :class:`StorageError` and stores nothing. An upload may be
         repeated. ``data`` are not copied if the store allows that. Therefore they must not change before this
-        returns. After an error or a cancellation, they must not change while their buffer is exported.
+        returns. After an error or a cancellation, they must not change while another object still uses their
+        buffer.
         """
         ...
 
@@ -94,7 +95,7 @@ class ObjectStorage(Protocol):
     async def check(self) -> None:
         """Write, list and remove a small object.
 
-        Raises a :class:`StorageError` whose message tells an operator what is wrong with the bucket, the
+        Raises a :class:`StorageError`. Its message tells an operator what is wrong with the bucket, the
         credentials or the address.
         """
         ...
@@ -141,7 +142,8 @@ async def check_by_use(storage: ObjectStorage, name: str, key: str = CHECK_KEY) 
 
 
 def check_length(key: str, data: Buffer, length: int) -> memoryview:
-    """``data`` as a single view of bytes. Raises when its length differs from the announced length."""
+    """``data`` as a single view of bytes. Raises an error when the view's length differs from the announced
+    length."""
     view = memoryview(data)
     if view.nbytes != length:
         raise StorageError(f"{key}: {view.nbytes} bytes came, {length} were announced", transient=False)
@@ -156,7 +158,7 @@ def check_key(key: str) -> None:
 
 
 def check_folder(prefix: str) -> None:
-    """Refuse a listing's prefix that does not end with a folder, because stores treat a partial name
+    """Refuse a listing whose prefix does not end with a folder, because stores treat a partial name
     differently."""
     if prefix and not prefix.endswith("/"):
         raise StorageError(f"{prefix!r} is no folder: it does not end in '/'", transient=False)

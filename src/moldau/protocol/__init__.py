@@ -1,4 +1,4 @@
-"""Kafka's wire protocol: messages, their encoders and decoders, framing and the table of APIs. Pure."""
+"""Kafka's wire protocol: messages, their encoders and decoders, framing, and the table of APIs. Pure."""
 
 from moldau.protocol.errors import ProtocolError
 

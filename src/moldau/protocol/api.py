@@ -1,4 +1,5 @@
-"""The table of APIs: keys, the versions that Moldau serves, the listeners of each API, header versions."""
+"""The table of APIs. It contains the keys, the versions that Moldau serves, the listeners of each API, and
+header versions."""
 
 import enum
 from collections.abc import Mapping
@@ -134,8 +135,8 @@ class Scope(enum.Flag):
     """Connections between nodes of the cluster. These APIs are never advertised on a client listener."""
 
 
-# The served ranges are the released versions of Kafka 4.2/4.3. Some versions are supported by kio but
-# unstable in Kafka. They are left out (InitProducerId 6, BrokerHeartbeat 2).
+# The served ranges are the released versions of Kafka 4.2/4.3. kio supports some versions that are unstable
+# in Kafka. They are left out (InitProducerId 6, BrokerHeartbeat 2).
 _RANGES = """
 0:3-13 1:4-18 2:1-11 3:0-13 8:2-10 9:1-10 10:0-6 11:0-9 12:0-4 13:0-5 14:0-5 15:0-6 16:0-5 17:0-1
 18:0-4 19:2-7 20:1-6 21:0-2 22:0-5 23:2-4 24:0-5 25:0-4 26:0-5 27:1-2 28:0-5 29:1-3 30:1-3 31:1-3
@@ -155,8 +156,8 @@ SUPPORTED: Final[Mapping[ApiKey, VersionRange]] = MappingProxyType(_read_ranges(
 """The versions of each API that are decoded and answered. The handlers choose the versions to advertise."""
 
 ADVERTISED: Final[Mapping[ApiKey, VersionRange]] = MappingProxyType(
-    # Old librdkafka probes Produce from version 0 and stops if the version is missing. Kafka has advertised
-    # it for this reason since KIP-896.
+    # Old librdkafka checks for Produce version 0 and stops if this version is missing. For this reason, Kafka
+    # has advertised version 0 since KIP-896.
     {**SUPPORTED, ApiKey.PRODUCE: VersionRange(0, SUPPORTED[ApiKey.PRODUCE].max)}
 )
 """The versions in ApiVersions responses: ``SUPPORTED``, except that Produce begins at 0."""
@@ -182,7 +183,8 @@ _BY_NUMBER: dict[int, VersionRange] = dict(SUPPORTED.items())
 
 
 def scopes(api_key: int) -> Scope:
-    """The listeners on which an API is served. Moldau's own APIs are internal, and so is an unknown key."""
+    """The listeners on which an API is served. Moldau's own APIs are internal, and an unknown key counts as
+    internal, too."""
     return _SCOPES.get(api_key, Scope.INTERNAL)
 
 
@@ -210,11 +212,11 @@ _FLEXIBLE_SINCE = _FlexibleSince()
 
 
 def request_header_version(api_key: int, version: int) -> int:
-    """1 or 2 (with tagged fields)."""
+    """The version of a request's header: 1, or 2 (with tagged fields)."""
     return 2 if version >= _FLEXIBLE_SINCE[api_key] else 1
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """0 or 1 (with tagged fields). For ApiVersions it is always 0, because a client reads this answer before
-    it knows the versions."""
+    """The version of a response's header: 0, or 1 (with tagged fields). For ApiVersions it is always 0,
+    because a client reads this response before it knows the versions."""
     return 1 if version >= _FLEXIBLE_SINCE[api_key] and api_key != API_VERSIONS_KEY else 0

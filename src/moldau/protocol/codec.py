@@ -1,6 +1,6 @@
 """Decodes and encodes any message by API key and version.
 
-Modules of messages are imported, and the code for a version is compiled, at the first use.
+At the first use, modules of messages are imported and the code for a version is compiled.
 """
 
 import functools
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class RequestDecoder(Protocol):
-    """Decodes a request's body; ``left`` is the memory that the message may take (see ``costs``)."""
+    """Decodes a request's body. ``left`` is the memory that the message may take (see ``costs``)."""
 
     def __call__(self, body: Buffer, left: int = UNBOUNDED, /) -> Any: ...
 
@@ -97,9 +97,10 @@ def response_encoder(api_key: int, version: int) -> Encoder:
 
 
 def decode_request(api_key: int, version: int, body: Buffer) -> Any:
-    """Decode a request's body, which follows its header. Bytes after the message are ignored, as in Kafka.
+    """Decode a request's body, which comes after its header. Bytes after the message are ignored, as in
+    Kafka.
 
-    Records are views of ``body``; all other values are copied. Raises ProtocolError, and no other error, for
+    Records are views of ``body``. All other values are copied. Raises ProtocolError, and no other error, for
     an unknown key or version and for malformed bytes.
     """
     try:
@@ -110,12 +111,12 @@ def decode_request(api_key: int, version: int, body: Buffer) -> Any:
 
 
 def decode_response(api_key: int, version: int, body: Buffer) -> Any:
-    """Decode a response's body, like ``decode_request``. Remaining bytes are an error."""
+    """Decode a response's body, like ``decode_request``. But remaining bytes are an error."""
     return decode(_known_version(_load(api_key)[1], version), version, body)
 
 
 def encode_request(api_key: int, version: int, message: Message) -> list[Buffer]:
-    """Encode a request's body. Returns buffers to be sent in order; records are included unchanged."""
+    """Encode a request's body. Returns buffers that must be sent in order. Records are included unchanged."""
     try:
         found = _request_encoders[api_key, version]
     except KeyError:
@@ -124,7 +125,8 @@ def encode_request(api_key: int, version: int, message: Message) -> list[Buffer]
 
 
 def encode_response(api_key: int, version: int, message: Message) -> list[Buffer]:
-    """Encode a response's body. Returns buffers to be sent in order; records are included unchanged."""
+    """Encode a response's body. Returns buffers that must be sent in order. Records are included
+    unchanged."""
     try:
         found = _response_encoders[api_key, version]
     except KeyError:

@@ -1,7 +1,8 @@
-"""Memory estimates of parsed messages, computed from their schema, and the memory limit of a request.
+"""Memory estimates of parsed messages, and the memory limit of a request. The estimates are computed from the
+messages' schema.
 
 A few bytes on the wire may become an object of a hundred bytes. For example, an array of empty strings or of
-small structs takes many times its size once it is parsed. Before decoders read an array's items, they
+small structs takes many times its size after it is parsed. Before decoders read an array's items, they
 subtract the items' minimum cost from the message's limit. They refuse a message that exceeds the limit.
 
 The rule is Moldau's own. Kafka only checks an array's length against the bytes that are left.
@@ -12,21 +13,21 @@ from typing import Final
 from moldau.protocol.schema import FieldLayout, Message, layout
 
 UNBOUNDED: Final = 1 << 62
-"""The limit of messages whose sender is trusted: answers of brokers, records of internal topics."""
+"""The limit for messages from trusted senders: responses of brokers, and records of internal topics."""
 
 PARSED_BYTES_RATIO: Final = 16
-"""A parsed request may take its own size multiplied by this number, plus ``PARSED_BYTES_FLOOR``."""
+"""A factor. A parsed request may take its own size multiplied by this number, plus ``PARSED_BYTES_FLOOR``."""
 PARSED_BYTES_FLOOR: Final = 4 * 1024 * 1024
 """This constant is added, so that no request below 40 KB is refused."""
 PARSED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""The absolute limit of a parsed request, which is enough for some 100,000 to 400,000 items."""
+"""The absolute limit of a parsed request in bytes. It is enough for about 100,000 to 400,000 items."""
 
 TAGGED_FIELD_COST: Final = 64
 """Cost of a tagged field. A tagged field costs time rather than memory, but it counts like a small struct."""
 
 _OBJECT_BYTES: Final = 48
-"""Bytes of an object's header and of its references. The object is referenced by the list during decoding,
-and by the tuple afterwards."""
+"""Bytes of an object's header and of the references to the object. During decoding a list refers to it, and
+afterwards a tuple."""
 _SLOT_BYTES: Final = 8
 _FIELD_BYTES: Final = {
     "string": 56,
@@ -58,7 +59,8 @@ def item_cost(field: FieldLayout, version: int, flexible: bool) -> int:
 
 
 def _struct_cost(cls: type[Message], version: int, flexible: bool) -> int:
-    # Absent fields, and tagged fields that were not sent, have default objects that all messages share.
+    # Absent fields, and tagged fields that were not sent, have default objects. All messages share these
+    # objects.
     found = layout(cls, version, flexible)
     total = _OBJECT_BYTES + _SLOT_BYTES * (len(found.absent) + len(found.tagged) + len(found.fields))
     for field in found.fields:

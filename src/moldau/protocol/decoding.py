@@ -31,7 +31,7 @@ Decoder = Callable[[memoryview, int, int, int], tuple[Any, int]]
 M = TypeVar("M", bound=Message)
 
 STRING_BYTES_MAX = 32767
-"""Kafka's limit of a string's length. It also applies when the length field would allow more."""
+"""Kafka's limit on a string's length. It also applies when the length field would allow a longer string."""
 
 _decoders: dict[tuple[type[Message], int], Decoder] = {}
 
@@ -39,9 +39,9 @@ _decoders: dict[tuple[type[Message], int], Decoder] = {}
 def decoder(cls: type[Message], version: int) -> Decoder:
     """The decoder of ``version`` of a top-level message.
 
-    (view, position, end, memory limit in bytes) -> (message, new position).
+    The arguments are (view, position, end, memory limit in bytes). The result is (message, new position).
 
-    It raises any of Python's errors on malformed bytes; ``decode`` and ``decode_from`` convert these errors
+    It raises any of Python's errors on malformed bytes. ``decode`` and ``decode_from`` convert these errors
     to ProtocolError.
     """
     found = _decoders.get((cls, version))
@@ -80,14 +80,14 @@ def decode(cls: type[M], version: int, buffer: Buffer) -> M:
 def decode_leading(cls: type[M], version: int, buffer: Buffer, left: int = UNBOUNDED) -> M:
     """Decode a message at the start of ``buffer``. Bytes after the message are ignored.
 
-    Requests need this, because librdkafka sends Metadata 13 for all topics with three bytes too many, which
-    Kafka ignores.
+    Requests need this rule. librdkafka sends Metadata 13 for all topics with three bytes too many, and Kafka
+    ignores these bytes.
     """
     return decode_from(cls, version, buffer, 0, left)[0]
 
 
 def compile_decoder(cls: type[Message], version: int) -> Decoder:
-    """Compile the decoder; ``decoder`` caches the result."""
+    """Compile the decoder. ``decoder`` caches the result."""
     namespace: dict[str, Any] = {
         "new": object.__new__,
         "ParsedSizeError": ParsedSizeError,
@@ -152,7 +152,8 @@ class _DecoderSource:
         self.lines += [indent + text for text in after]
 
     def size(self, short: bool, nullable: bool, what: str) -> str:
-        """Read a length into a new variable: the size, or -1 for null (refused unless nullable)."""
+        """Read a length into a new variable. It is the size, or -1 for null. Null is refused unless the field
+        is nullable."""
         size = self.variable("size")
         if self.flexible:
             self.line(f"{size} = buffer[p]; p += 1")

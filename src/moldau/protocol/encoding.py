@@ -21,11 +21,11 @@ _encoders: dict[tuple[type[Message], int], Encoder] = {}
 
 
 def encoder(cls: type[Message], version: int) -> Encoder:
-    """The encoder of ``version`` of a top-level message: message -> buffers of its body in order.
+    """The encoder of ``version`` of a top-level message. It returns the buffers of a message's body in order.
 
-    A field that the version does not have is left out. A value that does not fit its field, or a null in a
-    version without null, raises ``struct.error``, ``TypeError`` or ``AttributeError``, because it is a
-    mistake of the caller.
+    A field that the version does not have is left out. If a value does not fit its field, or is null in a
+    version without null, the encoder raises ``struct.error``, ``TypeError`` or ``AttributeError``. Such a
+    value is a mistake of the caller.
     """
     found = _encoders.get((cls, version))
     if found is None:
@@ -34,7 +34,7 @@ def encoder(cls: type[Message], version: int) -> Encoder:
 
 
 def compile_encoder(cls: type[Message], version: int) -> Encoder:
-    """Compile the encoder; ``encoder`` caches the result."""
+    """Compile the encoder. ``encoder`` caches the result."""
     namespace: dict[str, Any] = {"uvarint": uvarint, "SINGLE_BYTES": SINGLE_BYTES}
     source = _EncoderSource(version, is_flexible(cls, version), namespace)
     source.struct(cls, "message")
@@ -71,9 +71,8 @@ _array_encoders: dict[tuple[type[Message], int, bool, str], ArrayEncoders] = {}
 
 
 def array_encoders(cls: type[Message], version: int, flexible: bool, array: str) -> ArrayEncoders:
-    """The encoders around ``array``, an array of structs in ``cls``. ``cls`` is a message or a struct in a
-    message.
-    """
+    """The encoders around ``array``, an array of structs in ``cls``. ``cls`` is a message, or a struct in a
+    message."""
     found = _array_encoders.get((cls, version, flexible, array))
     if found is None:
         fields = layout(cls, version, flexible).fields
@@ -118,7 +117,8 @@ def _compile_piece(
 
 
 class _EncoderSource:
-    """The source lines of an encoding function, and the chunks that must still be added to ``parts``."""
+    """The source lines of an encoding function, and the byte expressions that must still be added to
+    ``parts``."""
 
     def __init__(self, version: int, flexible: bool, namespace: dict[str, Any], depth: int = 1) -> None:
         self.version = version
@@ -141,7 +141,7 @@ class _EncoderSource:
     def variable(self, prefix: str) -> str:
         return self.constant(prefix, None)
 
-    # Chunks are expressions that produce bytes, in order.
+    # Chunks are expressions that produce bytes. They are in order.
 
     def fixed(self, struct_format: str, expression: str = "") -> None:
         self._run.append((struct_format, expression))
@@ -172,8 +172,8 @@ class _EncoderSource:
         self._chunks.clear()
 
     def length(self, name: str) -> None:
-        """Add a length. In a flexible version ``name`` is the size plus one (0 is null), otherwise the size
-        (or -1)."""
+        """Add a length. In a flexible version ``name`` is the size plus one (0 is null). In other versions it
+        is the size (or -1)."""
         if self.flexible:
             self.chunk(f"SINGLE_BYTES[{name}] if {name} < 128 else uvarint({name})")
         else:
@@ -211,8 +211,8 @@ class _EncoderSource:
         if not field.nullable:
             self.struct(cls, value)
             return
-        # A byte shows whether a nullable struct is present (KIP-893). Kafka writes null as 0 in a tagged
-        # field.
+        # A byte shows whether a nullable struct is present (KIP-893). In a tagged field, Kafka writes null as
+        # 0.
         self.flush()
         null = b"\xff" if field.tag is None else b"\0"
         self.line(f"if {value} is None: add({null!r})")
@@ -313,8 +313,8 @@ class _EncoderSource:
         defaults = {field.name: self.constant("default", field.default) for field in plan.tagged}
         encode = self.constant("tagged", None)
         self.namespace[encode] = self._compile_tagged(plan, defaults)
-        # Unset fields are usually the default objects themselves, so values are compared only on the slow
-        # path.
+        # Unset fields are usually the default objects themselves. Therefore values are compared only if the
+        # objects differ.
         same = " and ".join(f"{owner}.{name} is {default}" for name, default in defaults.items())
         self.chunk(f"b'\\0' if {same} else {encode}({owner})")
 

@@ -6,7 +6,7 @@ class ProtocolError(Exception):
 
 
 class ParsedSizeError(ProtocolError):
-    """A message that would take more memory, once it is parsed, than the caller allows."""
+    """A message that would take more memory, after it is parsed, than the caller allows."""
 
     def __init__(self, message: str, excess_bytes: int) -> None:
         super().__init__(message)

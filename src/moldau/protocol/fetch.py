@@ -4,9 +4,9 @@ An idle consumer repeats its request byte for byte, and many consumers send equa
 requests are cached by their bytes. In responses, headers are packed here, and records stay in the buffers in
 which they arrived.
 
-The compiled encoder handles every shape of a response. The encoder in this module handles the usual shape (no
-aborted transactions, no redirects), in which the fields around a partition's records need only two ``struct``
-calls.
+The compiled encoder handles every shape of a response. The encoder in this module handles only the usual
+shape (no aborted transactions, no redirects). In this shape the fields around a partition's records need only
+two ``struct`` calls.
 """
 
 import functools
@@ -69,8 +69,8 @@ def request_decoder(version: int) -> Callable[..., FetchRequest]:
 def encode_response(version: int, response: FetchResponse) -> list[Buffer]:
     """Encode a Fetch response of version 4 to 18.
 
-    A partition's ``records`` may be a single buffer or several buffers. They are passed on unchanged, never
-    copied or joined.
+    A partition's ``records`` may be a single buffer or several buffers. They are passed on unchanged, and
+    never copied or joined.
     """
     return response_encoder(version)(response)
 
@@ -113,9 +113,8 @@ def response_encoder(version: int) -> Encoder:
 
 
 def _encode_partitions(head: bytes, partitions: Sequence[PartitionData], out: list[Buffer]) -> bytes | None:
-    """Append partitions to ``out`` after ``head``. Returns the bytes after the partitions, or None for an
-    unusual partition.
-    """
+    """Append partitions to ``out`` after ``head``. Returns the bytes after the partitions. Returns None if a
+    partition has an unusual shape."""
     for partition in partitions:
         aborted = partition.aborted_transactions
         if (

@@ -1,9 +1,9 @@
 """Frames and headers around message bodies.
 
-A frame is an int32 length and that many bytes: a header, then a body. Request headers have version 1, or
-version 2 with tagged fields. Response headers have version 0, or version 1 with tagged fields (see ``api``).
-In both versions of the request header the client id has its old int16 length, so that a server can read it
-before it knows the version.
+A frame is an int32 length and then that many bytes, which are a header and a body. Request headers have
+version 1, or version 2 with tagged fields. Response headers have version 0, or version 1 with tagged fields
+(see ``api``). In both versions of the request header the client id has its old int16 length. A server can
+therefore read the client id before it knows the version.
 """
 
 from struct import Struct
@@ -24,11 +24,11 @@ _pack_length_id_and_tags = Struct(">iix").pack
 
 _COPIED_BODY_BYTES = 512
 _HEADER_TAGS_COST = 64 * 1024
-"""Maximum number of tagged fields in a header. Kafka defines none."""
+"""Maximum number of tagged fields in a header. Kafka defines no such fields."""
 
 
 class RequestHeader(NamedTuple):
-    """Header of a request. ``client_id`` is null when the client sent none."""
+    """Header of a request. ``client_id`` is null when the client sent no id."""
 
     api_key: int
     api_version: int
@@ -48,8 +48,8 @@ def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 
 
 def read_request_header(frame: Buffer) -> tuple[int, int, int, str | None, int]:
-    """Read a header like :func:`parse_request_header`. The fields and the position are in a single tuple,
-    because it is called for each request."""
+    """Read a header like :func:`parse_request_header`. The fields and the position are in one tuple for
+    speed, because this function is called for each request."""
     try:
         api_key, version, correlation_id, size = _unpack_fixed(frame)
         position = 10

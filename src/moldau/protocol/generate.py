@@ -1,8 +1,8 @@
-"""Writes ``messages/``: a superset class for each Kafka message, from the per-version classes of kio.
+"""Writes ``messages/``. It makes a superset class for each Kafka message from the per-version classes of kio.
 
-Run ``python -m moldau.protocol.generate`` after an upgrade of kio; a test fails while the output is stale.
-kio represents times as ``timedelta`` and ``datetime`` and drops the unit from their names. Here they are
-integers and end in ``_ms``, as in Kafka's schemas. kio represents the zero UUID as ``None``. Here it is
+Run ``python -m moldau.protocol.generate`` after an upgrade of kio. A test fails while the output is out of
+date. kio represents times as ``timedelta`` and ``datetime`` and drops the unit from their names. Here they
+are integers and end in ``_ms``, as in Kafka's schemas. kio represents the zero UUID as ``None``. Here it is
 ``ZERO_UUID``.
 """
 
@@ -26,8 +26,8 @@ IMPORTED = (
     "from moldau.runtime import ErrorCode\n\n"
 )
 OWN_FIELDS = {
-    # KIP-1164 names the answer's field; the numbers are Moldau's own. Only clients that request the field get
-    # it, because some clients do not skip tagged fields that they do not know (@platformatic/kafka 1.35).
+    # KIP-1164 names this field of the response. The numbers are Moldau's own. Only clients that request the
+    # field get it, because some clients do not skip unknown tagged fields (@platformatic/kafka 1.35).
     "MetadataRequest": '    include_preferred_produce_brokers: bool = wire("bool", "9+", default=False, '
     'tag=11640, tagged="9+")\n'
     # The fields of KIP-1114's chunks. Only clients that request these fields get them.
@@ -59,7 +59,7 @@ class MetadataResponseChunk(Message):
     size_bytes: int = wire("int64", default=0)
 """
 }
-"""Classes of Moldau's own fields. The key is Kafka's class before which they are declared."""
+"""Classes for Moldau's own fields. The key is a class of Kafka. Moldau's class is declared before it."""
 SCHEMAS_LEFT_OUT = {"request_header", "response_header", "control_record_type_schema"}
 KINDS = {"timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
 PLAIN_TYPES = {
@@ -99,7 +99,7 @@ class SuperClass:
 
 @dataclasses.dataclass
 class SuperMessage:
-    """A top-level message and the classes that it uses, innermost first."""
+    """A top-level message and the classes that it uses. The innermost class comes first."""
 
     root: str
     api_key: int
@@ -172,7 +172,7 @@ def declared_default(field: dataclasses.Field[Any], kind: str, is_class: bool, a
     if kind == "error_code":
         return f"ErrorCode.{value.name}"
     if value is None:
-        # kio has only one null time, which is the -1 that Kafka writes.
+        # kio has only one null time. It is the -1 that Kafka writes.
         return "-1" if field.metadata.get("kafka_type") in KINDS else "None"
     if field.metadata.get("kafka_type") in KINDS:
         return milliseconds(value)
@@ -244,7 +244,7 @@ class Collector:
 
 
 def merged_order(orders: list[list[str]]) -> list[str]:
-    """An order of names that agrees with the order in every version."""
+    """An order of names that agrees with the order of the names in every version."""
     names = list(dict.fromkeys(name for order in reversed(orders) for name in order))
     after: dict[str, set[str]] = {name: set() for name in names}
     for order in orders:
@@ -273,7 +273,7 @@ def notation(versions: list[int], last: int) -> str:
 
 
 def collect(schema: str, kind: str) -> SuperMessage | None:
-    """All versions of a message as a single class; ``None`` when kio has no such message."""
+    """All versions of a message as a single class. The result is ``None`` when kio has no such message."""
     entities = kio_classes(schema, kind)
     if not entities:
         return None
@@ -311,7 +311,7 @@ def field_source(field: SuperField, message: SuperMessage, rename: dict[str, str
 
 
 def dependency_order(classes: dict[str, SuperClass]) -> list[str]:
-    """Names of the classes, each after the classes to which it refers."""
+    """Names of the classes. Each class comes after the classes to which it refers."""
     result: list[str] = []
 
     def visit(name: str) -> None:

@@ -1,4 +1,4 @@
-"""The helpers that compiled encoders and decoders call: varints, packers of arrays, ids, error codes."""
+"""Functions that compiled encoders and decoders call: varints, packers of arrays, ids, error codes."""
 
 from collections.abc import Callable
 from struct import Struct
@@ -57,7 +57,7 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def continue_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
-    """Decode the remaining bytes of an unsigned varint whose first byte had its continuation bit set."""
+    """Decode the remaining bytes of an unsigned varint. Its first byte had the continuation bit set."""
     value = first & 127
     shift = 7
     while shift < 35:
@@ -93,7 +93,7 @@ def skip_tagged_fields(buffer: Buffer, position: int, count: int, end: int, left
 
 
 class CompactPackers(dict[int, Callable[..., bytes]]):
-    """Packers of compact arrays of a format: ``packers[n + 1](n + 1, *items)``."""
+    """Packers of compact arrays of one format. Call ``packers[n + 1](n + 1, *items)``."""
 
     def __init__(self, item_format: str) -> None:
         self._item_format = item_format
@@ -115,7 +115,7 @@ class CompactPackers(dict[int, Callable[..., bytes]]):
 
 
 class LegacyPackers(dict[int, Callable[..., bytes]]):
-    """Packers of arrays with an int32 length: ``packers[n](n, *items)``."""
+    """Packers of arrays with an int32 length. Call ``packers[n](n, *items)``."""
 
     def __init__(self, item_format: str) -> None:
         self._item_format = item_format

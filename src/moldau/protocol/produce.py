@@ -1,9 +1,9 @@
-"""Reads a Produce request for a single partition, and packs its answer, without message objects.
+"""Reads a Produce request for a single partition, and packs its response, without message objects.
 
 Nearly every Produce request has this *lone* shape: no transaction, one topic, one partition, no tagged
-fields. It is read by offsets into the buffer, records stay a view of the buffer, and the response is packed
-by a single ``struct`` call. The two steps together take 0.8 µs. The compiled decoder alone takes 2.1 µs. The
-compiled decoder handles requests of any other shape, and also raises the errors.
+fields. The request is read by offsets into the buffer, and its records stay a view of the buffer. The
+response is packed by a single ``struct`` call. Reading and packing together take 0.8 µs. The compiled decoder
+alone takes 2.1 µs. The compiled decoder handles requests of any other shape, and also raises the errors.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,8 @@ from struct import error as StructError
 from typing import TypeAlias
 
 FIRST_LONE_VERSION = 9
-"""The first version with this shape, which needs flexible versions (KIP-482). The general handler serves
-older clients.
-"""
+"""The first version with this shape. The shape needs flexible versions (KIP-482). The general handler serves
+older clients."""
 TOPIC_ID_VERSION = 13
 
 LoneRequest: TypeAlias = tuple[int, int, bytes, int, memoryview]
@@ -24,11 +23,11 @@ LonePacker: TypeAlias = Callable[[bytes, int, int, int, int], bytes]
 """Topic and partition as in the request, base offset, append time in ms or -1, log start offset."""
 
 _NO_TAGS = b"\0\0\0"
-"""The tagged fields of partition, topic and request at the end of a lone request; all are empty."""
+"""The tagged fields of partition, topic and request at the end of a lone request. All of them are empty."""
 
 
 class _BySize(dict[int, Struct]):
-    """Structs with a name in the middle, by the name's size plus one. In the bytes, the same number is before
+    """Structs with a name in the middle, by the name's size plus one. The bytes contain this number before
     the name."""
 
     def __init__(self, before: str, after: str) -> None:
@@ -53,8 +52,7 @@ _ANSWER_BY_ID = Struct(">B16sBixxqqqB8x")
 
 def lone_reader(version: int) -> LoneReader:
     """Makes a reader of request bodies of a version from 9 on. The reader returns None for any other
-    shape.
-    """
+    shape."""
     if version >= TOPIC_ID_VERSION:
         return _reader(lambda _: _REQUEST_BY_ID)
     return _reader(lambda body: _REQUEST_BY_NAME[body[8]])
@@ -69,8 +67,8 @@ def _reader(struct_of: Callable[[memoryview], Struct]) -> LoneReader:
             )
         except (StructError, IndexError):
             return None
-        # The records' size plus one is a varint. It has two or three bytes, for sizes from a batch's header
-        # to 2 MiB.
+        # A varint contains the size of the records plus one. It has two or three bytes, for sizes from a
+        # batch's header to 2 MiB.
         if transactional or topics != 2 or partitions != 2 or a < 128:
             return None
         start = found.size - 1
@@ -89,7 +87,7 @@ def _reader(struct_of: Callable[[memoryview], Struct]) -> LoneReader:
 
 
 def lone_packer(version: int) -> LonePacker:
-    """Makes a packer of the answer's body, for a lone request whose batch was appended."""
+    """Makes a packer of the response's body, for a lone request whose batch was appended."""
     pack_by_id = _ANSWER_BY_ID.pack
     by_name = _ANSWER_BY_NAME
 

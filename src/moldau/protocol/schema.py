@@ -32,13 +32,12 @@ ZERO_UUID = UUID(int=0)
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Records: TypeAlias = Buffer | Sequence[Buffer] | None
-"""Record batches: a single buffer, or several buffers that are sent one after another. Decoding returns a
-memoryview of the input.
-"""
+"""Record batches. They are in a single buffer, or in several buffers that are sent one after another.
+Decoding returns a memoryview of the input."""
 
 
 class VersionRange(NamedTuple):
-    """Versions from ``min`` to ``max``, including ``max``; empty when ``max < min``."""
+    """Versions from ``min`` to ``max``, including ``max``. The range is empty when ``max < min``."""
 
     min: int
     max: int
@@ -66,9 +65,10 @@ class Message:
     """Base of all messages.
 
     Messages are values, and the type checker refuses assignments to their fields. They are not frozen at run
-    time, because building a frozen dataclass takes four times as long and the decoders build millions.
+    time, because building a frozen dataclass takes four times as long and the decoders build millions of
+    messages.
 
-    Sequences are compared by content, and may be tuples (from decoders) or lists (from handlers).
+    Sequences are compared by content. They may be tuples (from decoders) or lists (from handlers).
     """
 
     __slots__ = ()
@@ -105,7 +105,7 @@ Kind: TypeAlias = str | type[Message]
 
 
 class Wire(NamedTuple):
-    """Wire format of a field, in the form that ``wire`` declares."""
+    """Wire format of a field, as ``wire`` declares it."""
 
     kind: Kind
     array: bool
@@ -138,7 +138,7 @@ def wire(
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(wire,))
 def message(cls: type[M]) -> type[M]:
     """Make a message class from a declaration. Equality, hash and repr are shared to keep imports fast."""
-    # An explicit docstring is given, because dataclass would otherwise derive one from the signature, which
+    # The docstring is given explicitly. Otherwise dataclass would make a docstring from the signature, which
     # takes half of the time of an import.
     cls.__doc__ = cls.__doc__ or cls.__name__
     declared = dataclasses.dataclass(
@@ -190,7 +190,8 @@ class FieldLayout(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A message class in one version: fields in wire order, tagged fields by tag, and absent fields."""
+    """A message class in one version. It has the fields in wire order, the tagged fields by tag, and the
+    absent fields."""
 
     fields: tuple[FieldLayout, ...]
     tagged: tuple[FieldLayout, ...]
@@ -218,7 +219,7 @@ def implicit_default(kind: Kind, array: bool) -> Any:
 
 
 def field_default(field: dataclasses.Field[Any]) -> Any:
-    """The default of a declared field, explicit or Kafka's."""
+    """The default of a declared field. It is the declared default or Kafka's default."""
     if field.default is not dataclasses.MISSING:
         return field.default
     spec: Wire = field.metadata["wire"]
@@ -226,7 +227,7 @@ def field_default(field: dataclasses.Field[Any]) -> Any:
 
 
 def layout(cls: type[Message], version: int, flexible: bool) -> Layout:
-    """The layout of ``cls`` for ``version`` of the top-level message to which it belongs."""
+    """The layout of ``cls`` for ``version`` of the top-level message to which ``cls`` belongs."""
     regular: list[FieldLayout] = []
     tagged: list[FieldLayout] = []
     absent: list[FieldLayout] = []

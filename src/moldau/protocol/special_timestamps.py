@@ -1,4 +1,4 @@
-"""Special timestamps of ListOffsets, as Apache Kafka released them: negative numbers."""
+"""Special timestamps of ListOffsets, as Apache Kafka released them. They are negative numbers."""
 
 from typing import Final
 

@@ -1,4 +1,5 @@
-"""The addresses of a quorum's nodes: voters, bootstrap servers, and leaders that other nodes have named."""
+"""The addresses of a quorum's nodes. They come from the voters, the bootstrap servers, and the leaders that
+other nodes have named."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -6,8 +7,8 @@ from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 
 
 class QuorumAddresses:
-    """Finds the addresses of nodes by id. An address in the set of voters has precedence, because it comes
-    from a record of the log.
+    """Finds the addresses of nodes by id. If the set of voters has an address for a node, this address is
+    used, because it comes from a record of the log.
 
     The servers of ``controller.quorum.bootstrap.servers`` have the ids -2, -3, … as in Kafka, because their
     node ids are unknown.
@@ -39,7 +40,7 @@ class QuorumAddresses:
         return self._bootstrap.get(node_id) or self._heard.get(node_id)
 
     def heard(self, endpoints: Iterable[tuple[int, str, int]]) -> None:
-        """Add node ids with hosts and ports that another replica has sent."""
+        """Store the hosts and ports of nodes that another replica has sent, by node id."""
         for node_id, host, port in endpoints:
             if node_id >= 0 and host and 0 < port < 65536:
                 self._heard[node_id] = Voter(ReplicaKey(node_id), host, port)

@@ -1,4 +1,4 @@
-"""Appends of the state machine that uses the log. They are collected into batches, and answered after their
+"""Appends of the state machine that uses the log. They are collected into batches, and completed after their
 commit."""
 
 import asyncio
@@ -11,7 +11,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 @dataclass(slots=True)
 class Append:
-    """Records that are committed or refused together, and the future for their caller."""
+    """Records that are committed or refused together, and the future for the caller who appends them."""
 
     values: Sequence[bytes]
     epoch: int
@@ -21,7 +21,7 @@ class Append:
 
 
 class AppendQueue:
-    """A queue of unwritten records, followed by records that wait for the high watermark."""
+    """A queue of unwritten records, and a queue of written records that wait for the high watermark."""
 
     def __init__(self, max_batch_bytes: int) -> None:
         self._max_batch_bytes = max_batch_bytes
@@ -30,7 +30,8 @@ class AppendQueue:
         self._written: deque[Append] = deque()
 
     def add(self, values: Sequence[bytes], epoch: int) -> "asyncio.Future[int]":
-        """Queue records. Raises ``KafkaError(record_list_too_large)`` when they do not fit in one batch."""
+        """Queue records. Raises ``KafkaError(record_list_too_large)`` when the records do not fit in one
+        batch."""
         size_bytes = sum(len(value) + 24 for value in values)
         if size_bytes > self._max_batch_bytes:
             raise KafkaError(
@@ -42,12 +43,12 @@ class AppendQueue:
 
     @property
     def next_epoch(self) -> int | None:
-        """The epoch for which the first unwritten records were decided."""
+        """The epoch in which the first unwritten records were decided."""
         return self._waiting[0].epoch if self._waiting else None
 
     def pop_batch(self, epoch: int) -> list[Append]:
-        """Remove the records of the next batch from the queue. They have one epoch, and fit in the batch
-        size."""
+        """Remove the records of the next batch from the queue. All of them have the same epoch, and they fit
+        in the batch size."""
         taken: list[Append] = []
         size_bytes = 0
         while self._waiting and self._waiting[0].epoch == epoch:
@@ -66,15 +67,15 @@ class AppendQueue:
         self._written.extend(appends)
 
     def commit(self, offset: int) -> None:
-        """Complete the appends below the committed ``offset``."""
+        """Complete the appends that are below the committed ``offset``."""
         while self._written and self._written[0].last_offset < offset:
             append = self._written.popleft()
             if not append.committed.done():
                 append.committed.set_result(append.last_offset)
 
     def fail(self, error: KafkaError, *, epoch: int | None = None) -> None:
-        """Refuse all waiting appends (only those of ``epoch``, if it is given), and all written appends that
-        are not committed.
+        """Refuse all waiting appends, and all written appends that are not committed. If ``epoch`` is given,
+        only the waiting appends of this epoch are refused.
 
         The next leader may still commit written records, so their outcome is unknown.
         """

@@ -14,8 +14,8 @@ from moldau.runtime import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescription:
-    """One replica, as its leader knows it; -1 means unknown. Times are in milliseconds since the Unix
-    epoch."""
+    """One replica, as its leader knows it; -1 means that a value is unknown. Times are in milliseconds since
+    the Unix epoch."""
 
     key: ReplicaKey
     log_end_offset: int

@@ -1,6 +1,7 @@
-"""The driver of the Raft core: one task that passes events to the core and carries out its effects, in order.
+"""The driver of the Raft core. One task passes events to the core and carries out the core's effects, in
+order.
 
-``effects.py`` defines its contract.
+The module ``effects.py`` defines the driver's contract.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ class PeerSender(Protocol):
 
 
 class NoPeers:
-    """The sender of a single voter, which has no peers."""
+    """The sender for a single voter, which has no peers."""
 
     async def send(self, node_id: int, message: WireRequest) -> WireResponse:
         raise KafkaError(ErrorCode.network_exception, f"there is no way to node {node_id}")
@@ -63,9 +64,9 @@ class DriverConfig:
     raft: RaftSettings = field(default_factory=RaftSettings)
     wire: RequestCodec = field(default_factory=RequestCodec)
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
-    """``controller.quorum.bootstrap.servers``: host and port of nodes that may know the leader."""
+    """``controller.quorum.bootstrap.servers``: the hosts and ports of nodes that may know the leader."""
     append_linger_ms: int = 0
-    """``controller.quorum.append.linger.ms``: how long appends are collected while no write is in
+    """``controller.quorum.append.linger.ms``: the time for which appends are collected while no write is in
     progress."""
     append_max_batch_bytes: int = 8 * 1024 * 1024
     retention: SnapshotRetention = field(default_factory=SnapshotRetention)
@@ -84,7 +85,7 @@ class QuorumIdentity:
 class QuorumDriver:
     """A replica of a replicated log on this node.
 
-    The order of its use is: construct it, ``add_listener``, ``await start()``, ``append`` while it leads,
+    Use it in this order: construct it, ``add_listener``, ``await start()``, ``append`` while it leads,
     ``await stop()``.
     """
 
@@ -137,7 +138,8 @@ class QuorumDriver:
     # Life cycle
 
     async def start(self) -> None:
-        """Load the durable state and begin. If this node is the only voter, it leads when this returns.
+        """Load the durable state and begin. If this node is the only voter, it already leads when this method
+        returns.
 
         Raises ``QuorumStateError`` and ``DiskError``.
         """
@@ -146,7 +148,8 @@ class QuorumDriver:
         is_static = self.history.latest is None and len(self._static_voters) > 0
         read = partial(self._state_store.read, is_static=is_static)
         election = await self._machine.workers.run(read)
-        # Records of a crashed process may not be on the disk yet, but the core treats them as durable.
+        # Records of a crashed process are possibly not on the disk yet. They are synced now, because the core
+        # treats them as durable.
         await self._log.flush()
         self._core = RaftCore(
             local=self._local,
@@ -186,16 +189,18 @@ class QuorumDriver:
     # Calls of the state machine that uses the log
 
     def add_listener(self, listener: QuorumListener) -> None:
-        """Notify ``listener`` of all records from the latest snapshot on. It may be called at any time."""
+        """Pass all records from the latest snapshot on to ``listener``. This method may be called at any
+        time."""
         self._subscriptions.add(listener)
 
     def append(self, values: Sequence[bytes], *, epoch: int | None = None) -> "asyncio.Future[int]":
-        """Append records as one unit. The result is the offset of the last record, when it is committed and
-        the listeners of this node have applied it.
+        """Append records as one unit. The result is the offset of the last record. It is set when the record
+        is committed and the listeners of this node have applied it.
 
-        Appends are written in the order of the calls, many in one batch. ``epoch`` is the epoch in which they
-        were decided (by default the current epoch). The future fails with ``KafkaError(not_controller)`` when
-        this node does not lead that epoch. If the leadership is lost during the wait, the outcome is unknown.
+        Appends are written in the order of the calls, many of them in one batch. ``epoch`` is the epoch in
+        which the records were decided (by default the current epoch). The future fails with
+        ``KafkaError(not_controller)`` when this node does not lead that epoch. If the leadership is lost
+        during the wait, the outcome is unknown.
         """
         if self._is_stopped or self._core is None:
             raise KafkaError(ErrorCode.broker_not_available, "the quorum does not run on this node")
@@ -219,18 +224,19 @@ class QuorumDriver:
 
     @property
     def election(self) -> ElectionState:
-        """Epoch, leader and vote of the core. Peers get only values that are stored."""
+        """Epoch, leader and vote of the core. Peers get only values that are already stored durably."""
         return self._core.election if self._core else ElectionState()
 
     @property
     def voters(self) -> VoterSet:
-        """The current voters: those in the log. If the log contains none, they are the static voters."""
+        """The current voters, as the log contains them. If the log contains no voters, the result is the
+        static voters."""
         return self._core.voters if self._core else self._static_voters
 
     @property
     def observer_ids(self) -> frozenset[int]:
-        """Nodes that fetch from this leader and do not vote; empty while this node does not lead. Any thread
-        may call it."""
+        """Nodes that fetch from this leader and do not vote. There are none while this node does not lead.
+        Any thread may call this method."""
         role = self._core.role if self._core else None
         return frozenset(key.id for key in list(role.progress)) if isinstance(role, Leader) else frozenset()
 
@@ -252,8 +258,8 @@ class QuorumDriver:
         self, end_offset: int, epoch: int, last_log_timestamp_ms: int
     ) -> SnapshotWriter | None:
         """Begin a snapshot of the state up to ``end_offset`` (exclusive). The last record of the snapshot has
-        ``epoch``. After its ``freeze`` the caller calls :meth:`snapshot_created`. Returns ``None`` when the
-        snapshot already exists."""
+        ``epoch``. After ``freeze`` of the snapshot, the caller calls :meth:`snapshot_created`. Returns
+        ``None`` when the snapshot already exists."""
         writer = self._log.create_snapshot(LogPosition(end_offset, epoch), last_log_timestamp_ms)
         logged = self.history.at(end_offset)
         if writer is not None and logged is not None:
@@ -262,7 +268,7 @@ class QuorumDriver:
         return writer
 
     async def snapshot_created(self) -> None:
-        """A snapshot is complete, so there may be too many older snapshots now."""
+        """A snapshot is complete. Delete older snapshots if there are too many now."""
         await self._pruning.prune()
 
     def describe(self) -> QuorumDescription:
@@ -273,7 +279,7 @@ class QuorumDriver:
         return describe(self._core, self._machine.clock.now_ms())
 
     async def change_voters(self, request: VoterChangeRequest) -> VoterChangeResponse:
-        """Change the voters; returns when the change is committed (KIP-853)."""
+        """Change the voters. Returns when the change is committed (KIP-853)."""
         response = await self._ask_core(request)
         assert isinstance(response, VoterChangeResponse)
         return response
@@ -312,7 +318,7 @@ class QuorumDriver:
     # The core's effects
 
     async def _carry_out(self, effects: list[fx.Effect]) -> None:
-        """Carry out all effects of one step, in the order that the core's contract defines."""
+        """Carry out all effects of one step in the order of the core's contract."""
         for effect in effects:
             match effect:
                 case fx.PersistElectionState(state):
@@ -366,7 +372,7 @@ class QuorumDriver:
                 self.voice.leader_lost(epoch, self.now_ms)
                 self._subscriptions.leader_changed(None, epoch)
             case fx.LeadershipEnded(epoch):
-                # The cause is a request, or this node lost its majority.
+                # A request caused the resignation, or this node lost its majority.
                 if epoch != self._resigned_epoch:
                     self.voice.majority_lost(epoch)
                 self.voice.leader_lost(epoch, self.now_ms)
@@ -399,7 +405,7 @@ class QuorumDriver:
                 event = ev.ResponseReceived(effect.correlation_id, response)
         self._events.submit(event)
 
-    # Inside
+    # Internal methods
 
     async def _run(self) -> None:
         try:
@@ -408,8 +414,8 @@ class QuorumDriver:
                 await self._events.wait()
                 await self._drain()
         except Exception as error:
-            # After any exception (including one of a listener), no answer may be sent, because the step is
-            # incomplete.
+            # After any exception (including an exception of a listener), no answer may be sent, because the
+            # step is incomplete.
             self._fail(error)
 
     async def _drain(self) -> None:
@@ -432,7 +438,7 @@ class QuorumDriver:
             self._timer = None
         deadline_ms = self._core.next_deadline_ms if self._core else None
         if deadline_ms is not None:
-            # The time is at least a millisecond, because the core's time is in whole milliseconds.
+            # The wait is at least a millisecond, because the core's clock counts whole milliseconds.
             delay = max(1, deadline_ms + 1 - self.now_ms) / 1000
             self._timer = asyncio.get_running_loop().call_later(delay, self._events.submit, ev.Tick())
 

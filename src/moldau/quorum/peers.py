@@ -1,4 +1,5 @@
-"""At most one request in flight per peer, with a time-out and a pause after a failure."""
+"""Limits the requests to each peer. There is at most one request in flight per peer. It has a time-out, and
+after a failure there is a pause."""
 
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class Peers:
         return now_ms >= self._retry_at_ms.get(node_id, now_ms)
 
     def sent(self, node_id: int, request: Request, now_ms: int, wait_ms: int = 0) -> int:
-        """Record a request whose answer may take ``wait_ms``; return its correlation id."""
+        """Note a request whose answer may take ``wait_ms``. Returns the correlation id of the request."""
         self._next_correlation_id += 1
         deadline_ms = now_ms + self._settings.request_timeout_ms + wait_ms
         pending = InFlight(self._next_correlation_id, node_id, request, deadline_ms)

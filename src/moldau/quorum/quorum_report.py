@@ -1,9 +1,9 @@
-"""Reports on the quorum for the log and the health page: a line for each change of state, and current
+"""Reports on the quorum. The log gets a line for each change of state, and the health page shows current
 problems.
 
-Peers are observed by their answers to this node's requests, and by their own requests. Each peer has one
-:class:`PeerState`; each change of this state is logged. Elections are logged at info. If the quorum has no
-leader for longer than an election should take, a warning is logged; the next leader ends it.
+This node knows the state of its peers from their responses and from their requests. Each peer has one
+:class:`PeerState`, and each change of this state is logged. Elections are logged at info. If the quorum has
+no leader for longer than an election should take, a warning is logged. The problem ends with the next leader.
 """
 
 import logging
@@ -21,9 +21,10 @@ from moldau.runtime import ErrorCode
 logger = logging.getLogger(__name__)
 
 STRANGER_SILENCE_MS: Final = 60_000
-"""A node whose requests are refused is forgotten if it sends no request for this time."""
+"""A node whose requests are refused is forgotten if it sends no request for this time, in ms."""
 STRANGERS_MAX: Final = 32
-"""Maximum number of such nodes that are tracked. Requests of further nodes are refused without a log line."""
+"""Maximum number of nodes with refused requests that are tracked. The requests of more nodes are refused
+without a log line."""
 
 FETCHES: Final = (FetchRequest, FetchSnapshotRequest)
 NODES_MAX: Final = 4096
@@ -31,7 +32,7 @@ NODES_MAX: Final = 4096
 
 
 class PeerState(Enum):
-    """The known state of another voter."""
+    """The state of another voter, as this node knows it."""
 
     UNKNOWN = "unknown"
     REACHED = "reached"
@@ -50,7 +51,7 @@ _ERROR_STATES: Final = {
 
 @dataclass(slots=True)
 class Peer:
-    """Another voter, or a bootstrap server, according to the answers to this node's requests."""
+    """Another voter or a bootstrap server. Its state comes from its answers to this node's requests."""
 
     state: PeerState = PeerState.UNKNOWN
     failing_since_ms: int | None = None
@@ -67,7 +68,7 @@ class Stranger:
 
 @dataclass(slots=True)
 class Directories:
-    """The directory ids that have sent requests with one node id."""
+    """The directory ids of requests that have the same node id."""
 
     current: uuid.UUID
     before: uuid.UUID | None = None
@@ -86,7 +87,7 @@ class QuorumVoice:
         bootstrap_servers: Mapping[int, str] | None = None,
     ) -> None:
         """``bootstrap_servers`` contains ``HOST:PORT`` of ``controller.quorum.bootstrap.servers`` by id.
-        These servers are reported while the node knows no voter."""
+        These servers are reported while this node knows no voter."""
         self._local = local
         self._voters = voters
         self._settings = settings
@@ -115,8 +116,8 @@ class QuorumVoice:
 
     @property
     def leaderless_limit_ms(self) -> int:
-        """The time after which a missing leader is a problem. An election takes less time if a majority of
-        the voters can reach each other."""
+        """The time after which a missing leader is a problem. If a majority of the voters can reach each
+        other, an election takes less time."""
         return self._settings.fetch_timeout_ms + 2 * self._settings.election_timeout_ms
 
     # Elections
@@ -165,7 +166,7 @@ class QuorumVoice:
         )
 
     def tick(self, now_ms: int) -> None:
-        """Check the time-outs. It is called from time to time."""
+        """Check the time-outs. This method is called from time to time."""
         problem = self.no_leader(now_ms)
         if problem is not None and not self._has_told_of_no_leader:
             self._has_told_of_no_leader = True
@@ -213,8 +214,8 @@ class QuorumVoice:
         self._leader_heard_ms = now_ms
 
     def failed(self, node_id: int, reason: str, asked_ms: int, now_ms: int) -> None:
-        """Note that a request that was sent at ``asked_ms`` has no answer. A voter without answers for some
-        time is unreachable."""
+        """Note that a request that was sent at ``asked_ms`` has no answer. If a voter does not answer for
+        some time, it is unreachable."""
         peer = self._peers.get(node_id)
         if peer is None:
             return
@@ -237,12 +238,12 @@ class QuorumVoice:
             self._heard_directory(request.candidate, now_ms)
         elif isinstance(request, FETCHES):
             self._heard_directory(request.replica, now_ms)
-            # A leader sends nothing to a voter that fetches, so no answer of that voter would end its
-            # unreachable state.
+            # A leader sends no requests to a voter that fetches. Therefore only the voter's fetch can show
+            # that the voter is reachable again.
             self._reached(request.replica.id)
 
     def _reached(self, node_id: int) -> None:
-        """End the unreachable state of a node."""
+        """Note that a node is reachable again."""
         peer = self._peers.get(node_id)
         if peer is not None and peer.state is PeerState.UNREACHABLE:
             logger.warning("%s is reachable again", self._name(node_id))
@@ -276,8 +277,8 @@ class QuorumVoice:
             logger.warning("%s", problem)
 
     def _heard_directory(self, key: ReplicaKey, now_ms: int) -> None:
-        """Note the directory of a node. If two directories alternate with one id, there are two nodes with
-        this id. A single change means a new disk."""
+        """Note the directory of a node. If requests with one node id alternate between two directories, there
+        are two nodes with this id. A single change means a new disk."""
         is_new = key.id not in self._directories
         if key.directory_id == NO_DIRECTORY or (is_new and len(self._directories) >= NODES_MAX):
             return
@@ -302,11 +303,11 @@ class QuorumVoice:
     # Current problems
 
     def no_leader(self, now_ms: int) -> str | None:
-        """The reason why there has been no leader for too long; ``None`` when the leader answers, or when an
-        election is in progress.
+        """The reason why there has been no leader for too long. The result is ``None`` when the leader
+        answers, or when an election is in progress.
 
-        A node without a majority keeps the leader of its epoch (KIP-996). Therefore the known leader may have
-        ended.
+        A node without a majority keeps the leader of its epoch (KIP-996). Therefore the process of the known
+        leader may have ended.
         """
         since_ms = self._absent_since_ms()
         if since_ms is None or now_ms - since_ms < self.leaderless_limit_ms:
@@ -322,13 +323,13 @@ class QuorumVoice:
         return f"{what} {(now_ms - since_ms) / 1000:.0f} s{of}"
 
     def _absent_since_ms(self) -> int | None:
-        """The time since which no leader is known, or the known leader has not answered."""
+        """The time since when no leader is known, or since when the known leader has not answered."""
         if self._leader is None or self._leader[0] == self._local.id:
             return self._leaderless_since_ms
         return self._leader_heard_ms
 
     def problems(self, now_ms: int) -> list[str]:
-        """Problems of other nodes, with one sentence for each."""
+        """Problems of other nodes. There is one sentence for each problem."""
         found = [peer.problem for peer in self._peers.values() if peer.problem]
         found += [each.problem for each in self._strangers.values() if not self._is_silent(each, now_ms)]
         found += [

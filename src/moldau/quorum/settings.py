@@ -8,12 +8,14 @@ class RaftSettings:
     """Time-outs in milliseconds and sizes in bytes."""
 
     election_timeout_ms: int = 1000
-    """``controller.quorum.election.timeout.ms``: an election waits between one and two times this value."""
+    """``controller.quorum.election.timeout.ms``: a replica waits between one and two times this value before
+    an election."""
     fetch_timeout_ms: int = 2000
-    """``controller.quorum.fetch.timeout.ms``: how long a follower waits for a leader that does not answer."""
+    """``controller.quorum.fetch.timeout.ms``: the time for which a follower waits for a leader that does not
+    answer."""
     election_backoff_max_ms: int = 1000
-    """``controller.quorum.election.backoff.max.ms``: limits the wait of a non-preferred successor, and of
-    a candidate that has lost."""
+    """``controller.quorum.election.backoff.max.ms``: the longest wait of a candidate that has lost an
+    election, and of a successor that is not the preferred one."""
     request_timeout_ms: int = 2000
     """``controller.quorum.request.timeout.ms``"""
     retry_backoff_ms: int = 20
@@ -23,13 +25,12 @@ class RaftSettings:
     fetch_max_bytes: int = 8 * 1024 * 1024
     snapshot_chunk_max_bytes: int = 8 * 1024 * 1024
     observer_session_timeout_ms: int = 300_000
-    """DescribeQuorum omits an observer that has not fetched for this time."""
+    """An observer that has not fetched for this time is not in the answer to DescribeQuorum."""
 
     @property
     def check_quorum_timeout_ms(self) -> int:
-        """How long a leader stays leader without fetches from a majority. It is longer than the followers'
-        fetch time-out, so that a leader never resigns before its followers would start an election.
-        """
+        """The time for which a leader stays leader without fetches from a majority. It is longer than the
+        followers' fetch time-out. Therefore a leader never resigns before its followers start an election."""
         return self.fetch_timeout_ms * 3 // 2
 
     @property
@@ -39,6 +40,6 @@ class RaftSettings:
 
     @property
     def voter_update_interval_ms(self) -> int:
-        """The interval at which a controller requests an update of its entry among the voters, as long as the
-        entry is wrong."""
+        """The interval at which a controller asks to correct its entry among the voters, while the entry is
+        wrong."""
         return self.fetch_timeout_ms

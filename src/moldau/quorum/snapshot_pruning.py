@@ -1,12 +1,12 @@
-"""Deletion of old snapshots of the metadata log, and of the records before them, by Kafka's two rules.
+"""Deletes old snapshots of the metadata log, and the records before them, by Kafka's two rules.
 
-The oldest snapshot is deleted, and the log then begins at the end of the next snapshot, while
+The oldest snapshot is deleted while one of these conditions is true:
 
-* segments and snapshots together have more than ``metadata.max.retention.bytes``, or
+* segments and snapshots together have more bytes than ``metadata.max.retention.bytes``;
 * the last record in the oldest snapshot is older than ``metadata.max.retention.ms``.
 
-The newest snapshot and the records after it always stay. Only whole segments are deleted, so the active
-segment stays, too. A negative limit disables its rule.
+The log then begins at the end of the next snapshot. The newest snapshot and the records after it always stay.
+Only whole segments are deleted, so the active segment stays, too. A negative limit disables its rule.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ INTERVAL_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRetention:
-    """``metadata.max.retention.bytes`` and ``.ms``, with Kafka's defaults; a negative value means no
-    limit."""
+    """``metadata.max.retention.bytes`` and ``.ms``, with Kafka's defaults. A negative value means that there
+    is no limit."""
 
     max_bytes: int = 100 * 1024 * 1024
     max_age_ms: int = 7 * 24 * 3_600_000
@@ -43,7 +43,7 @@ class _Kept(NamedTuple):
 
 
 class SnapshotPruning:
-    """Prunes one log once a minute, and after each new snapshot."""
+    """Prunes one log. It does so once a minute, and after each new snapshot."""
 
     def __init__(self, log: ReplicatedLog, retention: SnapshotRetention, now_ms: Callable[[], int]) -> None:
         """``now_ms`` is the wall clock. The timestamps of records are compared with it."""
@@ -54,13 +54,13 @@ class SnapshotPruning:
         self._is_pruning = False
 
     async def run(self) -> None:
-        """Prune at intervals, until cancelled. Raises ``KafkaError`` when the log has failed."""
+        """Prune at intervals, until this task is cancelled. Raises ``KafkaError`` when the log has failed."""
         while True:
             await asyncio.sleep(INTERVAL_S)
             await self.prune()
 
     async def prune(self) -> None:
-        """Delete as much as the rules require. Does nothing while another call deletes."""
+        """Delete as much as the rules require. Does nothing while another call of this method deletes."""
         if self._is_pruning:
             return
         self._is_pruning = True
@@ -90,8 +90,8 @@ class SnapshotPruning:
         return snapshots[1]
 
     def _facts_of(self, snapshot_id: LogPosition) -> _Kept:
-        """The values are read from the snapshot's header. A damaged snapshot is treated as old, because a
-        newer snapshot replaces it."""
+        """The values are read from the snapshot's header. A damaged snapshot counts as old, because a newer
+        snapshot replaces it."""
         reader = self._log.open_snapshot(snapshot_id)
         assert reader is not None, snapshot_id
         try:

@@ -1,4 +1,4 @@
-"""Kafka's ``quorum-state`` file: one line of JSON, version 0 (static voters) or 1 (KIP-853)."""
+"""Kafka's ``quorum-state`` file. It contains one line of JSON in version 0 (static voters) or 1 (KIP-853)."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ _ADVICE = (
 
 
 class QuorumStateError(ValueError):
-    """The file is not valid, because it cannot be read or because its voters differ."""
+    """The file is not valid. Either it cannot be read, or its voters are other than the configured voters."""
 
 
 def encode_quorum_state(state: ElectionState, *, voters: VoterSet, version: int = 0) -> bytes:
@@ -37,12 +37,12 @@ def encode_quorum_state(state: ElectionState, *, voters: VoterSet, version: int 
 
 
 def decode_quorum_state(content: bytes, *, voters: VoterSet | None) -> ElectionState:
-    """Decode either version. Raises :class:`QuorumStateError`, also when the voters differ from those of the
-    file.
+    """Decode either version. Raises :class:`QuorumStateError`, also when the voters differ from the voters in
+    the file.
 
     A changed static voter set is refused, as in Kafka. If two halves of the nodes had different voter sets,
-    they could elect two leaders. ``voters`` is ``None`` if the log names the voters (KIP-853). The voters in
-    the file are then out of date.
+    they could elect two leaders. ``voters`` is ``None`` if the log contains the voters (KIP-853). The voters
+    in the file are then out of date.
     """
     try:
         fields = json.loads(content)
@@ -87,7 +87,7 @@ class QuorumStateStore:
         self._voters = voters
 
     def read(self, *, is_static: bool = True) -> ElectionState:
-        """The last state; epoch 0 when there is no file. Raises :class:`QuorumStateError`."""
+        """The stored state. If there is no file, the state has epoch 0. Raises :class:`QuorumStateError`."""
         try:
             content = self._disk.read(self._path)
         except FileNotFoundError:
@@ -98,6 +98,7 @@ class QuorumStateStore:
             raise QuorumStateError(f"{self._path}: {error}. {_ADVICE}") from error
 
     def write(self, state: ElectionState, *, is_static: bool = True) -> None:
-        """Write the state durably: with the voters (version 0), or with directory ids (KIP-853)."""
+        """Write the state durably. Version 0 of the file contains the voters, and version 1 contains
+        directory ids."""
         content = encode_quorum_state(state, voters=self._voters, version=0 if is_static else 1)
         self._disk.write_atomically(self._path, content)

@@ -1,5 +1,5 @@
-"""Listeners to committed records. Each listener gets every record once, in order, from its own position
-on."""
+"""Listeners to committed records. Each listener gets every record once, in order. Each has its own position
+in the log."""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ READ_MAX_BYTES = 1024 * 1024
 class Committed(NamedTuple):
     """Whole committed batches, including control batches, from ``base_offset`` up to ``end_offset``.
 
-    A view may contain several batches: read it with ``records.batch.iter_headers``.
+    A view may contain several batches. Read it with ``records.batch.iter_headers``.
     """
 
     base_offset: int
@@ -23,25 +23,26 @@ class Committed(NamedTuple):
 
 
 class QuorumListener(Protocol):
-    """A state machine on the log. It is called on the event loop; it must not block and must not raise."""
+    """A state machine on the log. It is called on the event loop. It must not block and must not raise
+    exceptions."""
 
     def on_commit(self, committed: Committed) -> Iterator[None] | None:
         """Apply the batches. The views stay valid.
 
-        For long work, return an iterator of steps of some milliseconds each. Other tasks of the event loop
-        run between two steps, and no other method is called before the last step.
+        If the work is long, return an iterator of steps that take some milliseconds each. Other tasks of the
+        event loop run between two steps, and no other method is called before the last step.
         """
         ...
 
     def on_snapshot(self, reader: SnapshotReader) -> Iterator[None] | None:
         """Replace the state by this snapshot. The reader is closed on return, or after the last step.
 
-        For long work, return its steps, as in ``on_commit``. The state is replaced in the last step.
+        If the work is long, return its steps, as in ``on_commit``. The last step replaces the state.
         """
         ...
 
     def on_leader_change(self, leader_id: int | None, epoch: int) -> None:
-        """Note a new leader. If it is this node, all records before its epoch are already applied."""
+        """Note a new leader. If this node is the leader, all records before its epoch are already applied."""
         ...
 
 
@@ -100,7 +101,7 @@ class Subscriptions:
         self._tell_leader(subscription)
 
     def _load_snapshot(self, subscription: Subscription) -> Iterator[None]:
-        """Load the latest snapshot, if the log begins after the listener's position. When all steps are done,
+        """If the log begins after the listener's position, load the latest snapshot. When all steps are done,
         the log may begin after that snapshot. Then load the next snapshot."""
         while True:
             has_begun, subscription.has_begun = subscription.has_begun, True

@@ -1,8 +1,8 @@
-"""The voters in a log and its snapshot (KIP-853): each VotersRecord with its offset. The newest record is the
-last.
+"""The voters in a log and its snapshot (KIP-853). The history has each VotersRecord with its offset, the
+newest record last.
 
-Voters are used from the moment when they are appended. Therefore the history follows the log and not only the
-committed records. The driver reports each append, truncation and snapshot.
+Voters are used from the moment when they are appended. Therefore the history follows the whole log and not
+only the committed records. The driver reports each append, truncation and snapshot.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,13 +28,12 @@ class VoterHistory:
 
     @property
     def latest(self) -> LoggedVoters | None:
-        """The last voters, committed or not; ``None`` while kraft.version is 0."""
+        """The last voters, whether they are committed or not; ``None`` while kraft.version is 0."""
         return self._voters[-1] if self._voters else None
 
     def at(self, end_offset: int) -> LoggedVoters | None:
-        """The voters according to all records before ``end_offset``, including the voters of a snapshot
-        that ends there.
-        """
+        """The voters according to all records before ``end_offset``, including the voters in a snapshot that
+        ends there."""
         return next((known for known in reversed(self._voters) if known.offset < end_offset), None)
 
     def load(self, log: ReplicatedLog) -> None:
@@ -68,8 +67,8 @@ class VoterHistory:
         self._versions = [known for known in self._versions if known[0] < offset]
 
     def _read_snapshot(self, batches: Iterable[memoryview], offset: int) -> None:
-        """Read the voters of a snapshot. They are before all data, in KIP-630's header and the records after
-        it."""
+        """Read the voters of a snapshot. They come before all data, in KIP-630's header and the records
+        directly after it."""
         for view in batches:
             for position, header in iter_headers(view):
                 if not header.is_control:
@@ -93,7 +92,8 @@ class VoterHistory:
 
 
 def control_records(batches: Buffer) -> Iterator[tuple[int, control.ControlRecord]]:
-    """The control records of whole batches that this version knows, with their offsets."""
+    """The control records of whole batches, with their offsets. Only types that this version knows are
+    included."""
     view = memoryview(batches)
     for position, header in iter_headers(view):
         if header.is_control:
@@ -104,7 +104,7 @@ def control_records(batches: Buffer) -> Iterator[tuple[int, control.ControlRecor
 
 
 def voters_record(voters: VoterSet) -> control.RecordedVoters:
-    """The record of these voters."""
+    """The record that contains these voters."""
     return control.RecordedVoters(
         tuple(
             control.VotersRecordEntry(

@@ -63,14 +63,15 @@ MutableBuffer: TypeAlias = bytearray | memoryview
 HEADER_SIZE_BYTES = 61
 LOG_OVERHEAD_BYTES = 12
 """Size of the base offset and the length field. The value of the length field counts only the bytes after
-them."""
+these two fields."""
 
 RECORD_BYTES_MIN = 7
-"""Minimum size of a record: length, attributes, two deltas, two lengths and the header count, with one
-byte each."""
+"""Minimum size of a record in bytes. It has a length, attributes, two deltas, two more lengths and the header
+count, with one byte each."""
 
 RECORDS_PER_BATCH_MAX = 1_000_000
-"""Maximum number of records in a batch: librdkafka's limit. It limits the work of opening a batch."""
+"""Maximum number of records in a batch, which is librdkafka's limit. It limits the work of opening a batch.
+"""
 
 MAGIC = 2
 NO_TIMESTAMP = -1
@@ -105,19 +106,19 @@ _new = tuple.__new__
 
 
 class TimestampType(IntEnum):
-    """The source of the records' timestamps: the producer, or the broker on append."""
+    """The source of the records' timestamps. It is the producer, or the broker when the batch is appended."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 def next_sequence(sequence: int, increment: int) -> int:
-    """``sequence + increment``, where 0 follows after 2^31-1."""
+    """``sequence + increment``. After 2^31-1 the sequence continues at 0."""
     return (sequence + increment) & SEQUENCE_MAX
 
 
 class BatchHeader(NamedTuple):
-    """The fixed part of a batch, field by field; timestamps in milliseconds since the epoch."""
+    """The fixed part of a batch, field by field. Timestamps are in milliseconds since the epoch."""
 
     base_offset: int
     batch_length: int
@@ -148,7 +149,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record, or -1 when the batch has none."""
+        """Sequence number of the last record. It is -1 when the batch has no sequence number."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
@@ -187,7 +188,7 @@ class BatchHeader(NamedTuple):
 
 
 def unchecked_header(buffer: Buffer, position: int) -> BatchHeader:
-    """Return the header at ``position`` without any check. At least 61 bytes must follow. It is for loops
+    """Return the header at ``position`` without any check. At least 61 bytes must follow. This is for loops
     over many batches."""
     return _new(BatchHeader, _unpack_header(buffer, position))
 
@@ -205,10 +206,10 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """``(position, header)`` of each whole batch; a trailing partial batch ends the iteration.
+    """Pairs ``(position, header)`` of each whole batch. An incomplete batch at the end ends the iteration.
 
-    Raises :class:`CorruptRecordError` at a length or magic that no batch has. Checksums are not
-    checked: see :func:`check_batch`.
+    Raises :class:`CorruptRecordError` at a length or magic that no batch has. Checksums are not checked: see
+    :func:`check_batch`.
     """
     size = len(buffer)
     while size - position >= LOG_OVERHEAD_BYTES:
@@ -292,7 +293,7 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     size = header[1] + LOG_OVERHEAD_BYTES
     count = header[12]
     attributes = header[5]
-    # One expression, because it runs for each produced batch. Only a failure searches for the broken rule.
+    # One expression is used for speed, because it runs for each produced batch.
     if (
         size != len(buffer)
         or header[3] != MAGIC
@@ -311,13 +312,13 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
 
 
 def is_transactional(batch: Buffer) -> bool:
-    """Whether these bytes, which may not be a batch, have the bit of transactions set."""
+    """Whether these bytes have the bit of transactions set. The bytes are possibly not a batch."""
     return len(batch) >= HEADER_SIZE_BYTES and bool(batch[CHECKED_FROM + 1] & TRANSACTIONAL_BIT)
 
 
 def claims_zstd(batch: Buffer) -> bool:
-    """Whether these bytes, which may not be a batch, name the codec zstd. Clients support it since
-    KIP-110."""
+    """Whether these bytes name the codec zstd, which clients support since KIP-110. The bytes are possibly
+    not a batch."""
     return len(batch) >= HEADER_SIZE_BYTES and batch[CHECKED_FROM + 1] & COMPRESSION_MASK == CODEC_MAX
 
 
@@ -337,7 +338,7 @@ def _too_short(buffer: Buffer) -> KafkaError:
 
 
 def _explain_refusal(buffer: Buffer, header: BatchHeader, max_batch_bytes: int) -> None:
-    """Raise the error for a batch that failed the fast check; the rules are checked in Kafka's order."""
+    """Raise the error for a batch that failed the fast check. The rules are checked in Kafka's order."""
     _refuse_framing(buffer, header, max_batch_bytes)
     count = header.records_count
     if header.last_offset_delta < 0 or count <= 0 or header.last_offset_delta != count - 1:
@@ -403,10 +404,10 @@ def set_base_offset_and_epoch(
 
 
 def set_log_append_time(buffer: MutableBuffer, position: int, append_time_ms: int) -> int:
-    """Make ``append_time_ms`` the timestamp of every record; return the new CRC.
+    """Make ``append_time_ms`` the timestamp of every record. Returns the new CRC.
 
-    Sets the timestamp type bit and the max timestamp, which is then the timestamp of all records. The batch
-    must be whole (checked by ``parse_header`` or ``iter_headers``).
+    Sets the timestamp type bit and the max timestamp. The max timestamp is then the timestamp of all records.
+    The batch must be whole (checked by ``parse_header`` or ``iter_headers``).
     """
     (length,) = _EPOCH.unpack_from(buffer, position + _LENGTH_AT)
     (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + CHECKED_FROM)

@@ -32,7 +32,7 @@ _NULL = encode_varint(-1)
 def encode_record(
     offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Headers = ()
 ) -> bytes:
-    """One record as it is encoded in a batch, with its own length first."""
+    """One record as it is encoded in a batch. Its own length comes first."""
     parts = [b"\x00", encode_varint(timestamp_delta), encode_varint(offset_delta)]
     for field in (key, value):
         if field is None:
@@ -74,8 +74,8 @@ def build_batch(
 
     Records are numbered from ``base_offset`` in their order, and their own offsets are ignored. The compactor
     passes ``keep_offsets`` and ``last_offset``. With ``keep_offsets``, the deltas come from the records' own
-    offsets, and holes are allowed. ``last_offset`` is that of the original batch, which must not change when
-    its last records are removed. Raises ``ValueError`` when offsets do not ascend within the batch's range.
+    offsets, and holes are allowed. ``last_offset`` is that of the original batch. It must not change when the
+    batch's last records are removed. Raises ``ValueError`` if offsets do not ascend in the batch's range.
     """
     base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
     encoded = []

@@ -30,15 +30,15 @@ __all__ = [
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 DECOMPRESSED_BYTES_FLOOR = 64 * 1024 * 1024
-"""The limit is at least this size: sixty times Kafka's default max.message.bytes."""
+"""The limit is at least this size in bytes, which is sixty times Kafka's default max.message.bytes."""
 _DECOMPRESSED_RATIO = 16
 
 
 def decompressed_bytes_max(size_bytes: int) -> int:
-    """Maximum size of a batch's records after decompression, by the size of the batch.
+    """Maximum size of a batch's records after decompression. It depends on the size of the batch, and not on
+    a configuration.
 
-    It depends only on the batch, not on a configuration. A stored batch therefore stays readable when configs
-    change.
+    A stored batch therefore stays readable when configs change.
     """
     return max(DECOMPRESSED_BYTES_FLOOR, _DECOMPRESSED_RATIO * size_bytes)
 
@@ -78,8 +78,8 @@ _STEP_BYTES = 256 * 1024
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
-    """``data`` compressed; ``level`` is on the codec's own scale (gzip 1-9, zstd 1-22); None is its
-    default."""
+    """``data`` compressed. ``level`` is on the codec's own scale (gzip 1-9, zstd 1-22). None is the codec's
+    default level."""
     match codec:
         case Compression.NONE:
             return bytes(data)
@@ -123,8 +123,8 @@ def _stream(
 def decompress(codec: Compression, data: Buffer, limit: int | None = None) -> bytes:
     """``data`` decompressed.
 
-    Raises :class:`InvalidRecordError` when it is damaged or cut off, and :class:`OpenedSizeError` when it is
-    larger than ``limit`` bytes. The default limit is :func:`decompressed_bytes_max`.
+    Raises :class:`InvalidRecordError` when ``data`` is damaged or incomplete. Raises :class:`OpenedSizeError`
+    when the result is larger than ``limit`` bytes. The default limit is :func:`decompressed_bytes_max`.
     """
     if limit is None:
         limit = decompressed_bytes_max(len(data))
@@ -203,7 +203,7 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes:
 
 
 def _decompress_block(block: memoryview, limit: int) -> bytes:
-    # The raw format begins with its decompressed size; it is checked before memory is allocated.
+    # The raw format begins with its decompressed size. This size is checked before memory is allocated.
     if cramjam.snappy.decompress_raw_len(block) > limit:
         raise _too_large(limit)
     return bytes(cramjam.snappy.decompress_raw(block))

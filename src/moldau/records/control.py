@@ -1,8 +1,8 @@
-"""Control records: markers and metadata that brokers and controllers write into a log.
+"""Control records. They are markers and metadata that brokers and controllers write into a log.
 
-The key is a version (int16) and a type (int16); the value depends on the type. Transaction markers
-have a plain layout (KIP-98); the quorum's records (KIP-595, 630, 853) are flexible-version messages
-whose first field repeats their version.
+The key is a version (int16) and a type (int16). The value depends on the type. Transaction markers have a
+plain layout (KIP-98). The quorum's records (KIP-595, 630, 853) are flexible-version messages whose first
+field repeats their version.
 """
 
 import uuid
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class ControlType(IntEnum):
-    """The type in a control record's key; other types must be ignored."""
+    """The type in a control record's key. Other types must be ignored."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -60,13 +60,14 @@ _INT32 = Struct(">i")
 _HEADER = Struct(">hq")
 _ORIGIN = Struct(">16siqi")
 _ORIGIN_TAG = 11640
-"""A number for a tag of our own. Kafka numbers the tags of a message from 0 on, and will not reach it."""
+"""A number for a tag that only Moldau uses. Kafka numbers the tags of a message from 0 on, and will not reach
+this number."""
 _NO_TAGS = b"\x00"
 
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionMarker:
-    """The end of a transaction in one partition, written by the coordinator with ``coordinator_epoch``."""
+    """The end of a transaction in one partition. The coordinator writes it with its ``coordinator_epoch``."""
 
     committed: bool
     coordinator_epoch: int
@@ -119,7 +120,8 @@ class LeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOrigin:
-    """The log of a snapshot and the snapshot's place in it. Only our own writers store it.
+    """The log of a snapshot, and the position of the snapshot in this log. Only Moldau's own writers store
+    it.
 
     ``topic_id`` is zero when it is not known.
     """
@@ -171,7 +173,8 @@ class SnapshotFooter:
 
 @dataclass(frozen=True, slots=True)
 class KRaftVersion:
-    """The quorum's protocol: 0 with static voters, 1 with the voters of :class:`RecordedVoters`."""
+    """The version of the quorum's protocol: 0 with static voters, 1 with the voters of
+    :class:`RecordedVoters`."""
 
     kraft_version: int
     version: int = 0
@@ -228,7 +231,7 @@ class RecordedVoters:
                     _NO_TAGS,
                 ]
             parts += [_INT16.pack(voter.min_supported_version), _INT16.pack(voter.max_supported_version)]
-            parts += [_NO_TAGS, _NO_TAGS]  # the versions of the feature range, and of the voter
+            parts += [_NO_TAGS, _NO_TAGS]  # The versions of the feature range, and of the voter.
         parts.append(_NO_TAGS)
         return b"".join(parts)
 
@@ -258,7 +261,7 @@ def build_control_batch(
     producer_epoch: int = -1,
     transactional: bool = False,
 ) -> bytes:
-    """A control batch of the given records, uncompressed like those of Kafka."""
+    """A control batch of the given records. It is uncompressed, as in Kafka."""
     records = [Record(0, timestamp, control_key(content), content.encode()) for content in contents]
     return build_batch(
         records,
@@ -294,7 +297,7 @@ def build_end_transaction_marker(
 
 
 def parse_control_type(key: bytes | None) -> ControlType:
-    """The type in a control record's key, UNKNOWN for a type of a newer version.
+    """The type in a control record's key. It is UNKNOWN for a type of a newer version.
 
     Raises :class:`InvalidRecordError` if the key is not the key of a control record.
     """
@@ -309,7 +312,8 @@ def parse_control_type(key: bytes | None) -> ControlType:
 
 
 def parse_control_record(record: Record) -> ControlRecord | None:
-    """Parse a control record. None for a type that this version does not support, which must be ignored.
+    """Parse a control record. Returns None for a type that this version does not support, because such a type
+    must be ignored.
 
     Raises :class:`InvalidRecordError` for a value that does not fit its type.
     """
@@ -376,7 +380,7 @@ class _Reader:
         self.tag(-1)
 
     def tag(self, wanted: int) -> bytes | None:
-        """Read all tagged fields; return the content of one of them."""
+        """Read all tagged fields. Returns the content of one of them."""
         content = None
         for _ in range(self.unsigned_varint()):
             number = self.unsigned_varint()

@@ -1,8 +1,8 @@
-"""Errors of record bytes: the two errors that Kafka distinguishes.
+"""The two errors of record bytes that Kafka distinguishes.
 
-Clients retry ``CORRUPT_MESSAGE``, which means that bytes were damaged on the way. They give up on
-``INVALID_RECORD``, which means that the bytes were never valid. A wrong choice between the two makes a
-producer retry forever, or fail.
+Clients retry after ``CORRUPT_MESSAGE``, which means that bytes were damaged on the way. They do not retry
+after ``INVALID_RECORD``, which means that the bytes were never valid. With the wrong error, a producer would
+retry forever, or would fail without need.
 """
 
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ __all__ = [
 
 
 class CorruptRecordError(KafkaError):
-    """Damaged bytes: too short, with a wrong checksum, or with an unknown magic."""
+    """Damaged bytes. They are too short, or have a wrong checksum or an unknown magic."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.corrupt_message, message)
 
 
 class InvalidRecordError(KafkaError):
-    """Bytes that arrived as they were sent, but that violate a rule of the format."""
+    """Bytes that arrived as they were sent, but that break a rule of the format."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.invalid_record, message)
@@ -35,7 +35,7 @@ class InvalidRecordError(KafkaError):
 class OpenedSizeError(InvalidRecordError):
     """Records that are larger after decompression than a batch of that size may have.
 
-    The answer is MESSAGE_TOO_LARGE. Java's producer then splits the batch and sends the halves.
+    The error code is MESSAGE_TOO_LARGE. Java's producer then splits the batch and sends the halves.
     """
 
     def __init__(self, message: str) -> None:
@@ -44,7 +44,7 @@ class OpenedSizeError(InvalidRecordError):
 
 @dataclass(frozen=True, slots=True)
 class RecordError:
-    """One bad record: its place in the batch (from 0) and an error message (KIP-467)."""
+    """One bad record. It has the record's index in the batch (from 0) and an error message (KIP-467)."""
 
     batch_index: int
     message: str

@@ -22,7 +22,7 @@ class TargetCompression(NamedTuple):
     level: int | None = None
 
     def changes(self, header: BatchHeader) -> bool:
-        """Whether a batch must be recompressed; the compression level is ignored."""
+        """Whether a batch must be recompressed. The compression level does not matter."""
         return header.attributes & COMPRESSION_MASK != self.codec
 
 
@@ -33,7 +33,8 @@ def recompressed(
     target: TargetCompression,
     max_batch_bytes: int,
 ) -> Steps[bytes]:
-    """The batch of ``header`` with the uncompressed records ``payload``, in the codec of ``target``.
+    """The batch of ``header`` with the uncompressed records ``payload``, compressed by the codec of
+    ``target``.
 
     Raises ``MESSAGE_TOO_LARGE`` when the result is larger than ``max_batch_bytes``.
     """

@@ -1,7 +1,8 @@
-"""Records inside a batch: opening a batch (the broker rarely does) and reading its records.
+"""Records inside a batch. This module opens a batch, which the broker rarely does, and reads its records.
 
-A record is preceded by a varint with its length. It consists of attributes (1 byte, unused), timestamp delta
-(varlong), offset delta (varint), key and value (varint length, -1 for null), header count and headers.
+Each record begins with a varint that contains the record's length. Then follow attributes (1 byte, unused),
+timestamp delta (varlong), offset delta (varint), key and value (varint length, -1 for null), header count and
+headers.
 """
 
 from collections.abc import Iterator
@@ -28,20 +29,20 @@ __all__ = [
 
 QUICK_RECORDS = 500
 QUICK_BYTES = 128 * 1024
-"""Number of bytes of records that may be read on the event loop: a millisecond of work."""
+"""Number of bytes of records that may be read on the event loop. Reading them takes a millisecond."""
 
 HEADERS_PER_BATCH_MAX = 1_000_000
-"""Maximum number of headers of all records of a batch. A header may take two bytes, which compress to
-almost nothing.
-"""
+"""Maximum number of headers in all records of a batch. A header may take two bytes, and many such headers
+compress to almost nothing."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Record(NamedTuple):
-    """One record. ``timestamp`` is in milliseconds since the epoch, -1 for no timestamp.
+    """One record. ``timestamp`` is in milliseconds since the epoch. It is -1 if there is no timestamp.
 
-    Header names that are not UTF-8 become surrogate escapes, so that rewriting a batch changes no bytes.
+    Header names that are not UTF-8 are stored with surrogate escapes, so that rewriting a batch changes no
+    bytes.
     """
 
     offset: int
@@ -70,12 +71,13 @@ def open_batch(batch: Buffer, limit: int | None = None) -> tuple[BatchHeader, by
     if codec is Compression.NONE:
         return header, bytes(payload)
     if not payload and not header.records_count:
-        return header, b""  # a batch that has lost all records in a compaction still names its codec
+        return header, b""  # A batch that has lost all records in a compaction still names its codec.
     return header, decompress(codec, payload, limit)
 
 
 def opens_quickly(batch: Buffer) -> bool:
-    """Whether a batch certainly has few records and bytes; always false for a compressed batch."""
+    """Whether a batch certainly has few records and bytes. The result is always False for a compressed
+    batch."""
     header = parse_header(batch)
     return (
         header.records_count <= QUICK_RECORDS
@@ -85,7 +87,7 @@ def opens_quickly(batch: Buffer) -> bool:
 
 
 def read_records(batch: Buffer, limit: int | None = None) -> list[Record]:
-    """All records of a batch; raises the errors of :func:`iter_records`."""
+    """All records of a batch. Raises the errors of :func:`iter_records`."""
     return list(iter_records(batch, limit))
 
 
@@ -136,7 +138,7 @@ def _read_record(data: bytes, position: int, base_offset: int, base_timestamp: i
         end = position + size
     if end > len(data) or end < position:
         raise InvalidRecordError(f"a record says {end - position} bytes, {len(data) - position} are there")
-    raw = data[position + 1]  # the position after the attributes, which have no meaning yet
+    raw = data[position + 1]  # The position after the attributes, which have no meaning yet.
     if raw < 0x80:
         timestamp = base_timestamp + (raw >> 1 ^ -(raw & 1))
         position += 2
@@ -196,7 +198,8 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
 
 def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     count, position = read_varlong(data, position, 32)
-    # A header takes at least two bytes, so a larger count is wrong. No memory may be allocated for it.
+    # A header takes at least two bytes. A count that needs more bytes is wrong, and no memory may be
+    # allocated for it.
     if count < 0 or count * 2 > end - position:
         raise InvalidRecordError(f"{count} headers in a record that has {end - position} bytes left")
     if count > HEADERS_PER_BATCH_MAX:

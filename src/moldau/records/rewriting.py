@@ -32,7 +32,7 @@ _AFTER_CRC = Struct(">hiqqqhii")
 def rewrite_batch(header: BatchHeader, records: Iterable[Record], delete_horizon_ms: int | None) -> bytes:
     """The batch of ``header`` with only ``records``, in their order. There must be at least one record.
 
-    ``delete_horizon_ms`` replaces the base timestamp. The records' own timestamps are kept.
+    ``delete_horizon_ms`` replaces the base timestamp. The records keep their own timestamps.
     """
     base_timestamp = delete_horizon_ms
     base_offset, max_timestamp, count = header.base_offset, NO_TIMESTAMP, 0
@@ -61,7 +61,7 @@ def rewrite_batch(header: BatchHeader, records: Iterable[Record], delete_horizon
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """A batch without records that keeps the offsets and the producer of ``header``."""
+    """A batch without records. It has the offsets and the producer of ``header``."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT)
     return assemble_batch(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
 
@@ -69,7 +69,7 @@ def empty_batch(header: BatchHeader) -> bytes:
 def assemble_batch(
     header: BatchHeader, attributes: int, base_timestamp: int, max_timestamp: int, count: int, payload: bytes
 ) -> bytes:
-    """A batch that has the offsets, the epoch and the producer of ``header``, and another payload."""
+    """A batch with another payload. It has the offsets, the epoch and the producer of ``header``."""
     after_crc = _AFTER_CRC.pack(
         attributes,
         header.last_offset_delta,

@@ -22,9 +22,8 @@ __all__ = [
 Position: TypeAlias = tuple[int, int]
 """Offset and timestamp of a record."""
 Choice: TypeAlias = Callable[[Sequence[Position], Position | None], tuple[Position | None, bool]]
-"""Receives consecutive positions and the best position so far. Returns the best position, and whether the
-search is over.
-"""
+"""Gets consecutive positions and the best position so far. Returns the best position, and whether the search
+is over."""
 
 
 def search_batch(batch: Buffer, choose: Choice) -> Steps[Position | None]:

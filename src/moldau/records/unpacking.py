@@ -1,4 +1,4 @@
-"""Decompresses and parses a batch in steps, with a limit on the memory of several such jobs together."""
+"""Decompresses and parses a batch in steps, and limits the memory that several such jobs use together."""
 
 from typing import Final
 
@@ -10,14 +10,14 @@ from moldau.runtime.fair_lane import NextTurn, Steps
 __all__ = ["RECORDS_A_STEP", "open_in_turn"]
 
 RECORDS_A_STEP: Final = 10_000
-"""Number of records in a step: some 10 ms of a worker's time. After a step, other clients' batches are
-served."""
+"""Number of records in a step, which takes about 10 ms of a worker's time. After a step, other clients'
+batches are processed."""
 
 _MODEST_RATIO: Final = 16
 _MODEST_BYTES: Final = 1024 * 1024
-"""Limits below which several batches may be opened at the same time for several clients. The records of each
-batch must decompress to at most this size, or to at most 16 times the size of the batch. Larger batches are
-opened one at a time."""
+"""Limits below which several batches may be opened at the same time for several clients. After decompression,
+the records of each batch must have at most this size, or at most 16 times the size of the batch. Larger
+batches are opened one at a time."""
 
 
 def open_in_turn(batch: Buffer) -> Steps[tuple[BatchHeader, bytes]]:

@@ -11,7 +11,7 @@ _ONE_BYTE = tuple(bytes([value]) for value in range(128))
 
 
 def encode_unsigned_varint(value: int) -> bytes:
-    """A non-negative number in groups of seven bits, lowest first."""
+    """A non-negative number in groups of seven bits, the lowest group first."""
     if value < 0x80:
         return _ONE_BYTE[value]
     parts = bytearray()
@@ -30,7 +30,8 @@ def encode_varint(value: int) -> bytes:
 
 
 def read_varlong(data: bytes, position: int, bits: int = 64) -> tuple[int, int]:
-    """``(value, position after it)``. Raises IndexError at the end of the data, which callers translate.
+    """Returns the value and the position after it. Raises IndexError at the end of the data, which callers
+    convert to another error.
 
     Raises :class:`InvalidRecordError` for a varint of more than ``bits`` bits.
     """

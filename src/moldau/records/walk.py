@@ -1,10 +1,12 @@
 """One pass through the records of an opened batch, in steps, without an object for each record.
 
-The pass collects everything that a broker needs before it stores the batch: whether the records parse, their
-largest timestamp, records without a key, timestamps that are out of range, and records with wrong offset
-deltas, which it corrects. A single record takes some 0.5 µs. Consecutive records of the same shape (the same
-lengths of all fields) are read together as columns, hundreds at a time. Therefore a batch of identical
-records is cheap for its sender and for the broker.
+The pass collects everything that a broker needs to know before it stores the batch: whether the records can
+be parsed, their largest timestamp, records without a key, timestamps that are out of range, and records with
+wrong offset deltas. It corrects the wrong deltas.
+
+A single record takes about 0.5 µs. Consecutive records of the same shape (the same lengths of all fields) are
+read together as columns, hundreds at a time. Therefore a batch of identical records costs little for its
+sender and for the broker.
 """
 
 from typing import Final, NamedTuple
@@ -31,15 +33,15 @@ _ROW_MIN: Final = 8
 _ROW_MAX: Final = 4096
 _SINGLY_MAX: Final = 256
 _RENUMBERED_BYTES_MAX: Final = 64
-"""Records larger than this are copied one by one when they are renumbered. Reading them as columns would not
-be faster."""
+"""Size in bytes. Larger records are copied one by one when they are renumbered. Reading them as columns would
+not be faster."""
 _HEADERS_A_STEP: Final = 20_000
 
 _BLOCK: Final = 8192
 """Count of consecutive numbers whose varints differ only in the first two bytes."""
 _CONTINUES: Final = bytes(128) + b"\x01" * 128
-"""Translates the bytes of varints. The result is 1 for a byte that is followed by another byte of the same
-varint."""
+"""A table that translates the bytes of varints. The result is 1 for a byte that is followed by another byte
+of the same varint."""
 _LOW: Final = bytes(number << 1 & 0x7F | 0x80 for number in range(64))
 _MIDDLE: Final = bytes(number >> 6 for number in range(_BLOCK))
 _MIDDLE_CONTINUED: Final = bytes(number >> 6 | 0x80 for number in range(_BLOCK))
@@ -101,11 +103,11 @@ class RecordWalk:
 
     @property
     def payload(self) -> bytes:
-        """The records. They are renumbered if that was necessary."""
+        """The records. If it was necessary, they are renumbered."""
         return self._data if self._renumbered is None else bytes(self._renumbered)
 
     def advance(self, records_count: int) -> bool:
-        """Read that many more records, or fewer if they are expensive. Returns whether any records are left.
+        """Read this number of records, or fewer if they are expensive. Returns whether any records are left.
 
         Raises the same errors as ``iter_opened``.
         """
@@ -128,7 +130,7 @@ class RecordWalk:
     # -- one by one ---------------------------------------------------------------------------
 
     def _read_singly(self, stop: int) -> _Shape | None:
-        """Read records up to ``stop``; return the last one's shape. Raises IndexError at the data's end."""
+        """Read records up to ``stop``. Returns the last shape. Raises IndexError at the end of the data."""
         # Nearly all varints have one byte, and are decoded here without a call.
         data, base_timestamp, renumbers = self._data, self._base_timestamp, self._renumbers
         size, index, end, latest = len(data), self._index, self._position, self.max_timestamp
@@ -201,7 +203,8 @@ class RecordWalk:
     def _skip_headers(self, position: int, end: int) -> int:
         data = self._data
         count, position = read_varlong(data, position, 32)
-        # A header takes at least two bytes, so a larger count is wrong. No time may be spent on it.
+        # A header takes at least two bytes. A count that needs more bytes is wrong, and no time may be spent
+        # on it.
         if count < 0 or count * 2 > end - position:
             raise InvalidRecordError(f"{count} headers in a record that has {end - position} bytes left")
         self._headers_count += count
@@ -260,7 +263,7 @@ class RecordWalk:
                 column = column.translate(table)
             count -= len(column.lstrip(byte))
         if count < _ROW_MIN or not self._take_timestamps(shape, count):
-            # Try less often to read records together.
+            # From now on, try less often to read records together.
             self._singly_count = min(_SINGLY_MAX, 2 * self._singly_count)
             self._row_count = 4 * _ROW_MIN
             return
@@ -299,7 +302,7 @@ class RecordWalk:
         return marks
 
     def _take_timestamps(self, shape: _Shape, count: int) -> bool:
-        """Record the timestamps of a row; returns False when some timestamps are out of range."""
+        """Note the timestamps of a row. Returns False when some timestamps are out of range."""
         if self._append_time is not None and self._bounds is None:
             return True
         columns = [
@@ -318,7 +321,7 @@ class RecordWalk:
         return True
 
     def _take_numbers(self, shape: _Shape, count: int) -> None:
-        """Check the offsets of a row, and renumber it if necessary."""
+        """Check the offsets of a row. If necessary, renumber the records."""
         numbers = _consecutive(self._index, count)
         size = shape.size_bytes
         offset_columns = range(shape.offset_at, shape.key_size_at)
@@ -350,7 +353,7 @@ class RecordWalk:
 
 
 def _shape(start: int, fields: tuple[int, ...]) -> _Shape | None:
-    """The shape of a record; None when its varints are too long to be read as columns."""
+    """The shape of a record. It is None when the record's varints are too long to be read as columns."""
     shape = _Shape(*(at - start for at in fields))
     too_long = shape.key_size_at - shape.offset_at > 4 or shape.offset_at - shape.attributes_at > 9
     return None if too_long else shape
@@ -361,7 +364,8 @@ def _too_long(size_bytes: int, left_bytes: int) -> InvalidRecordError:
 
 
 def _skip_bytes(data: bytes, position: int) -> tuple[int, int]:
-    """The end of a field with a length, and the start of its content. Both are equal for null."""
+    """Returns the end of a field with a length, and the start of its content. Both positions are equal for
+    null."""
     size, position = read_varlong(data, position, 32)
     if size < -1:
         raise InvalidRecordError(f"negative length {size} inside a record")

@@ -1,2 +1,2 @@
-"""The interface of partitions for request handlers, and the classic kind of partition, which stores its data
-on the brokers' disks."""
+"""The interface of partitions for request handlers, and the classic kind of partition. A classic partition
+stores its data on the brokers' disks."""

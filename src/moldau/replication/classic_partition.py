@@ -132,7 +132,7 @@ class ClassicPartition:
 
     @property
     def leader_to_follow(self) -> int | None:
-        """The broker that this replica follows; ``None`` if it does not follow."""
+        """The id of the broker that this replica follows; ``None`` if it does not follow a broker."""
         follower = self._replica.follower
         return None if follower is None else follower.leader_id
 
@@ -162,7 +162,8 @@ class ClassicPartition:
     # -- the role -------------------------------------------------------------------------------
 
     def when_uncut(self, move: Callable[[], None]) -> None:
-        """Change the role now, or after a truncation in progress. Only the last such change is made."""
+        """Change the role now. If a truncation is in progress, change the role after it. Only the last such
+        change is made."""
         if not self.following.defers(move):
             move()
 
@@ -178,7 +179,7 @@ class ClassicPartition:
         in_sync: tuple[int, ...],
         partition_epoch: int = -1,
     ) -> None:
-        """Lead the partition from ``leader_epoch`` on. If the epoch is the current one, only the sets are
+        """Lead the partition from ``leader_epoch`` on. If this epoch has already begun, only the sets are
         updated.
 
         Older epochs are ignored. Like all changes of the role, this waits while the log is being truncated.
@@ -194,7 +195,7 @@ class ClassicPartition:
             in_sync,
             partition_epoch=partition_epoch,
             log_end_offset=log.log_end_offset,
-            synced_offset=0,  # The first sync of the epoch reports it.
+            synced_offset=0,  # The first sync of the epoch reports the durable offset.
             now_ms=self._monotonic_ms(),
         )
         if replica.role is not before:
@@ -223,7 +224,7 @@ class ClassicPartition:
     def _role_changed(self) -> None:
         led, self._leader = self._leader, self._replica.leader
         self.guards.clear()
-        # Retention and the log manager's checkpoint must not use a higher offset.
+        # Retention and the log manager's checkpoint must not use an offset above the high watermark.
         self.log.high_watermark = self.high_watermark
         if led is not None:
             # Producers that wait for an acknowledgement get NOT_LEADER_OR_FOLLOWER and look for the new
@@ -291,7 +292,7 @@ class ClassicPartition:
     def _append_opened(
         self, records: memoryview, headers: list[BatchHeader], client: FairClient | None, terms: AppendTerms
     ) -> "asyncio.Future[AppendOutcome]":
-        """Append a batch that a worker opens first. Later appends of the same client wait for it."""
+        """Append a batch that a worker opens first. Later appends of the same client wait for this batch."""
         if self.opening is None:
             self.opening = OpeningQueue(self._machine.opening, self._machine.unexpected)
         batch, config, now_ms = bytes(records), self.log.config, self._machine.clock.now_ms()
@@ -343,7 +344,7 @@ class ClassicPartition:
         return self._acknowledgements.add(last_offset, outcome, timeout_ms)
 
     def _flushed(self, end_offset: int) -> None:
-        """Note that the log is flushed below an offset, as ``flush.messages`` requires."""
+        """Note that all records below an offset are flushed, as ``flush.messages`` requires."""
         leader = self._leader
         if leader is None:
             return
@@ -355,8 +356,8 @@ class ClassicPartition:
     def stage(
         self, records: memoryview, required_acks: int, client: FairClient | None = None
     ) -> AppendOutcome | None:
-        """Append like :meth:`append`, but the records are written by :meth:`write_staged`. The contract is
-        that of ``StagedAppends``.
+        """Append like :meth:`append`, but :meth:`write_staged` writes the records later. ``StagedAppends``
+        describes the contract.
 
         Returns ``None`` when nothing was staged. The caller then calls :meth:`append`.
         """
@@ -377,7 +378,7 @@ class ClassicPartition:
             return None
         self._staged_messages += header[12]
         self._staged_bytes += len(records)
-        # This is made as a tuple for every pipelined request, because calling the class takes twice the time.
+        # Every pipelined request makes such a tuple. Calling the class would take twice the time.
         return _new(AppendOutcome, (_APPENDED, offset, -1, log.offsets.log_start_offset, None, ()))
 
     def write_staged(self) -> None:
@@ -396,7 +397,7 @@ class ClassicPartition:
     ) -> AppendInfo:
         """Append records of this broker itself (a coordinator's records), with acks=all.
 
-        Raises ``KafkaError`` when the records were not appended. The caller observes the high watermark.
+        Raises ``KafkaError`` when the records were not appended. The caller waits for the high watermark.
         """
         leader = self.check_in_sync()
         if self._commit is not None:
@@ -410,18 +411,18 @@ class ClassicPartition:
             self._flushes.begin()
             return info
         if leader.local_append(self.log.segments.end_offset):
-            # The caller must get its offset before waiting requests are woken.
+            # The caller must get the offset of its append before waiting requests are woken.
             asyncio.get_running_loop().call_soon(self._watermark_moved)
         elif leader.followers:
             self._arrivals.notify(self._key)
         return info
 
     def check_in_sync(self) -> LeaderReplica:
-        """The present leadership, if it accepts a write with acks=all. Otherwise raises ``KafkaError``."""
+        """The present leadership. Raises ``KafkaError`` if it does not accept a write with acks=all."""
         return self._check_leads(ACKS_ALL)
 
     def committed(self, offset: int, timeout_ms: int) -> "asyncio.Future[AppendOutcome]":
-        """The answer to an own append at ``offset``: an outcome without an error when it is committed."""
+        """The outcome of this broker's append at ``offset``. A committed append has no error."""
         outcome = _NOT_LEADER if self._leader is None else AppendOutcome(ErrorCode.none, offset)
         if self._leader is not None and offset >= self.high_watermark:
             return self._acknowledgements.add(offset, outcome, timeout_ms)
@@ -457,8 +458,8 @@ class ClassicPartition:
         self._acknowledgements.fail(AppendOutcome(error.code, message=error.message))
 
     async def settled(self) -> None:
-        """Return when all appended records are as durable as the policy requires, or when it is certain
-        that they will not be."""
+        """Return when all appended records are as durable as the policy requires. Also return when it is
+        certain that they will never be durable."""
         if self._commit is not None:
             await self._commit.settled()
         elif self.log.must_flush:

@@ -22,4 +22,4 @@ class ReplicaContext:
     meters: BrokerTopicMeters
     listener: ReplicaListener[Any] | None = None
     monotonic_ms: Callable[[], int] | None = None
-    """A monotonic time that measures the lag of followers; by default the wall clock."""
+    """A monotonic time that measures the lag of followers. The default is the wall clock."""

@@ -1,6 +1,7 @@
 """Sends the in-sync sets that this broker's leaders propose to the controller (AlterPartition, KIP-497).
 
-It sends one request at a time, for all partitions that have a proposal. It drives :meth:`Leader.propose`.
+There is one request at a time. A request contains all partitions that have a proposal. This module drives
+:meth:`Leader.propose`.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ _SUPERSEDED: Final = frozenset(
         ErrorCode.unknown_topic_or_partition,
     }
 )
-"""Errors which show that the controller has newer metadata than the leader. The leader will receive these
+"""Errors that show that the controller has newer metadata than the leader. The leader will receive these
 metadata."""
 _NOT_ATTEMPTED: Final = frozenset({ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted})
 
@@ -47,7 +48,7 @@ Proposals = dict[PartitionKey, tuple[ClassicPartition, InSyncProposal]]
 
 
 class InSyncSets:
-    """The in-sync sets of the partitions that this broker leads. It is used on the event loop."""
+    """The in-sync sets of the partitions that this broker leads. This class is used on the event loop."""
 
     def __init__(
         self,
@@ -59,9 +60,8 @@ class InSyncSets:
         meters: InSyncMeters,
     ) -> None:
         """``local_epoch`` returns the epoch of this broker's registration, or -1 before the registration.
-        ``lag_ms_max`` is the time for which a follower that has not caught up stays in sync
-        (``replica.lag.time.max.ms``).
-        """
+        ``lag_ms_max`` is ``replica.lag.time.max.ms``. A follower that is not caught up stays in sync for this
+        time."""
         self._local_id = local_id
         self._channel = channel
         self._local_epoch = local_epoch
@@ -80,7 +80,8 @@ class InSyncSets:
         self._led[partition.key] = partition
 
     def leave(self, partition: ClassicPartition) -> None:
-        """Stop observing a partition. A later replica of the same partition stays observed."""
+        """Stop observing a partition. If a later replica of the same partition is observed, it stays
+        observed."""
         if self._led.get(partition.key) is partition:
             del self._led[partition.key]
             self._candidates.pop(partition.key, None)
@@ -92,7 +93,7 @@ class InSyncSets:
             self._wake.set()
 
     def brokers_changed(self, active: Mapping[int, int]) -> None:
-        """Note the active brokers, which may have changed."""
+        """Check all partitions, because the active brokers may have changed."""
         if active == self.active_brokers:
             return
         self.active_brokers = active
@@ -136,7 +137,7 @@ class InSyncSets:
                 self._wake.set()
 
     async def _ask(self) -> bool:
-        """Send the current proposals. Returns False when they must be checked again soon."""
+        """Send the current proposals. Returns False when the proposals must be checked again soon."""
         local_epoch = self._local_epoch()
         if local_epoch < 0:
             return not self._candidates
@@ -157,8 +158,8 @@ class InSyncSets:
         except KafkaError:
             return self._failed(proposals, ProposalFailure.UNKNOWN)
         if response.error_code is not ErrorCode.none:
-            # A refusal of the whole request, for example because of an old broker epoch, does not show the
-            # outcome of an earlier request.
+            # If the whole request is refused, for example because of an old broker epoch, the outcome of an
+            # earlier request is still unknown.
             return self._failed(proposals, ProposalFailure.UNKNOWN)
         return self._settle(proposals, response) and not self._candidates
 
@@ -190,7 +191,7 @@ class InSyncSets:
                 found = proposals.pop(PartitionKey(topic.topic_id, row.partition_index), None)
                 if found is not None:
                     is_settled &= self._take_one(*found, row)
-        # An answer without the partition does not show the outcome for that partition.
+        # If the response does not contain a partition, the outcome for this partition is unknown.
         return self._failed(proposals, ProposalFailure.UNKNOWN) and is_settled
 
     def _take_one(

@@ -1,4 +1,4 @@
-"""The in-sync set of a partition on the leader's side, and notifications about the role of the replica."""
+"""The in-sync set of a partition on the leader's side, and notifications about the replica's role."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -15,7 +15,8 @@ class ReplicaListener(Protocol[P]):
 
     @property
     def active_brokers(self) -> Mapping[int, int]:
-        """Epochs of the brokers that may be in sync, which are not fenced and not shutting down."""
+        """Returns the epochs of the brokers that may be in sync. They are not fenced and not shutting
+        down."""
         ...
 
     @property
@@ -24,22 +25,22 @@ class ReplicaListener(Protocol[P]):
         ...
 
     def role_changed(self, partition: P, /) -> None:
-        """Note that the replica leads, follows or has resigned, in a new epoch or a new role."""
+        """Called when the replica leads, follows or has resigned, in a new epoch or in a new role."""
         ...
 
     def nearest_replica(self, client_rack: str, end_offsets: Mapping[int, int], /) -> int:
-        """A follower for the consumers of a rack; -1 means that there is none. The argument contains the
+        """Returns a follower for the consumers of a rack, or -1 if there is none. The argument contains the
         possible followers by id, with their log ends."""
         ...
 
     def outsider_fetched(self, partition: P, /) -> None:
-        """Note that a follower that is not in sync has fetched from this leader."""
+        """Called when a follower that is not in sync has fetched from this leader."""
         ...
 
 
 class Leading:
-    """Changes of the in-sync set of a partition that this broker leads. It does nothing for other
-    replicas."""
+    """Changes of the in-sync set of a partition. If this broker does not lead the partition, the class does
+    nothing."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Leading:
         watermark_moved: Callable[[], None],
         brokers_moved: Callable[[], None] = lambda: None,
     ) -> None:
-        """``monotonic_ms`` is the clock by which the lag of followers is measured."""
+        """``monotonic_ms`` is the clock that measures the lag of followers."""
         self._replica = replica
         self._listener = listener
         self._monotonic_ms = monotonic_ms
@@ -58,12 +59,13 @@ class Leading:
 
     @property
     def has_followers(self) -> bool:
-        """Whether this replica leads, and there are other replicas."""
+        """Whether this replica leads and there are other replicas."""
         leader = self._replica.leader
         return leader is not None and bool(leader.followers)
 
     def brokers_changed(self) -> None:
-        """Note that the active brokers may have changed, or that this replica has become the leader."""
+        """Check the watermark and the in-sync set, because the active brokers may have changed or this
+        replica has become the leader."""
         leader, listener = self._replica.leader, self._listener
         if leader is None or listener is None or not leader.followers:
             return
@@ -80,13 +82,13 @@ class Leading:
         return listener.nearest_replica(client_rack, leader.end_offsets_with(offset))
 
     def is_throttled(self, topic: str, partition: int) -> bool:
-        """Whether answers of this replica to followers count towards the leader's quota (KIP-73)."""
+        """Whether responses of this replica to followers count towards the leader's quota (KIP-73)."""
         listener = self._listener
         return listener is not None and listener.leader_quota.is_throttled(topic, partition)
 
     def withholds(self, follower_id: int) -> bool:
-        """Whether a follower gets no records now, because it is throttled and out of sync and the rate is
-        exceeded."""
+        """Whether a follower gets no records now. This is so if the follower is throttled and out of sync,
+        and the rate is exceeded."""
         leader, listener = self._replica.leader, self._listener
         if leader is None or listener is None or follower_id in leader.in_sync:
             return False
@@ -102,7 +104,7 @@ class Leading:
     def committed(self, leader_epoch: int, in_sync: tuple[int, ...], partition_epoch: int) -> int | None:
         """Note that the controller has answered a proposal of this leader epoch with this set.
 
-        Returns the former size of the set; ``None`` if this epoch has ended.
+        Returns the former size of the set. Returns ``None`` if this epoch has ended.
         """
         leader: LeaderReplica | None = self._replica.leader
         if leader is None or leader.leader_epoch != leader_epoch:

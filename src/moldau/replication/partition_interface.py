@@ -1,7 +1,7 @@
 """The interface through which request handlers access a partition, independent of where its data is stored.
 
-Classic, diskless and tiered partitions implement it. The kind of a topic is chosen in one place, where the
-node is composed.
+Classic, diskless and tiered partitions implement this interface. The kind of a topic is chosen in one place,
+where the node is composed.
 """
 
 import asyncio
@@ -20,7 +20,8 @@ CONSUMER_REPLICA_ID = -1
 
 
 class StopReason(Enum):
-    """The reason why a broker stops serving a partition. It decides which data are deleted."""
+    """The reason why a broker stops serving a partition. It decides which of the partition's data are
+    deleted."""
 
     TOPIC_DELETED = "the topic is deleted: this replica's data go, and the data that brokers share"
     REPLICA_REMOVED = "other brokers hold the partition now: this replica's data go, and shared data stay"
@@ -33,7 +34,8 @@ class StopReason(Enum):
 
 
 class PartitionKey(NamedTuple):
-    """The identity of a partition. A name may be used again after a deletion, but a key never is."""
+    """The identity of a partition. A topic name may be used again after a deletion, but a key is never used
+    again."""
 
     topic_id: UUID
     partition: int
@@ -48,19 +50,20 @@ class AppendOutcome(NamedTuple):
     log_start_offset: int = -1
     message: str | None = None
     record_errors: Sequence[RecordError] = ()
-    """The records for which a batch was refused, if the refusal is about single records."""
+    """The records that caused the refusal of a batch, if single records caused it."""
 
 
 class AbortedTransaction(NamedTuple):
-    """A producer whose records from ``first_offset`` on were aborted (used for read_committed)."""
+    """A producer with an aborted transaction. Its records from ``first_offset`` on were aborted (used for
+    read_committed)."""
 
     producer_id: int
     first_offset: int
 
 
 class ReadRequest(NamedTuple):
-    """One partition's part of a Fetch request. It is a tuple for speed, because every poll makes one per
-    partition."""
+    """One partition's part of a Fetch request. It is a tuple for speed, because every poll makes such an
+    object for each partition."""
 
     offset: int
     max_bytes: int
@@ -71,20 +74,21 @@ class ReadRequest(NamedTuple):
     last_fetched_epoch: int = -1
     replica_id: int = CONSUMER_REPLICA_ID
     client_rack: str | None = None
-    """The rack of the client; ``None`` if the client does not support fetching from followers."""
+    """The rack of the client; ``None`` if the client cannot fetch from followers."""
     broker_epoch: int = -1
-    """A follower's incarnation (KIP-903); -1 when it is unknown."""
+    """The follower's broker epoch, which identifies its incarnation (KIP-903); -1 when the epoch is unknown.
+    """
     acknowledged_offset: int = -1
-    """The offset below which the follower's copy is synced, if only synced records count; -1 means
+    """The offset below which the follower's copy is synced, if only synced records count; -1 means that it is
     ``offset``."""
     log_start_offset: int = -1
     """The start of the follower's log."""
     reader_rack: str | None = None
-    """The rack of the reader, from ``client_rack`` or from its id; ``None`` if it is not known."""
+    """The rack of the reader, from ``client_rack`` or from the reader's id; ``None`` if it is not known."""
 
 
 class ReadOutcome(NamedTuple):
-    """The result of a read. If there is an error, it has the known offsets and no bytes."""
+    """The result of a read. If there is an error, the result has the known offsets and no bytes."""
 
     error: ErrorCode = ErrorCode.none
     views: Sequence[memoryview | bytes] = ()
@@ -94,19 +98,19 @@ class ReadOutcome(NamedTuple):
     log_start_offset: int = -1
     aborted: Sequence[AbortedTransaction] | None = None
     diverging_epoch: tuple[int, int] | None = None
-    """``(epoch, end offset)`` up to which the fetcher's log agrees (KIP-595)."""
+    """The epoch and the end offset up to which the fetcher's log agrees (KIP-595)."""
     preferred_read_replica: int = -1
     is_cut: bool = False
-    """Whether the bytes end before the end of the partition, so that appends do not extend them."""
+    """Whether the bytes end before the end of the partition. New appends then do not extend the bytes."""
     snapshot_id: LogPosition | None = None
-    """The snapshot to fetch, for a follower whose log ends before this log begins (KIP-630)."""
+    """The snapshot that a follower must fetch if its log ends before this log begins (KIP-630)."""
     is_throttled: bool = False
     """Whether the bytes count towards the quota of this broker's leaders (KIP-73)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """The answer to a lookup by timestamp. The offset is -1 when no record was found."""
+    """The result of a lookup by timestamp. The offset is -1 when no record was found."""
 
     offset: int = -1
     timestamp_ms: int = -1
@@ -115,7 +119,7 @@ class FoundOffset:
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """A producer that a partition remembers (DescribeProducers)."""
+    """A producer whose state a partition has stored (DescribeProducers)."""
 
     producer_id: int
     producer_epoch: int
@@ -159,7 +163,7 @@ class TransactionalBatch(NamedTuple):
     """A batch of a transaction, with the conditions of its Produce request."""
 
     records: memoryview
-    """The bytes are only valid during the call, unless they come from :meth:`kept`."""
+    """The bytes are valid only during the call. The bytes of a batch from :meth:`kept` stay valid."""
     producer_id: int
     producer_epoch: int
     required_acks: int
@@ -172,7 +176,7 @@ class TransactionalBatch(NamedTuple):
 
 
 class ProducerTurn(Protocol):
-    """The place of a batch among the batches that its producer sent to the partition."""
+    """The position of a batch among the batches that its producer sent to the partition."""
 
     @property
     def is_free(self) -> bool:
@@ -197,12 +201,12 @@ class TransactionParticipant(Protocol):
 
     @property
     def any_broker_marks(self) -> bool:
-        """Whether any broker may write a marker. Otherwise only the partition's leader can."""
+        """Whether any broker may write a marker. If not, only the partition's leader may."""
         ...
 
     def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
-        """Append a batch. If the transaction is open here, it is appended immediately; otherwise it is
-        verified and appended in ``turn``.
+        """Append a batch. If the transaction is open here, the batch is appended immediately. Otherwise the
+        batch is verified and appended in ``turn``.
 
         A guard that is issued before ``turn.verify`` prevents the append of a batch whose transaction ends in
         the meantime (KIP-890). Raises ``KafkaError`` for a refusal.
@@ -210,22 +214,22 @@ class TransactionParticipant(Protocol):
         ...
 
     async def write_marker(self, marker: TransactionMarker) -> None:
-        """Append a marker; return when it is committed. Raises ``KafkaError``."""
+        """Append a marker. Returns when the marker is committed. Raises ``KafkaError``."""
         ...
 
     async def producers(self) -> Sequence["ActiveProducer"] | None:
-        """The producers with their open transactions (DescribeProducers), if another node has newer
-        information than this replica. Raises ``KafkaError``."""
+        """The producers with their open transactions (DescribeProducers). It is called if another node has
+        newer information than this replica. Raises ``KafkaError``."""
         return None
 
 
 class NoTransactions:
-    """The participant for a kind of partition without transactions. It refuses their batches with
+    """The participant for a kind of partition without transactions. It refuses batches of transactions with
     INVALID_REQUEST.
 
     A marker is accepted without a write, because there is no transaction to end. Producers before KIP-890 add
-    a partition to a transaction before they write to it. Without an answer to the marker, such a transaction
-    would never complete.
+    a partition to a transaction before they write to it. If the marker were refused, such a transaction would
+    never complete.
     """
 
     any_broker_marks = False
@@ -246,7 +250,7 @@ class NoTransactions:
 
 
 class WithoutLog:
-    """The answers of a kind whose partitions have no log of their own."""
+    """The results for a kind of partition that has no log of its own."""
 
     shares_writes = False
 
@@ -281,7 +285,7 @@ class Partition(Protocol):
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether this broker leads the partition and some replicas are not in sync. It is never true if an
+        """Whether this broker leads the partition and some replicas are not in sync. It is always False if an
         object store replicates the data."""
         ...
 
@@ -292,18 +296,18 @@ class Partition(Protocol):
 
     @property
     def shares_writes(self) -> bool:
-        """Whether appends of one turn of a connection may share a write: :meth:`stage` and
+        """Whether appends of one turn of a connection may share a write. They use :meth:`stage` and
         :meth:`write_staged`."""
         return False
 
     def stage(
         self, records: memoryview, required_acks: int, client: FairClient | None = None
     ) -> AppendOutcome | None:
-        """Append like :meth:`append`, but the records are written by :meth:`write_staged`, before any other
-        access to the partition.
+        """Append like :meth:`append`, but :meth:`write_staged` writes the records before any other access to
+        the partition.
 
-        ``None`` means that nothing was staged, so the caller calls :meth:`append`. ``records`` must stay
-        valid until the write.
+        The result ``None`` means that nothing was staged. The caller then calls :meth:`append`. ``records``
+        must stay valid until the write.
         """
         return None
 
@@ -313,7 +317,7 @@ class Partition(Protocol):
     def open_snapshot(self, snapshot_id: LogPosition, current_leader_epoch: int) -> SnapshotReader | None:
         """Open a snapshot for a follower (KIP-630); ``None`` when there is no such snapshot.
 
-        Raises ``KafkaError`` for an epoch that is fenced or unknown, or for a kind without snapshots.
+        Raises ``KafkaError`` if the epoch is fenced or unknown, or if the kind of partition has no snapshots.
         """
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
 
@@ -323,14 +327,14 @@ class Partition(Protocol):
         """Append the records that a producer sent on the connection ``client``.
 
         Batches of transactions go to ``transactions`` instead. ``records`` is only valid during the call. The
-        outcome is returned immediately if no wait is needed, and otherwise as a future. A refusal is also an
-        outcome. Nothing is raised.
+        outcome is returned immediately if no wait is needed. Otherwise the result is a future. A refusal is
+        also returned as an outcome, so this method never raises ``KafkaError``.
         """
         ...
 
     def read(self, request: ReadRequest) -> ReadAnswer:
-        """Read whole batches, beginning with the batch that contains ``request.offset``. It never waits for
-        new data."""
+        """Read whole batches, beginning with the batch that contains ``request.offset``. The read never waits
+        for new data."""
         ...
 
     async def find_offset(
@@ -343,18 +347,19 @@ class Partition(Protocol):
     ) -> FoundOffset:
         """The first record at or after a time, or the offset for one of the special timestamps.
 
-        Raises ``KafkaError`` (fenced or unknown leader epoch, not the leader, storage error).
+        Raises ``KafkaError`` for a fenced or unknown leader epoch, for a broker that does not lead, and for a
+        storage error.
         """
         ...
 
     async def delete_records(self, before_offset: int) -> int:
-        """Move the log start up to ``before_offset`` (-1 means the high watermark); return the new low
+        """Move the log start up to ``before_offset`` (-1 means the high watermark). Returns the new low
         watermark."""
         ...
 
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
-        """``(epoch, end offset)`` of the largest epoch not above ``leader_epoch``; ``(-1, -1)`` if there is
-        no such epoch."""
+        """The largest epoch not above ``leader_epoch``, and the end offset of this epoch. The result is
+        ``(-1, -1)`` if there is no such epoch."""
         ...
 
     def state(self) -> PartitionStatus: ...

@@ -37,8 +37,8 @@ class PartitionReader:
     ) -> None:
         """``follower_fetched`` is called for a fetch of a follower whose log agrees with this log.
 
-        ``leading`` finds followers nearer to a consumer (KIP-392) and has the quota of leaders (KIP-73).
-        ``snapshots`` is the same log, if snapshots shorten it.
+        ``leading`` finds followers in the rack of a consumer (KIP-392) and contains the quota of leaders
+        (KIP-73). ``snapshots`` is the same log, if snapshots shorten it.
         """
         self._log = log
         self._replica = replica
@@ -50,7 +50,7 @@ class PartitionReader:
 
     def read(self, request: ReadRequest) -> ReadAnswer:
         from_follower = request.replica_id >= 0
-        # Consumers that send a rack, even an empty one, support answers from followers (KIP-392).
+        # Consumers that send a rack can be sent to followers, even if the rack is empty (KIP-392).
         may_follow = not from_follower and request.client_rack is not None
         error = self._replica.check_epoch(request.current_leader_epoch, may_follow=may_follow)
         if error is not ErrorCode.none:
@@ -59,7 +59,7 @@ class PartitionReader:
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
-        # This is checked only now, because a follower with a diverging log may have none of these records.
+        # This check comes last, because a follower with a diverging log may have none of these records.
         if from_follower and log.local_log_start_offset <= request.offset <= log.log_end_offset:
             self._follower_fetched(request)
         known = self._known()
@@ -74,7 +74,7 @@ class PartitionReader:
         bound = readable_end if not request.read_committed else stable
         if request.offset >= readable_end and not log.is_offline:
             # This is the usual case of an idle consumer. If the offset is beyond the end, this leader is new.
-            # An earlier leader has served records up to this offset, and the watermark will reach the offset
+            # An earlier leader has served records up to this offset, and the watermark will reach this offset
             # again.
             return known._replace(aborted=[]) if request.read_committed else known
         is_throttled = from_follower and self._leading.is_throttled(*log.topic_partition)
@@ -112,8 +112,8 @@ class PartitionReader:
         self._traffic.replicated(result.size_bytes)
         if result.next_offset <= watermark:
             return result.views
-        # The bytes are copied. A truncation of the log, which may follow the loss of the leadership, removes
-        # the mapped bytes.
+        # The bytes are copied. The loss of the leadership may be followed by a truncation, which would remove
+        # the mapped bytes of the log.
         return [bytes(view) for view in result.views]
 
     def _refusal(self, request: ReadRequest) -> ReadOutcome | None:
@@ -144,7 +144,7 @@ class PartitionReader:
         return self._known()._replace(diverging_epoch=diverging)
 
     def _compared_with_snapshots(self, request: ReadRequest, log: SnapshotLog) -> ReadOutcome | None:
-        """The answer to a follower that needs a snapshot, or whose log differs (KIP-630)."""
+        """The response to a follower that needs a snapshot, or whose log differs (KIP-630)."""
         offset, epoch = request.offset, request.last_fetched_epoch
         if epoch < 0 and offset >= log.start_offset:
             return None
@@ -175,7 +175,8 @@ class PartitionReader:
         )
 
     def _read_remote(self, request: ReadRequest, known: ReadOutcome, *, from_follower: bool) -> ReadAnswer:
-        """Read from the remote tier for a consumer. A follower reads the remote tier itself (KIP-405)."""
+        """Read from the remote tier for a consumer. A follower gets an error, because it reads the remote
+        tier itself (KIP-405)."""
         remote = self._slot.part
         if from_follower or remote is None:
             return known._replace(error=ErrorCode.offset_moved_to_tiered_storage)

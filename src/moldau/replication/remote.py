@@ -1,4 +1,5 @@
-"""The remote tier (KIP-405) for a classic partition: the part of its log that is not local."""
+"""The remote tier (KIP-405) of a classic partition. It contains the part of the log that is no longer
+local."""
 
 import asyncio
 from typing import Protocol
@@ -14,18 +15,19 @@ class RemotePart(Protocol):
     """The remote part of one partition."""
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
-        """Complete ``known`` with batches from ``request.offset`` on. The offset is in the remote part."""
+        """Complete the future ``known`` with batches from ``request.offset`` on. The offset is in the remote
+        part."""
         ...
 
     async def highest_offset(self) -> int:
-        """The last offset that has been copied; -1 when none was copied."""
+        """The last offset that has been copied; -1 when no offset has been copied."""
         ...
 
     async def auxiliary_state(
         self, leader_epoch: int, end_offset: int, log_start_offset: int
     ) -> AuxiliaryState:
-        """The state at the end of the remote segment that contains the record before ``end_offset``. That
-        record must have the given leader epoch.
+        """The state at the end of a remote segment. This segment contains the record before ``end_offset``,
+        which must have the given leader epoch.
 
         Raises ``KafkaError`` while the state is not available.
         """
@@ -34,7 +36,7 @@ class RemotePart(Protocol):
     async def find_timestamp(
         self, timestamp_ms: int, before_offset: int, lookup: RecordLookup
     ) -> FoundOffset | None:
-        """The first record with at least a timestamp, in the remote part and before an offset.
+        """The first record in the remote part that has at least this timestamp and is below an offset.
 
         Raises ``KafkaError``.
         """
@@ -43,7 +45,8 @@ class RemotePart(Protocol):
     async def find_max_timestamp(
         self, above_ms: int, before_offset: int, lookup: RecordLookup
     ) -> FoundOffset | None:
-        """The first record with the largest timestamp of the remote part, if it is above ``above_ms``.
+        """The first record with the largest timestamp of the remote part. The timestamp must be above
+        ``above_ms``.
 
         Raises ``KafkaError``.
         """
@@ -51,7 +54,8 @@ class RemotePart(Protocol):
 
 
 class RemoteSlot:
-    """The remote part before a log's first local segment, while the partition's topic is tiered.
+    """The remote part, which comes before a log's first local segment. It exists while the partition's topic
+    is tiered.
 
     A topic may become tiered, or stop being tiered, while its partitions are served.
     """
@@ -66,6 +70,6 @@ class RemoteSlot:
         self.part = part
 
     def end(self) -> None:
-        """Remove the remote part, because the topic is not tiered any more or the partition is closed. A
-        repeated call is allowed."""
+        """Remove the remote part, because the topic is no longer tiered or the partition is closed. It is
+        allowed to call this again."""
         self.part = None

@@ -2,8 +2,8 @@
 Pure.
 
 The limit applies while the average over the last windows exceeds the rate. Then a leader sends no records to
-throttled followers that are not in sync. A follower does not fetch throttled partitions in which it lags. All
-bytes of throttled partitions are counted, including those of replicas that are in sync.
+throttled followers that are not in sync. A follower does not fetch those throttled partitions in which it
+lags. All bytes of throttled partitions are counted, including the bytes of replicas that are in sync.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ UNLIMITED: Final = 2**63 - 1
 
 
 class ReplicationQuota:
-    """Bytes per second, and the replicas of one broker to which the limit applies. Times are in seconds of
-    the event loop."""
+    """A limit in bytes per second, and the replicas of one broker to which it applies. Times are in seconds
+    of the event loop's clock."""
 
     def __init__(self, local_id: int, *, window_count: int = 11, window_s: int = 1) -> None:
         """The window configs are ``replication.quota.window.num`` and
@@ -38,8 +38,8 @@ class ReplicationQuota:
         self._rate.settings = replace(self._rate.settings, bytes_per_second=rate)
 
     def throttle(self, topic: str, replicas: Sequence[str]) -> None:
-        """Throttle the replicas of a topic that a config value names: ``*``, a list of ``partition:broker``
-        pairs, or an empty value."""
+        """Throttle the replicas of a topic that a config value names. The value is ``*``, a list of
+        ``partition:broker`` pairs, or empty."""
         self._throttled.pop(topic, None)
         if tuple(replicas) == (ALL,):
             self._throttled[topic] = None
@@ -61,7 +61,7 @@ class ReplicationQuota:
         self._rate.record(size_bytes, now_s)
 
     def rate(self, now_s: float) -> float:
-        """Bytes per second of throttled partitions, as the quota measures them."""
+        """The rate of throttled partitions in bytes per second, as the quota measures it."""
         return self._rate.bytes_per_second(now_s)
 
     def is_exceeded(self, now_s: float) -> bool:

@@ -1,10 +1,10 @@
 """Requests that wait for a change of a partition.
 
-A waiter has partitions and a deadline. Waiters are indexed by partition. Therefore an append without waiters
-takes no time here, and an append with waiters wakes only those of its partition.
+A waiter has partitions and a deadline. Waiters are indexed by partition. Therefore an append takes no time
+here if its partition has no waiters. Otherwise it wakes only the waiters of its partition.
 
-Deadlines are rounded up to ticks (by 6 % at most). Many waiters then share a timer, and their answers are
-sent in one turn of the event loop. A change of a partition wakes its waiters immediately.
+Deadlines are rounded up to ticks (by 6 % at most). Many waiters then share a timer, and their responses are
+sent in one turn of the event loop. A change of a partition wakes the partition's waiters immediately.
 """
 
 import asyncio
@@ -17,20 +17,20 @@ K = TypeVar("K", bound=Hashable)
 LONG_WAIT_S: Final = 0.5
 LONG_TICK_S: Final = 1 / 32
 SHORT_TICK_S: Final = 1 / 1024
-"""Distance of the ticks of short waits. :data:`LONG_TICK_S` is a multiple of it. The two values are exact as
-floats."""
+"""Time between two ticks of short waits. :data:`LONG_TICK_S` is a multiple of this time. The two values are
+exact as floats."""
 
 
 class Expiring(Protocol):
     """A wait that ends at a deadline."""
 
     def expire(self) -> None:
-        """Handle the passed deadline; called at most once."""
+        """Called when the deadline has passed, at most once."""
         ...
 
 
 class Deadlines:
-    """The deadlines of all waits of a node, with one timer per tick."""
+    """The deadlines of all waits of a node. Each tick has one timer."""
 
     def __init__(self) -> None:
         self._ticks: dict[float, tuple[asyncio.TimerHandle, dict[Expiring, None]]] = {}
@@ -46,12 +46,13 @@ class Deadlines:
         return loop
 
     def due(self, timeout_s: float) -> float:
-        """The end of a wait that begins now, as a time of the event loop."""
+        """The end of a wait that begins now, as a time of the event loop's clock."""
         tick_s = LONG_TICK_S if timeout_s >= LONG_WAIT_S else SHORT_TICK_S
         return ceil((self.loop.time() + timeout_s) / tick_s) * tick_s
 
     def add(self, due: float, wait: Expiring) -> None:
-        """Let a wait expire at a time that :meth:`due` returned; immediately when that time has passed."""
+        """Let a wait expire at a time that :meth:`due` returned. If that time has passed, the wait expires
+        immediately."""
         tick = self._ticks.get(due)
         if tick is None:
             tick = self._ticks[due] = (self.loop.call_at(due, self._time_is_up, due), {})
@@ -136,7 +137,7 @@ class WaitingRoom(Generic[K]):
         return self.deadlines.loop
 
     def due(self, timeout_s: float) -> float:
-        """The end of a wait that begins now, as a time of the event loop."""
+        """The end of a wait that begins now, as a time of the event loop's clock."""
         return self.deadlines.due(timeout_s)
 
     def wait(self, keys: Iterable[K], timeout_s: float) -> Waiter[K]:
@@ -166,7 +167,7 @@ class WaitingRoom(Generic[K]):
     def notify(self, key: K) -> None:
         """Wake all waiters for ``key``."""
         if not self._count:
-            # When there are no waiters, the key is not hashed, because every append calls this method.
+            # Every append calls this method. Therefore the key is not hashed when there are no waiters.
             return
         place = self._by_key.get(key)
         if place:
@@ -187,13 +188,14 @@ class WaitingRoom(Generic[K]):
             place.pop(waiter, None)  # A key may appear twice in the arguments.
         self._count -= 1
         if not self._count:
-            # Empty places are kept while there are waiters, because hashing a key is slow. They are removed
-            # here, together with those of deleted topics.
+            # Empty entries stay in the index while there are waiters, because hashing a key is slow. All
+            # entries are removed here, including the entries of deleted topics.
             self._by_key.clear()
 
 
 class WatermarkListeners:
-    """Listeners to a partition's high watermark: the coordinators and standbys that use the partition."""
+    """Listeners to a partition's high watermark. They are the coordinators and standbys that use the
+    partition."""
 
     __slots__ = ("all",)
 
@@ -202,7 +204,7 @@ class WatermarkListeners:
         """Functions that are called with the watermark each time it moves."""
 
     def follow(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call ``listener`` from now on, until the returned function is called."""
+        """From now on, call ``listener`` at each change, until the returned function is called."""
         self.all += (listener,)
 
         def end() -> None:

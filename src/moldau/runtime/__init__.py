@@ -1,7 +1,7 @@
 """The ports through which Moldau uses time, randomness, disks and threads.
 
-All code of the higher floors takes these as arguments, so that a whole node can run unchanged on a simulated
-machine (see ``moldau.simulation``). This is the only package that every other package may import.
+All code of the higher floors gets these ports as arguments. Therefore a whole node can run unchanged on a
+simulated machine (see ``moldau.simulation``). This is the only package that every other package may import.
 """
 
 from moldau.runtime.clock import Clock, DeletionClock, SystemClock

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Background:
-    """Keeps references to running tasks; use it on the event loop."""
+    """Keeps references to running tasks. Use it on the event loop."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

@@ -7,8 +7,8 @@ from typing import Final
 __all__ = ["BytePacer", "ByteRateQuota", "QuotaSettings"]
 
 PACER_SLACK_S: Final = 0.02
-"""Maximum unused time, in seconds, that a reader may use later. It is needed because timers and repeated
-requests are late."""
+"""Maximum unused time, in seconds, that a reader may use later. Such time is needed because timers and
+repeated requests are late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,11 @@ class QuotaSettings:
     window_s: int = 1
     window_count_min: int | None = None
     """Minimum number of windows in an average, even after a pause. None means all windows except the current
-    one."""
+    window."""
 
 
 class ByteRateQuota:
-    """The average over the last windows. Times are in seconds of the event loop.
+    """The average rate over the last windows. Times are in seconds of the event loop's clock.
 
     A recorded amount may exceed the quota, because a segment is copied as a whole. The next amount then waits
     longer.
@@ -49,14 +49,15 @@ class ByteRateQuota:
         if not self._windows:
             return 0.0
         settings = self.settings
-        # Count as if these windows had existed before the first byte. A short burst then does not count as a
-        # high rate.
+        # Count as if these windows had existed before the first byte. Otherwise a short burst at the
+        # beginning would count as a high rate.
         least = settings.window_count - 1 if settings.window_count_min is None else settings.window_count_min
         elapsed_s = max(least * settings.window_s, now_s - self._windows[0][0], settings.window_s)
         return sum(total for _, total in self._windows) / elapsed_s
 
     def throttle_s(self, now_s: float) -> float:
-        """Time in seconds during which no bytes should be added; 0 when the rate is within the quota."""
+        """Time in seconds during which no bytes should be added. It is 0 when the rate is within the
+        quota."""
         rate, bound = self.bytes_per_second(now_s), self.settings.bytes_per_second
         if rate <= bound:
             return 0.0
@@ -70,10 +71,10 @@ class ByteRateQuota:
 
 
 class BytePacer:
-    """A limit on a byte rate without bursts: each read is scheduled at its own time.
+    """A limit on a byte rate without bursts. Each read is scheduled at its own time.
 
     If the rate were an average over windows, a reader could read the bytes of a second at full speed and then
-    pause. This would disturb other clients each time. Times are in seconds of the event loop.
+    pause. This would disturb other clients each time. Times are in seconds of the event loop's clock.
     """
 
     def __init__(self, settings: QuotaSettings) -> None:

@@ -9,7 +9,7 @@ class Clock(Protocol):
     """Tells the time of day."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch. The value may go back when the machine's clock is set."""
+        """Milliseconds since the Unix epoch. The value may become lower when the machine's clock is set."""
         ...
 
 
@@ -22,16 +22,17 @@ class SystemClock:
 
 CATCH_UP_RATE: Final = 2.0
 JUMP_MS: Final = 100
-"""Minimum lead that is treated as a jump of the clock. Smaller leads result from rounding and from small
-adjustments."""
+"""Minimum difference, in ms, that counts as a jump of the clock. Smaller differences result from rounding and
+from small adjustments."""
 
 
 class DeletionClock:
     """A clock that decides whether data are old enough to be deleted or forgotten.
 
-    It follows another clock and is never ahead of it. When the other clock jumps ahead, this one runs at
-    twice the normal speed until it has caught up. Therefore a wrong clock that is corrected within minutes
-    deletes almost nothing. A jump back is followed immediately; deletions then happen later.
+    It follows another clock and is never ahead of it. When the other clock jumps ahead, this clock runs at
+    twice the normal speed until it shows the same time. Therefore almost nothing is deleted too early if a
+    wrong clock is corrected within minutes. When the other clock jumps back, this clock jumps back at once.
+    Deletions then happen later.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -40,7 +41,7 @@ class DeletionClock:
         self._told_at_s = 0.0
 
     def now_ms(self) -> int:
-        """Call it on the event loop."""
+        """Call this on the event loop."""
         wall_ms, loop_s = self._clock.now_ms(), asyncio.get_running_loop().time()
         if self._told_ms is None:
             told_ms = float(wall_ms)

@@ -1,11 +1,13 @@
 """Garbage collection of cycles in a process that keeps many objects for a long time.
 
-A full collection visits every object: 400 ms of CPU with 13,000 partitions, at an unpredictable moment. Most
-objects of a node exist long and are freed by reference counts, not as parts of cycles. Therefore, while a
-node makes new objects, they are collected once and then frozen (excluded from later collections), in pieces
-of some milliseconds. Newer objects are collected as usual. A full collection, which finds cycles among frozen
-objects, runs when the number of objects has doubled. In a large process it would block the event loop. There
-it runs only if many dead cycles are likely, because the collections of newer objects have found many.
+A full collection visits every object. With 13,000 partitions this takes 400 ms of CPU, at an unpredictable
+moment. Most objects of a node exist long and are freed by reference counts, not as parts of cycles. Therefore
+new objects are collected once and then frozen (excluded from later collections), in pieces of some
+milliseconds. Newer objects are collected as usual.
+
+A full collection finds cycles among frozen objects. It runs when the number of objects has doubled. In a
+large process it would block the event loop. There it runs only if many dead cycles are likely, because the
+collections of newer objects have found many cycles.
 """
 
 import asyncio
@@ -19,10 +21,10 @@ LOOK_EVERY_S: Final = 0.1
 LOOK_AGAIN_S: Final = 0.02
 """Interval of the checks while the process grows."""
 PIECE_OBJECTS: Final = 30_000
-"""Number of new objects after which they are collected and frozen: some 8 ms of CPU."""
+"""Number of new objects after which they are collected and frozen. This takes about 8 ms of CPU."""
 THRESHOLDS: Final = (10_000, 2, 50)
-"""Thresholds of the automatic collections. These visit at most some 30,000 objects of the youngest two
-generations."""
+"""Thresholds of the automatic collections. Such a collection visits at most about 30,000 objects of the
+youngest two generations."""
 OLDEST: Final = 2
 """The oldest generation. It contains the objects that have survived a collection of all objects that are not
 frozen."""
@@ -30,12 +32,13 @@ FULL_EVERY_S: Final = 60.0
 """Minimum interval between two full collections."""
 GROWTH: Final = 2.0
 LARGE_BLOCKS: Final = 150_000
-"""A process with at least this number of memory blocks is large. A full collection of them takes some 40 ms
-of CPU."""
+"""Number of memory blocks. A process with at least this number is large. A full collection of these blocks
+takes about 40 ms of CPU."""
 CYCLES_WORTH_IT: Final = 1_000
-"""Minimum number of objects in dead cycles that makes a full collection of a large process worthwhile."""
+"""Minimum number of objects in dead cycles. With fewer objects, a full collection of a large process is not
+worth its cost."""
 CYCLES_SHARE: Final = 0.05
-"""This minimum as a share of the process's blocks, because a collection of a million blocks takes 200 ms.
+"""The same minimum as a share of the process's blocks, because a collection of a million blocks takes 200 ms.
 """
 
 
@@ -57,7 +60,7 @@ def collect_rarely() -> None:
 
 
 async def keep_collections_short() -> None:
-    """Exclude the objects that a node has accumulated from collections, until cancelled."""
+    """Exclude the objects that a node has accumulated from collections. Repeat this until cancelled."""
     loop = asyncio.get_running_loop()
     # gc.get_freeze_count() is not used, because it counts the objects one by one.
     kept, found, last_full_s = sys.getallocatedblocks(), _found_in_cycles(), loop.time()
@@ -85,9 +88,9 @@ async def keep_collections_short() -> None:
 def _new_objects() -> int:
     """Number of tracked objects that are not frozen.
 
-    It cannot be derived from ``gc.get_count()``, from which freed objects are subtracted. If objects are
-    freed as fast as new ones are made, the youngest generation grows without limit and no automatic
-    collection starts.
+    It cannot be computed from ``gc.get_count()``, because freed objects are subtracted from that count. If
+    objects are freed as fast as new objects are made, the youngest generation grows without limit and no
+    automatic collection starts.
     """
     return sum(len(gc.get_objects(generation)) for generation in range(OLDEST + 1))
 

@@ -1,4 +1,5 @@
-"""Randomness: identifiers, jitter and election time-outs, all from one source that can be seeded."""
+"""Randomness: identifiers, jitter and election time-outs. All of them come from one source that can be
+seeded."""
 
 import os
 import random
@@ -52,12 +53,12 @@ class SeededEntropy:
 
 
 class SystemEntropy(SeededEntropy):
-    """Entropy of the operating system. It is read for UUIDs, and seeds the other values.
+    """Entropy of the operating system. It is read for UUIDs, and it seeds the other values.
 
-    A read releases the interpreter lock for a moment. Creating 1,000 topics takes 3,000 values. A worker that
-    read the entropy for each value would release the lock each time, but too briefly. The event loop would
-    wake up each time and not get the lock, which blocked it for 0.4 s. Therefore one read is made for many
-    UUIDs.
+    One read is made for many UUIDs, because a read releases the interpreter lock for a moment. Creating 1,000
+    topics takes 3,000 values. If a worker read the entropy for each value, it would release the lock each
+    time, but too briefly. The event loop would wake up each time and not get the lock. This blocked the event
+    loop for 0.4 s.
     """
 
     def __init__(self) -> None:

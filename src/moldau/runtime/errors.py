@@ -1,4 +1,4 @@
-"""The one exception that carries a Kafka error code from lower to higher floors."""
+"""The exception with which lower floors report a Kafka error code to higher floors."""
 
 import contextlib
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def _hidden(module: str) -> Iterator[None]:
-    """Prevent an optional import of ``module``, unless it is already imported."""
+    """Prevent an optional import of ``module``, unless the module is already imported."""
     if module in sys.modules:
         yield
         return
@@ -18,7 +18,7 @@ def _hidden(module: str) -> Iterator[None]:
         del sys.modules[module]
 
 
-# kio registers its types with Hypothesis if Hypothesis is installed. This would be half of a node's start
+# kio registers its types with Hypothesis if Hypothesis is installed. This would take half of a node's start
 # time.
 with _hidden("hypothesis"):
     from kio.schema.errors import ErrorCode
@@ -29,8 +29,8 @@ __all__ = ["ErrorCode", "KafkaError"]
 class KafkaError(Exception):
     """A request, or a part of a request, that is answered with a Kafka error code.
 
-    ``code`` is sent to the client. ``message`` is one sentence for a person, and is sent if the response has
-    a field for it.
+    ``code`` is sent to the client. ``message`` is one sentence for a person. It is sent if the response has a
+    field for it.
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:

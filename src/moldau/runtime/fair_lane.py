@@ -1,13 +1,13 @@
-"""One worker thread that clients share fairly. Jobs consist of steps, and the thread runs one step of each
-client after the other.
+"""One worker thread that clients share fairly. Jobs consist of steps. The thread runs one step of one client,
+then one step of the next client, and so on.
 
 A job is a generator. Between two steps of a job the thread may run steps of other clients' jobs. A client
 therefore waits for at most one step of each other client at a time, even if their jobs are expensive. The
 jobs of one client run in order. Clients on one host with one principal form a group, so that many connections
 do not give a client a larger share.
 
-A job that needs much memory yields :attr:`Turn.LARGE`. Only one such job continues at a time. The others
-wait, and jobs that need little memory overtake them.
+A job that needs much memory yields :attr:`Turn.LARGE`. Only one such job continues at a time. Other large
+jobs wait, and jobs that need little memory overtake them.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ T = TypeVar("T")
 
 
 class NextTurn(Enum):
-    """A job's request at the end of a step."""
+    """The value that a job yields at the end of a step."""
 
     NEXT = "others may have a turn"
     LARGE = "the next step takes much memory, up to the end of the job"
 
 
 Steps: TypeAlias = Generator[NextTurn, None, T]
-"""A job in steps of some milliseconds; it returns its result."""
+"""A job in steps of some milliseconds. The generator returns the job's result."""
 
 
 class FairClient(Protocol):
-    """The properties of a connection that partitions need: its identity for fairness, and its rack."""
+    """Two properties of a connection that partitions need: its identity for fair sharing, and its rack."""
 
     @property
     def closed(self) -> bool: ...
@@ -50,7 +50,7 @@ class FairClient(Protocol):
 
     @property
     def rack(self) -> str | None:
-        """The rack of the client; None if it is not known."""
+        """The rack of the client; None if the rack is not known."""
         ...
 
 
@@ -105,7 +105,7 @@ class FairLane:
     def put(
         self, client: FairClient | None, steps: Steps[T], *, is_lasting: bool = False
     ) -> "asyncio.Future[T]":
-        """Run a job of a client; ``None`` means the node itself. Returns the result of ``steps``.
+        """Run a job of a client. The client ``None`` means the node itself. Returns the result of ``steps``.
 
         When the client closes its connection, the remaining steps of its job are cancelled
         (:class:`ClientGoneError`). A job that ``is_lasting`` is not cancelled, because other work may depend
@@ -193,7 +193,8 @@ def _group_of(client: FairClient | None) -> Hashable:
 
 
 def _advance(steps: Steps[Any]) -> tuple[bool, Any]:
-    """Run one step of a job. Returns whether it was the last step, and the result or the yielded value."""
+    """Run one step of a job. Returns whether it was the last step, and the job's result or the yielded
+    value."""
     try:
         return False, next(steps)
     except StopIteration as done:
@@ -206,9 +207,9 @@ def _advance(steps: Steps[Any]) -> tuple[bool, Any]:
 def _release_locals(error: BaseException) -> None:
     """Clear the local variables of the frames in an error's traceback.
 
-    The error and the future that gets it refer to each other. Without this call, decompressed records of many
-    mebibytes would stay in memory until a garbage collection. The collector counts objects, not bytes, so
-    that may take long.
+    The error and the future that gets the error refer to each other. Without this call, decompressed records
+    of many mebibytes would stay in memory until a garbage collection. This may take long, because the
+    collector counts objects and not bytes.
     """
     seen: BaseException | None = error
     while seen is not None:

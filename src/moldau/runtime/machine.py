@@ -1,4 +1,4 @@
-"""The ports that a node is given: those of a real machine, or of a simulated one."""
+"""The ports of a node. They belong to a real machine or to a simulated machine."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,8 @@ OPENING = "moldau-opening"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The ports of a node: clock, entropy, disk, workers. The network is that of the running event loop."""
+    """The ports of a node: clock, entropy, disk, workers. The network is the network of the running event
+    loop."""
 
     clock: Clock
     entropy: Entropy
@@ -36,8 +37,8 @@ class Machine:
     unreadable: UnreadableBatches = field(default_factory=UnreadableBatches)
     """Receives reports of batches whose records cannot be read."""
     deletion_clock: DeletionClock = field(init=False)
-    """A clock that decides whether data are old enough to be deleted. It does not follow jumps of ``clock``.
-    """
+    """A clock that decides whether data are old enough to be deleted. If ``clock`` jumps ahead, this clock
+    does not jump."""
 
     opening: FairLane = field(init=False)
     """The thread that decompresses batches that are too large for the event loop. It serves all clients
@@ -48,12 +49,12 @@ class Machine:
         object.__setattr__(self, "opening", FairLane(self.workers.lane(OPENING)))
 
     boot_id: str = ""
-    """Identifies the current boot of the machine; empty when it is not known."""
+    """Identifies the current boot of the machine. It is empty when the boot is not known."""
 
     @staticmethod
     def real() -> "Machine":
-        """The ports of this machine: system clock, local disks and a small thread pool. Up to the process's
-        limit of files may be open."""
+        """The ports of this machine: system clock, local disks and a small thread pool. It may open as many
+        files as the process's limit allows."""
         allow_many_open_files()
         return Machine(
             SystemClock(),
@@ -65,7 +66,7 @@ class Machine:
 
 
 def _boot_id() -> str:
-    """The boot id; only Linux provides one in this form."""
+    """The boot id. Only Linux has a boot id in this form."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

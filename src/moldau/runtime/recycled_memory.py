@@ -24,14 +24,14 @@ class RecycledMemory:
         """Free blocks by size. Sizes are powers of two, so that a request is likely to find a fitting
         block.
         """
-        # A thread may call this while it is already in it, because a garbage collection in the thread can
-        # remove a view.
+        # While a thread runs this method, it may call the method again, because a garbage collection in the
+        # thread can remove a view.
         self._lock = threading.RLock()
         self.kept_bytes = 0
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """A writable view of undefined content, aligned to a page. Its block is recycled when its last view
-        is gone."""
+        """A writable view of undefined content, aligned to a page. When its last view is gone, its block can
+        be used again."""
         block_bytes = max(mmap.PAGESIZE, 1 << max(0, size_bytes - 1).bit_length())
         with self._lock:
             kept = self._kept.get(block_bytes)

@@ -11,7 +11,8 @@ _PARTITIONS_MAX: Final = 1_000
 
 
 class UnreadableBatches:
-    """The unreadable batches of one node: the first batch of each partition. Use it on its event loop."""
+    """The unreadable batches of one node. The first such batch of each partition is kept. Use it on the
+    node's event loop."""
 
     def __init__(self) -> None:
         self._first_offsets: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Calls from the parts of an object back to the object, without a cycle of references."""
+"""Calls from the parts of an object back to this object, without a cycle of references."""
 
 import weakref
 from collections.abc import Callable
@@ -8,11 +8,11 @@ P = ParamSpec("P")
 
 
 def weakly(method: Callable[P, None]) -> Callable[P, None]:
-    """A bound method that does not keep its object. When the object is gone, calls do nothing.
+    """A bound method that does not keep its object in memory. When the object is gone, calls do nothing.
 
-    Parts that call back their owner would make a cycle of references with it. A node has tens of thousands of
-    some objects. They must be freed by reference counts, because a garbage collection of so many objects
-    takes a second.
+    If a part calls its owner back, the two refer to each other, which is a cycle of references. A node has
+    tens of thousands of some objects. They must be freed by reference counts, because a garbage collection of
+    so many objects takes a second.
     """
     found = weakref.WeakMethod(method)
 

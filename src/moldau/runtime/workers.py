@@ -19,16 +19,15 @@ class Workers(Protocol):
     def apart(self, thread_count: int, name: str) -> "Workers":
         """A separate pool for functions that take long, so that other functions do not wait for them.
 
-        It is closed together with this one.
+        It is closed together with this pool.
         """
         ...
 
     def lane(self, name: str) -> "Workers":
-        """A single thread that is shared by all callers that give this name. Its functions run one after the
-        other.
+        """A single thread. All callers that give this name share it. Its functions run one after the other.
 
-        It is for work on client input. Two such pieces of work in parallel would need too much time and
-        memory.
+        It is for work on the input of clients. If two such pieces of work ran in parallel, they would need
+        too much time and memory.
         """
         ...
 
@@ -67,7 +66,7 @@ class ThreadWorkers:
 
 
 class InlineWorkers:
-    """Runs each function at once on the event loop. For tools, and for tests without concurrency."""
+    """Runs each function at once on the event loop. It is for tools, and for tests without concurrency."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)

@@ -1,1 +1,2 @@
-"""A node: request handlers by API family, and the composition of all parts."""
+"""A node. This package has the request handlers of each API family, and the composition of all parts of a
+node."""

@@ -1,31 +1,29 @@
-"""The bound addresses of a node's listeners. Each listener stores its address here when it opens, and the
-code that advertises the listener reads it.
-"""
+"""The bound addresses of a node's listeners. A listener stores its address here when it opens. The code that
+advertises the listener reads the address here."""
 
 from typing import Final
 
 from moldau.server.identity import Address
 
 PAGES: Final = "metrics.listener"
-"""The listener of the pages for operators. It has no name except the key that configures it."""
+"""The listener of the pages for operators. It has no name, so it is identified by the key that configures it.
+"""
 
 
 class BoundListeners:
-    """The bound addresses of a node's listeners, by the listener's name. A listener has an address once it
-    is open.
-    """
+    """The bound addresses of a node's listeners, by the listener's name. A listener has an address after it
+    has opened."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, Address] = {}
 
     def note(self, name: str, host: str, port: int) -> None:
-        """Store the address of a listener that was just opened. ``host`` is as configured: empty for all
-        interfaces.
-        """
+        """Store the address of a listener that was just opened. ``host`` is the configured host. It is empty
+        for all interfaces."""
         self._addresses[name] = Address(host or "127.0.0.1", port)
 
     def find(self, name: str) -> Address | None:
-        """None while the listener is not open."""
+        """The bound address, or None while the listener is not open."""
         return self._addresses.get(name)
 
     def __getitem__(self, name: str) -> Address:

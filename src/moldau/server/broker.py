@@ -1,6 +1,5 @@
-"""The broker's half of a node: a list of subsystems that share the node's metadata, and the listeners for
-clients.
-"""
+"""The broker's half of a node. It consists of a list of subsystems that share the node's metadata, and of the
+listeners for clients."""
 
 import asyncio
 from typing import Final, TypeVar
@@ -25,12 +24,11 @@ RETRY_S: Final = 0.05
 
 
 class Broker:
-    """Runs its subsystems by the contract of :mod:`moldau.server.subsystem`."""
+    """Runs the subsystems of a broker by the contract of :mod:`moldau.server.subsystem`."""
 
     def __init__(self, node: NodeContext, channel: ControllerChannel, extensions: Extensions) -> None:
-        """``channel`` leads to the active controller, in this process or in another. ``extensions`` are
-        the node's.
-        """
+        """``channel`` leads to the active controller, in this process or in another process. ``extensions``
+        are the extensions of the whole node."""
         self._publisher = node.metadata.publisher
         self._metadata = node.metadata
         self._catch_up_timeout_ms = node.config.integer("initial.broker.registration.timeout.ms")
@@ -39,11 +37,12 @@ class Broker:
         self._listeners = self._subsystems.get(ListenersSubsystem)
 
     def find(self, kind: type[S]) -> S | None:
-        """The subsystem of a class; None if there is none."""
+        """The subsystem of a class; None if the broker has no such subsystem."""
         return self._subsystems.find(kind)
 
     async def start(self) -> Address:
-        """Start the broker. Returns the address of the first listener when clients are served."""
+        """Start the broker. Returns when clients are served. The result is the address of the first
+        listener."""
         await self._subsystems.start()
         await _catch_up(self._metadata, self._catch_up_timeout_ms / 1000)
         if reason := self._publisher.check_levels():
@@ -60,10 +59,11 @@ class Broker:
 
 
 async def _catch_up(metadata: MetadataView, timeout_s: float) -> None:
-    """Return when the image contains all metadata that are committed at the time of the call.
+    """Return when the image contains all metadata that were committed at the time of the call.
 
-    An older image may show that a replica has left this broker, or may show a topic with another id. A broker
-    that acts on it would close a log that is in use again. Raises ``KafkaError`` when there is no quorum.
+    An older image may show that a replica has left this broker, or it may show a topic with another id. A
+    broker that acts on such an image would close a log that is in use again. Raises ``KafkaError`` when there
+    is no quorum.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

@@ -1,4 +1,4 @@
-"""The subsystems of a node: the one place where roles and configuration determine its subsystems.
+"""The subsystems of a node. Only in this module do roles and configuration determine the subsystems.
 
 A new feature is a separate subsystem, and a line in :func:`compose_broker`. The line is after the subsystems
 that the feature needs, and before those that need the feature. The contract is in
@@ -37,20 +37,20 @@ from moldau.server.subsystems.transactions.subsystem import TransactionsSubsyste
 S = TypeVar("S", bound=Subsystem)
 
 BROKERS_ONLY: Final = ("handlers", "calls", "direct", "throttles", "kinds", "coordinators", "internal_topics")
-"""Contributions of subsystems that only the listeners and partitions of a broker use."""
+"""Contributions of subsystems that are needed only by the listeners and partitions of a broker."""
 
 
 class Composition:
     """A list of subsystems that is under construction."""
 
     def __init__(self, extensions: Extensions) -> None:
-        """``extensions`` are those of the whole node."""
+        """``extensions`` are the extensions of the whole node."""
         self.extensions = extensions
         self.subsystems: list[Subsystem] = []
 
     def add(self, subsystem: S) -> S:
         """Append a subsystem, and merge its contribution. Raises ``ValueError`` if the listeners were already
-        appended, because they serve only the handlers of earlier subsystems."""
+        appended, because listeners serve only the handlers of subsystems before them."""
         if any(isinstance(each, ListenersSubsystem) for each in self.subsystems):
             raise ValueError(
                 f"the handlers of {type(subsystem).__name__}, after the listeners, are not served"
@@ -64,7 +64,7 @@ class Composition:
 
 
 class ControllerComposition(Composition):
-    """The subsystems of a controller. Its listeners serve only the table of ``ControllerApi``.
+    """The subsystems of a controller. Its listeners serve only the APIs in the table of ``ControllerApi``.
 
     ``add`` raises ``ValueError`` for a contribution that no controller would use.
     """
@@ -82,7 +82,8 @@ class ControllerComposition(Composition):
 def compose_controller(
     context: NodeContext, metadata: MetadataNode, extensions: Extensions
 ) -> tuple[Subsystem, ...]:
-    """Make the subsystems of a controller, and the pages for operators if no broker of the node serves them.
+    """Make the subsystems of a controller. If no broker of the node serves the pages for operators, make the
+    subsystem of these pages, too.
 
     Returns an empty tuple for a node that is only a broker.
     """
@@ -95,7 +96,8 @@ def compose_controller(
 
 
 def compose_broker(context: BrokerContext, extensions: Extensions) -> tuple[Subsystem, ...]:
-    """Make the subsystems of a broker. Raises ``ValueError`` for a kind of topics without partitions."""
+    """Make the subsystems of a broker. Raises ``ValueError`` if a kind of topics has no kind of
+    partitions."""
     broker, config = Composition(extensions), context.config
     partitions = broker.add(PartitionsSubsystem(context, extensions))
     topics = broker.add(TopicsSubsystem(context, extensions, partitions))

@@ -35,7 +35,7 @@ class NodeContext:
     features: FeatureRanges
     """The feature levels that this version of the software supports."""
     fail: Callable[[str], None]
-    """Ends the node when it cannot continue. The argument is the reason."""
+    """Stops the node when it cannot continue. The argument is the reason."""
     authorizer: Authorizer
 
 
@@ -44,10 +44,10 @@ class BrokerContext(NodeContext):
     """The parts of a node that only the subsystems of a broker may use, in addition to the shared parts."""
 
     incarnation_id: UUID
-    """The id of this process, with which the broker registers."""
+    """The id of this process. The broker registers with this id."""
     view: ClusterView
     channel: ControllerChannel
-    """The channel to the active controller, in this process or in another."""
+    """The channel to the active controller, in this process or in another process."""
     partitions: PartitionRegistry
     arrivals: WaitingRoom[PartitionKey]
     """Wakes the requests that wait for a change of a partition."""

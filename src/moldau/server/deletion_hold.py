@@ -16,7 +16,7 @@ class DeletionHold:
     """
 
     def __init__(self, report: RecoveryReport, hold_ms: int, what: str) -> None:
-        """``what`` names the data that are not deleted meanwhile, as a plural noun."""
+        """``what`` names the data that are not deleted during this time. It is a plural noun."""
         self._ends_at_s = 0.0
         if report.has_cut:
             self._ends_at_s = asyncio.get_running_loop().time() + hold_ms / 1000

@@ -1,4 +1,5 @@
-"""A cluster on one machine that needs no configuration file: its nodes, with their ports and properties."""
+"""A cluster on one machine that needs no configuration file. This module chooses its nodes, their ports and
+their properties."""
 
 import errno
 import posixpath
@@ -24,7 +25,7 @@ _CLIENTS: Final = "PLAINTEXT"
 _LOOPBACK: Final = "127.0.0.1"
 _CONTROLLERS: Final = "CONTROLLER"
 _PORTS: Final = range(15_000, 32_000)
-"""The system assigns ports of this range only on explicit request, so a chosen port stays free."""
+"""The system assigns ports in this range only on explicit request, so a chosen port stays free."""
 
 
 OWN_KEYS: Final = (
@@ -40,7 +41,7 @@ OWN_KEYS: Final = (
     "log.dir",
     "metadata.log.dir",
 )
-"""Keys that differ between the nodes, and keys that connect the nodes to one cluster."""
+"""Keys that have a different value on each node, and keys that connect the nodes to one cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class ClusterNode:
 def plan_nodes(
     folder: str, host: str, broker_ports: Sequence[int], controller_ports: Sequence[int], racks: Sequence[str]
 ) -> list[ClusterNode]:
-    """The nodes of a cluster in ``folder``: brokers 1, 2, … and controllers 101, 102, …
+    """The nodes of a cluster in ``folder``. They are brokers 1, 2, … and controllers 101, 102, …
 
     Brokers are assigned to the racks in turn. Without ``racks`` the brokers have no rack.
     """
@@ -86,7 +87,7 @@ def plan_nodes(
 
 
 def initial_voters_of(nodes: Sequence[ClusterNode], entropy: Entropy) -> tuple[VotersRecordEntry, ...]:
-    """All controllers are the first voters of a quorum with dynamic voters (KIP-853)."""
+    """All controllers together are the first voters of a quorum with dynamic voters (KIP-853)."""
     return tuple(
         initial_voter(
             node.node_id,
@@ -105,12 +106,12 @@ def properties_of(
     *,
     static_voters: bool = True,
 ) -> dict[str, str]:
-    """The configuration of a node of ``nodes``; ``properties`` override it.
+    """The configuration of a node of ``nodes``. Values in ``properties`` replace other values.
 
     Internal topics have three replicas when there are three brokers. Topics are classic unless they set
-    ``diskless.enable``, and may be tiered; the nodes share a store in a folder beside their own folders.
-    A broker that listens on all addresses advertises the loopback address.
-    Consumer groups form almost immediately.
+    ``diskless.enable``, and they may be tiered. The nodes share an object store. It is in a folder beside the
+    nodes' folders. A broker that listens on all addresses advertises the loopback address. Consumer groups
+    form almost immediately.
     """
     controllers = [each for each in nodes if each.role == CONTROLLER]
     broker_count = len(nodes) - len(controllers)
@@ -123,7 +124,7 @@ def properties_of(
         "log.dirs": node.data,
         **replication_factors(min(3, broker_count)),
         "offsets.topic.num.partitions": "4",
-        # These are the keys of `settings.development_config`, with one store for all brokers.
+        # These keys are the same as in `settings.development_config`, but all brokers share one store.
         "remote.log.storage.system.enable": "true",
         "rsm.config.url": f"file://{quote(posixpath.dirname(node.data))}/objects",
         "remote.log.metadata.topic.num.partitions": "4",

@@ -20,8 +20,8 @@ V = TypeVar("V")
 
 
 class Extensions:
-    """It is created empty and passed to the subsystems that use it. Subsystems that are created later fill
-    it.
+    """An object of this class is created empty and passed to the subsystems that use it. Subsystems that are
+    created later fill it.
 
     It is complete before the first subsystem starts. Each key occurs only in one contribution.
     """
@@ -76,7 +76,7 @@ class Extensions:
             self.own_calls.update(each.calls)
 
     def in_hand(self) -> dict[str, int]:
-        """Work in progress and memory in use, by name."""
+        """Amounts of work in progress and memory in use, by name."""
         return {name: count for read in self._in_hand for name, count in read().items()}
 
 

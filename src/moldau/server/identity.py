@@ -1,4 +1,4 @@
-"""The identity of this node, which it reads from its formatted folders."""
+"""The identity of this node. The node reads it from its formatted folders."""
 
 import uuid
 from collections.abc import Mapping
@@ -25,9 +25,10 @@ class Identity:
     cluster_id: str
     node_id: int
     directories: Mapping[str, uuid.UUID]
-    """Ids of the log folders by their paths, without the unreadable folders."""
+    """Ids of the log folders, by path. Unreadable folders are not included."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Log folders that cannot be read, by path, with the reason. They are offline until the next start."""
+    """Log folders that cannot be read, by path, with the reason. They are offline until the node starts
+    again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Address:
 
 
 def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Identity:
-    """Read the folders' ``meta.properties``; with ``format_new``, format unformatted folders first.
+    """Read the folders' ``meta.properties``. With ``format_new``, format unformatted folders first.
 
     Raises ``FormatError`` when a folder is not formatted, or belongs to another node or cluster.
     """
@@ -87,9 +88,8 @@ def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Ide
 
 
 def _unreadable(disk: Disk, config: BrokerConfig) -> dict[str, str]:
-    """Log folders whose disks fail. The node can run without them, unless one of them contains the
-    metadata log.
-    """
+    """Log folders whose disks fail. The node can run without these folders, unless one of them contains the
+    metadata log."""
     failed = {}
     for folder in config.log_dirs:
         try:
@@ -108,7 +108,7 @@ def _unreadable(disk: Disk, config: BrokerConfig) -> dict[str, str]:
 
 
 def _new_directory_id(machine: Machine, folder: str, properties: MetaProperties) -> uuid.UUID:
-    """Give an id to a folder whose ``meta.properties`` has none, because an old Kafka wrote the file or an
+    """Give an id to a folder whose ``meta.properties`` has no id, because an old Kafka wrote the file or an
     operator edited it."""
     directory_id = new_directory_id(machine.entropy)
     content = replace(properties, directory_id=directory_id).encode()

@@ -1,5 +1,5 @@
-"""A node: its folders, its metadata, and a controller and a broker on top of them according to
-``process.roles``.
+"""A node. It consists of its folders, its metadata, a controller and a broker. ``process.roles`` determines
+whether it has a controller, a broker or both.
 
 The order of the start is: identity → logs → metadata (quorum) → controller → broker. The stop has the reverse
 order, and writes the clean-shutdown marks. Controller and broker are lists of subsystems
@@ -42,13 +42,14 @@ logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Subsystem)
 
 UNUSABLE_FOLDER: Final = (FormatError, LogDirectoryError, QuorumStateError)
-"""Errors that mean that a folder's content is damaged, or belongs to another node or cluster."""
+"""Errors that mean that a folder's content is damaged, or that a folder belongs to another node or cluster.
+"""
 
 
 class ServerNode:
     """A node on one machine: a broker, a controller, or both (``process.roles``).
 
-    ``await start()`` returns when clients are served. ``await stop()`` ends the node cleanly, in any state.
+    ``await start()`` returns when clients are served. ``await stop()`` stops the node cleanly, in any state.
     ``await failed()`` returns the reason when the node cannot continue.
     """
 
@@ -60,7 +61,7 @@ class ServerNode:
         format_new: bool = False,
         features: FeatureRanges = settings.SUPPORTED_FEATURES,
     ) -> None:
-        """With ``format_new``, unformatted folders are formatted; otherwise they are refused.
+        """With ``format_new``, unformatted folders are formatted. Otherwise they are refused.
 
         ``features`` are the supported feature levels. With the levels of another version, the node behaves
         like a node of that version.
@@ -92,7 +93,7 @@ class ServerNode:
         return self._extensions
 
     def find(self, kind: type[S]) -> S | None:
-        """A subsystem of a running node by its class, for tools and checks in the node's process."""
+        """A subsystem of a running node, by its class. It is for tools and checks in the node's process."""
         for part in (self._broker, self._neighbours):
             found = None if part is None else part.find(kind)
             if found is not None:
@@ -106,16 +107,16 @@ class ServerNode:
         return found
 
     def in_hand(self) -> Mapping[str, int]:
-        """Work in progress and memory in use, by name; all values are zero on an idle node."""
+        """Amounts of work in progress and memory in use, by name. All values are zero on an idle node."""
         return self._extensions.in_hand()
 
     async def start(self) -> Address:
-        """Start everything; return the address for clients. A node that is only a controller returns its
-        listener's address.
+        """Start everything and return the address for clients. A node that is only a controller returns its
+        own listener's address.
 
         When a part fails, the parts that were started are stopped, and then the failure is raised.
 
-        Raises ``KafkaError(kafka_storage_error)`` for a folder with unusable files; its message is a sentence
+        Raises ``KafkaError(kafka_storage_error)`` if a folder has unusable files. The message is a sentence
         for the operator.
         """
         loop = asyncio.get_running_loop()
@@ -136,7 +137,7 @@ class ServerNode:
 
     async def _start(self) -> Address:
         machine, config = self._machine, self._config
-        # After its first reading this clock is protected against jumps. The first round of retention comes
+        # After its first reading this clock is protected against jumps. Retention runs for the first time
         # much later.
         machine.deletion_clock.now_ms()
         settings.check_supported(config)
@@ -154,9 +155,9 @@ class ServerNode:
             {path.rstrip("/"): each for path, each in identity.directories.items()},
             {path.rstrip("/"): reason for path, reason in identity.unreadable.items()},
         )
-        # The logs are started before the metadata log is used. Their start takes the lock that prevents a
-        # second process from using the folders. Topics get their own configs when the image opens their
-        # partitions, long before the first round of retention.
+        # The logs are started before the metadata log is used. At their start they take the lock that
+        # prevents a second process from using the folders. Topics get their own configs when the image opens
+        # their partitions. This happens long before retention runs for the first time.
         defaults = settings.log_config(TopicConfig.effective(config, {}))
         await logs.start(lambda topic: defaults)
         self._closing.push_async_callback(logs.stop)
@@ -193,12 +194,12 @@ class ServerNode:
         return self._listeners[config.controller_listeners[0].name]
 
     def _channel(self, metadata: MetadataNode, local: ControllerChannel | None) -> ControllerChannel:
-        """The broker's channel to the active controller. The active controller is in this process or another
-        one, and may move to another node."""
+        """The broker's channel to the active controller. The active controller is in this process or in
+        another process, and may move to another node."""
         if local is not None and settings.is_whole_cluster(self._config):
             return local
-        # This client is not the client of the quorum, because a fetch that waits at the leader would delay
-        # heartbeats.
+        # The quorum has its own client, because a fetch that waits at the leader would delay heartbeats on
+        # the same connection.
         client = RpcClient(
             self._machine.entropy, client_id=f"broker-{self._config.node_id}", limits=RECONNECT_LIMITS
         )
@@ -213,11 +214,11 @@ class ServerNode:
 
     @property
     def open_log_count(self) -> int:
-        """Number of open logs; 0 after a stop."""
+        """Number of open logs. It is 0 after a stop."""
         return sum(1 for log in self._logs or () if not log.is_closed)
 
     async def failed(self) -> str:
-        """Wait for a failure after which the node cannot continue."""
+        """Wait for a failure after which the node cannot continue. Returns the reason."""
         assert self._failure is not None, "the node was not started"
         return await asyncio.shield(self._failure)
 

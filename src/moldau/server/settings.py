@@ -59,14 +59,14 @@ def development_config(
 
     Internal topics have one replica, and consumer groups form almost immediately. ``remote.storage.enable``
     works without further settings, on an object store in ``data``. With ``diskless``, topics are diskless by
-    default, on the same store. A node that listens on all addresses advertises the loopback address.
-    ``properties`` override these. Raises ``ConfigError``.
+    default, on the same store. A node that listens on all addresses advertises the loopback address. Values
+    in ``properties`` replace these values. Raises ``ConfigError``.
     """
     node_id = properties.get("node.id", "1")
     base = {
         "process.roles": "broker,controller",
         "node.id": node_id,
-        # The advertised port is the one that the system assigned to the listener.
+        # The advertised port is the port that the system assigned to the listener.
         "controller.quorum.voters": f"{node_id}@{host}:0",
         "controller.listener.names": "CONTROLLER",
         "listeners": f"{DEVELOPMENT_LISTENER}://{host}:{port},CONTROLLER://{host}:0",
@@ -76,9 +76,9 @@ def development_config(
         "remote.log.storage.system.enable": "false" if "," in properties.get("log.dirs", "") else "true",
         "remote.log.metadata.topic.num.partitions": "4",
         "rsm.config.url": f"file://{quote(data)}/objects",
-        # The delay is not 0, because of kafka-python. It joins a group while it still waits for the topic's
-        # metadata. If the answer comes before the metadata, it assigns no partitions and keeps the empty
-        # assignment for a long time.
+        # The delay is not 0, because of kafka-python. This client joins a group while it still waits for the
+        # topic's metadata. If the response to the join comes first, the client assigns no partitions and
+        # keeps the empty assignment for a long time.
         "group.initial.rebalance.delay.ms": "100",
     }
     if host == ANY_ADDRESS and "listeners" not in properties:
@@ -94,27 +94,27 @@ def development_config(
 
 
 def is_whole_cluster(config: BrokerConfig) -> bool:
-    """Whether this node is a broker and the only controller. Its broker is then the only broker of the
-    cluster.
-    """
+    """Whether this node is a broker and the only controller. This broker is then the only broker of the
+    cluster."""
     return config.is_broker and [voter.node_id for voter in config.quorum_voters] == [config.node_id]
 
 
 def consolidates(config: BrokerConfig) -> bool:
-    """Whether this broker, which must be the only broker of its cluster, moves diskless records from the WAL
-    to the remote tier."""
+    """Whether this broker moves diskless records from the WAL to the remote tier. Such a broker must be the
+    only broker of its cluster."""
     has_tier = config.flag("diskless.system.enable") and config.flag("remote.log.storage.system.enable")
     return has_tier and is_whole_cluster(config)
 
 
 def saves_logs(config: BrokerConfig) -> bool:
-    """Whether this broker saves the cluster's own logs. For this it needs the object store of diskless
-    topics."""
+    """Whether this broker saves the cluster's own logs. The broker saves them in the object store of diskless
+    topics, so it needs such a store."""
     return config.flag("backup.enable") and config.flag("diskless.system.enable")
 
 
 def check_supported(config: BrokerConfig) -> None:
-    """Refuse unsupported features. Raises ``ConfigError`` that names the key that requests the feature."""
+    """Refuse unsupported features. Raises ``ConfigError`` with the name of the key that requests the
+    feature."""
     for endpoint in config.listeners:
         protocol = config.security_protocols[endpoint.name]
         if protocol != "PLAINTEXT":
@@ -123,8 +123,8 @@ def check_supported(config: BrokerConfig) -> None:
                 f"listener {endpoint.name} has the security protocol {protocol}; only PLAINTEXT is supported",
             )
     if config.optional_text("authorizer.class.name"):
-        # Without this refusal, every client would have all rights, although the operator has configured
-        # restrictions.
+        # This combination is refused. Otherwise every client would have all rights, although the operator has
+        # configured restrictions.
         raise ConfigError(
             "authorizer.class.name",
             "authorizer.class.name must not be set: access control is not supported yet",
@@ -147,15 +147,15 @@ _RULES_OF_JAVA_CLASSES: Final = {
     "client.quota.callback.class": "it names rules for quotas",
     "config.providers": "it names sources of other values",
 }
-"""Keys that name Java classes that implement rules. Without these rules a node would do things that its
-operator has forbidden."""
+"""Keys that name Java classes. These classes implement an operator's rules. Without the rules a node would do
+things that its operator has forbidden."""
 _OF_LISTENER: Final = "listener.name."
 _REPORTERS: Final = ("metric.reporters", "kafka.metrics.reporters", "security.providers")
 _KAFKAS_OWN_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
 
 
 def without_effect(config: BrokerConfig) -> dict[str, str]:
-    """Keys that are set and have no effect, with the reason."""
+    """Keys that have no effect although they are set, with the reason."""
     waiting = {
         key: f"has no effect yet, it waits for {WAITS_FOR[key]}"
         for key in sorted(WAITS_FOR)
@@ -170,7 +170,7 @@ def without_effect(config: BrokerConfig) -> dict[str, str]:
 
 
 def _without_effect_on_listeners(config: BrokerConfig) -> dict[str, str]:
-    """Only a single key of the form ``listener.name.NAME.KEY`` is read."""
+    """Only a key of the form ``listener.name.NAME.KEY`` is read."""
     names = {listener.name.lower() for listener in config.listeners}
     found = {}
     for key in sorted(config.static):
@@ -185,10 +185,10 @@ def _without_effect_on_listeners(config: BrokerConfig) -> dict[str, str]:
 
 
 def log_config(topic: TopicConfig) -> LogConfig:
-    """The configuration of a partition's log, from its topic's configuration."""
+    """The configuration of a partition's log. It comes from the configuration of the topic."""
     return LogConfig(
         **values_of(LogConfig, topic),
-        # These depend on several keys, or on a key of the broker.
+        # These values depend on several keys, or on a key of the broker.
         compression=target_compression(topic),
         producer_id_expiration_ms=topic.broker.integer("producer.id.expiration.ms"),
         remote_storage_enable=topic.is_tiered and kind_of_config(topic).has_remote_tier,
@@ -205,7 +205,8 @@ def classic_log_config(name: str, topic: TopicConfig) -> LogConfig:
 
 
 def target_compression(topic: TopicConfig) -> TargetCompression | None:
-    """The codec with which a topic stores its batches. None means that the producer's codec is kept."""
+    """The codec with which a topic stores its batches. None means that the batches keep the producer's
+    codec."""
     name = topic.text("compression.type")
     if name == "producer":
         return None
@@ -216,7 +217,7 @@ def target_compression(topic: TopicConfig) -> TargetCompression | None:
             return TargetCompression(codec, None if level == GZIP_LEVEL_DEFAULT else level)
         case Compression.LZ4:
             level = topic.integer("compression.lz4.level")
-            # In Kafka, the default value stands for the fast compressor. It does not mean level 9 of the slow
+            # In Kafka, the default value selects the fast compressor. It does not mean level 9 of the slow
             # compressor.
             return TargetCompression(codec, LZ4_LEVEL_FAST if level == LZ4_LEVEL_DEFAULT else level)
         case Compression.ZSTD:
@@ -245,7 +246,7 @@ def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
 
 
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
-    """Settings of compaction that do not belong to a topic."""
+    """Settings of compaction that apply to all topics."""
     return CleanerSettings(
         enable=config.flag("log.cleaner.enable"),
         backoff_ms=config.integer("log.cleaner.backoff.ms"),
@@ -288,13 +289,13 @@ def broker_listeners(config: BrokerConfig) -> list[Listener]:
 def controller_settings(
     config: BrokerConfig, cluster_id: str, features: FeatureRanges = SUPPORTED_FEATURES
 ) -> ControllerSettings:
-    """Settings of the controller's decisions. ``features`` are the levels that it may set."""
+    """Settings of the controller's decisions. ``features`` are the levels that the controller may set."""
     return ControllerSettings(
         cluster_id=cluster_id,
         supported_features=tuple(
             SupportedFeature(name, low, high)
             for name, (low, high) in features.items()
-            if name != KRAFT_VERSION_FEATURE  # only the quorum can change this level
+            if name != KRAFT_VERSION_FEATURE  # Only the quorum can change this level.
         ),
         only_broker_id=config.node_id if consolidates(config) else None,
         leader_balance_interval_ms=_leader_balance_interval_ms(config),
@@ -337,8 +338,8 @@ GUARDED_TOPICS: Final = {
     )
     for topic in STATE_TOPICS.values()
 }
-"""Topics that contain the cluster's own state. The loss of their records would hide or delete other records.
-"""
+"""Topics that contain the cluster's own state. If their records were lost, other records would be hidden or
+deleted."""
 
 
 def metadata_log_config(config: BrokerConfig) -> LogConfig:

@@ -7,10 +7,10 @@ configuration.
 
 The contract, in the order of a broker's life
 =============================================
-1. **Construction**, in list order. A subsystem receives what it needs: the broker's context, and subsystems
-   that are before it in the list. Nothing is assigned to it later. If two subsystems need each other, the
-   earlier one is constructed with a port, which contributions fill later. A constructor registers meters; it
-   starts no task and changes no file.
+1. **Construction**, in list order. A subsystem gets the broker's context, and subsystems that are before it
+   in the list. Nothing is assigned to it later. If two subsystems need each other, the earlier subsystem is
+   constructed with a port, which contributions fill later. A constructor registers meters, but starts no task
+   and changes no file.
 2. **Contribution**: :meth:`Subsystem.contribution` is read once, right after the construction.
 3. :meth:`Subsystem.start`, in list order; each call is awaited before the next one. At this step no partition
    is open, no image was received, and the broker is not registered with the controller.
@@ -28,8 +28,8 @@ are handed over, and waiting requests are answered.
 10. :meth:`Subsystem.freeze`, in list order: from here on no partition is opened, led or closed. A subsystem
 that stops before the subsystem of the partitions can therefore rely on this.
 11. :meth:`Subsystem.stop`, in reverse order: remaining work is finished or cancelled, and files are closed.
-When it returns, no task of the subsystem is left. Late calls start no task; for example, a partition may
-call after a truncation of its log.
+When it returns, no task of the subsystem is left. Late calls start no task. For example, such a call may come
+from a partition after a truncation of its log.
 
 Steps 8, 10 and 11 happen for every subsystem of the list, even if the start failed before a subsystem was
 started. They also happen if these steps of another subsystem fail.
@@ -66,13 +66,13 @@ class Contribution:
     """All additions of a subsystem to a broker."""
 
     handlers: HandlerTable = field(default_factory=dict)
-    """Handlers of its APIs, by API key."""
+    """Handlers of the subsystem's APIs, by API key."""
     calls: Sequence[CallHandlers] = ()
     """Our own calls that it answers: tables of declared calls, each with its service. They need no handlers.
     """
     direct: DirectHandlers | None = None
-    """Direct handlers of its APIs, and the work that the direct requests of a connection share in a turn of
-    the event loop."""
+    """Direct handlers of the subsystem's APIs. It also has the work that the direct requests of a connection
+    share in a turn of the event loop."""
     throttles: Mapping[int, Throttle] = field(default_factory=dict)
     """Throttles of requests, by API key; see :mod:`moldau.server.requests.throttles`."""
     kinds: Sequence[KindClaim] = ()
@@ -83,13 +83,13 @@ class Contribution:
     """The topics that the subsystem needs, with their properties at creation. The first request that needs a
     topic creates it."""
     channel: ControllerChannel | None = None
-    """The channel to the active controller, in a cluster whose only voter is this node."""
+    """The channel to the active controller. It is set only in a cluster whose only voter is this node."""
     checks: Mapping[str, HealthCheck] = field(default_factory=dict)
-    """Health checks by name. A check that fails makes the node unhealthy."""
+    """Health checks by name. If a check fails, the node is unhealthy."""
     notices: Mapping[str, HealthCheck] = field(default_factory=dict)
     """Known faults of a running node by name, for example a skipped record."""
     in_hand: Callable[[], Mapping[str, int]] = dict
-    """Work in progress and memory in use, by name; all values are zero on an idle node."""
+    """Amounts of work in progress and memory in use, by name. All values are zero on an idle node."""
 
 
 class Subsystem:
@@ -109,19 +109,21 @@ class Subsystem:
         """Apply a change of the broker's dynamic configuration."""
 
     async def listening(self, endpoints: Sequence[Endpoint]) -> None:
-        """Start work that needs open listeners; clients connect to them at ``endpoints``."""
+        """Start work that needs open listeners. Clients connect to the listeners at ``endpoints``."""
 
     async def serve(self) -> None:
-        """Start work that needs a registered and unfenced broker; the cluster uses the broker from now on."""
+        """Start work that needs a registered and unfenced broker. From now on, the cluster uses this
+        broker."""
 
     async def drain(self) -> None:
         """Hand over leaderships and answer waiting requests, because the broker is about to stop."""
 
     def freeze(self) -> None:
-        """Keep the partitions and their roles as they are, because the subsystems are about to stop."""
+        """Keep the partitions and their roles unchanged from now on, because the subsystems are about to
+        stop."""
 
     async def stop(self) -> None:
-        """Stop the subsystem. It may be called without :meth:`start`, and twice."""
+        """Stop the subsystem. This method may be called twice, and it may be called without :meth:`start`."""
 
 
 S = TypeVar("S", bound=Subsystem)
@@ -140,7 +142,7 @@ class SubsystemList:
         return iter(self._subsystems)
 
     def find(self, kind: type[S]) -> S | None:
-        """The subsystem of a class; None if there is none."""
+        """The subsystem of a class; None if the list contains no such subsystem."""
         return next((each for each in self._subsystems if isinstance(each, kind)), None)
 
     def get(self, kind: type[S]) -> S:
@@ -154,7 +156,7 @@ class SubsystemList:
             await each.start()
 
     def follow(self, publisher: MetadataPublisher) -> None:
-        """Give every subsystem the current image, and then every change."""
+        """Give every subsystem the current image, and then every change of it."""
         self._publisher = publisher
         publisher.subscribe(self)
 
@@ -164,7 +166,7 @@ class SubsystemList:
             try:
                 each.on_image(delta, image)
             except Exception:
-                # An exception of a subsystem must not leave the other subsystems with old metadata.
+                # If a subsystem raises an exception, the other subsystems must still get the new metadata.
                 offset = image.provenance.offset
                 logger.exception("%s failed on metadata offset %d", type(each).__name__, offset)
         if any(kind == ResourceType.BROKER for kind, _ in delta.configs.entries):
@@ -205,7 +207,7 @@ class SubsystemList:
 
 
 async def in_spite_of_errors(*steps: Callable[[], Awaitable[None]]) -> None:
-    """Run every step, even after an error or a cancellation, and then raise the first error."""
+    """Run every step, even after an error or a cancellation. Then raise the first error."""
     failure: BaseException | None = None
     for step in steps:
         try:

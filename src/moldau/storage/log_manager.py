@@ -1,4 +1,4 @@
-"""All partition logs of a node, in one or more log folders. They are opened, created and maintained here."""
+"""Opens, creates and maintains all partition logs of a node, in one or more log folders."""
 
 import asyncio
 import contextlib
@@ -60,7 +60,7 @@ class LogManager:
         on_offline: Callable[[str, str], None] | None = None,
         guarded: Mapping[str, log_guards.GuardedTopic] | None = None,
     ) -> None:
-        """``on_offline`` gets a folder's path and the reason. ``guarded``: see :mod:`.guards.guarding`."""
+        """``on_offline`` gets a folder's path and the reason. For ``guarded`` see :mod:`.guards.guarding`."""
         self._machine = machine
         self._disk = machine.disk
         self._settings = settings or LogManagerSettings()
@@ -72,7 +72,7 @@ class LogManager:
         self._opener = LogOpener(machine, self._guarded, self.report)
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
-        self._missing: dict[TopicPartition, Repair] = {}  # Folders that were missing at the start.
+        self._missing: dict[TopicPartition, Repair] = {}  # Folders that were missing when the node started.
         self.removals = LateRemovals(machine, self._settings.stray_delete_delay_ms)
         self.metadata_watermark = log_guards.MetadataWatermark(self.directories)
         self._checkpoints = LogCheckpoints(machine, self.logs_of, self.metadata_watermark.of)
@@ -80,11 +80,11 @@ class LogManager:
         self.offline_listeners = self._failures.listeners
         self.futures = FutureLogs(machine, self._failures)
         self.unfinished_moves: list[tuple[TopicPartition, LogDirectory]] = []
-        self.preferred: dict[TopicPartition, LogDirectory] = {}  # Folders of logs that do not exist yet.
+        self.preferred: dict[TopicPartition, LogDirectory] = {}  # The folders in which logs will be created.
         self._folders = FolderWork(machine, self._checkpoints, self._retired, self._failures.log_failed)
         self._tasks: list[asyncio.Task[None]] = []
         self.broker_epoch = -1  # Epoch of the broker's registration, for the clean-shutdown marks.
-        self.stray_count = 0  # Folders that were moved aside since the start.
+        self.stray_count = 0  # Folders that were moved aside since the node started.
         self.cleaner = LogCleaner(machine, self, self._settings.cleaner)
 
     # -- life ---------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class LogManager:
             await asyncio.sleep(interval_ms / 1000)
 
     async def note_boot(self) -> None:
-        """Record the boot id, because all logs are open and recovered."""
+        """Write the boot id, because all logs are open and recovered."""
         for directory in self.directories:
             with self._failures.guard(directory):
                 if directory.is_online:
@@ -216,7 +216,7 @@ class LogManager:
             await self._each(folders, load)
 
     async def _each(self, items: list[Any], work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
-        """Apply ``work`` to every item, a few at a time."""
+        """Call ``work`` with every item, for a few items at a time."""
         waiting = iter(items)
 
         async def lane() -> None:
@@ -232,7 +232,7 @@ class LogManager:
 
     @contextlib.contextmanager
     def _opening(self, directory: LogDirectory) -> Iterator[None]:
-        """A disk failure while a log is opened takes its folder offline."""
+        """If the disk fails while a log is opened, the log's folder goes offline."""
         try:
             yield
         except KafkaError as error:
@@ -246,13 +246,13 @@ class LogManager:
         return self._logs.get(topic_partition)
 
     def __iter__(self) -> Iterator[PartitionLog]:
-        """The current logs, without those that are deleted during the iteration. It keeps no deleted log."""
+        """The current logs. The iteration leaves out logs that are deleted while it runs."""
         for topic_partition in list(self._logs):
             if (log := self._logs.get(topic_partition)) is not None:
                 yield log
 
     def lacks(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
-        """Whether there is no log of this partition and topic id, so that one must be created."""
+        """Whether there is no log of this partition and topic id. The log must then be created."""
         log = self._logs.get(topic_partition)
         return log is None or log.topic_id != topic_id
 
@@ -262,7 +262,7 @@ class LogManager:
         """Create logs durably. Existing logs with the same topic ids are kept. Returns the failures.
 
         An existing log whose topic id is no longer in the metadata image is moved aside. ``owner_of`` returns
-        the name of the topic in the image that has an id. If that is another topic, a file was replaced.
+        the name of the topic in the image that has an id. If this is another topic, a file was replaced.
         """
         new: dict[LogDirectory, list[NewLog]] = {}
         failed: dict[TopicPartition, KafkaError] = {}
@@ -314,18 +314,18 @@ class LogManager:
         return log
 
     def identify(self, ids: Mapping[str, uuid.UUID], unreadable: Mapping[str, str]) -> None:
-        """Set the ids of the folders by their paths, before the start. Unreadable folders begin offline."""
+        """Set the ids of the folders, by path, before the start. Unreadable folders are offline at first."""
         for directory in self.directories:
             directory.directory_id = ids.get(directory.path)
             if directory.path in unreadable:
                 self._failures.take_offline(directory, unreadable[directory.path])
 
     def home_of(self, topic_partition: TopicPartition) -> LogDirectory | None:
-        """The folder that has a log of this partition, online or not."""
+        """The folder that has a log of this partition. The folder may be offline."""
         return self._homes.get(topic_partition)
 
     async def exchange(self, move: LogMove) -> None:
-        """Replace a log by its copy, and open the copy. The log must not be used during the exchange.
+        """Replace a log by its copy, and open the copy. No code may use the log during the exchange.
 
         Raises ``KafkaError`` and ``OSError`` when a disk fails. The log is then offline until the next start.
         """
@@ -334,7 +334,7 @@ class LogManager:
             await self.futures.exchange(move)
         except (KafkaError, OSError):
             if log.is_offline and home.is_online:
-                self._homes[name] = target  # The next start renames the folder of the log there.
+                self._homes[name] = target  # The next start renames the folder of the log in that log folder.
             raise
         target.recovery_points[name], target.log_start_offsets[name] = (
             log.log_end_offset,
@@ -402,8 +402,8 @@ class LogManager:
         return True
 
     def _retired(self, retired: RetiredLog) -> None:
-        # The callbacks refer to the log. They are removed, because thousands of deleted logs must not wait
-        # for a garbage collection.
+        # The callbacks refer to the log. They are removed, because thousands of deleted logs would otherwise
+        # stay in memory until a garbage collection.
         retired.log.epochs.on_change = retired.log.start.checkpoint = None
         if is_stray_folder(retired.target):
             self.removals.add_stray(retired.target)
@@ -414,7 +414,7 @@ class LogManager:
         """Return when all earlier deletions are durable."""
         await self._folders.settled()
 
-    # -- chores -------------------------------------------------------------------------------
+    # -- periodic work ------------------------------------------------------------------------
 
     async def clean_up(self) -> None:
         """Do one limited round of retention, and remove files whose delay is over."""
@@ -426,8 +426,8 @@ class LogManager:
             if log.awaits_config:
                 continue
             with contextlib.suppress(KafkaError):
-                # Segments are removed one by one. After a loss of power, an old segment may exist again, and
-                # no gap may follow it.
+                # Segments are removed one by one. After a loss of power, an old segment may exist again.
+                # There must be no gap after this segment.
                 while budget > 0 and (paths := await log.delete_old_segments(now_ms, max_segments=1)):
                     budget -= 1
                     self.remove_files_later(log, paths)
@@ -454,7 +454,7 @@ class LogManager:
                 await self._checkpoints.write(directory, HIGH_WATERMARKS)
 
     def _log_truncated(self, directory: LogDirectory, topic_partition: TopicPartition) -> Callable[[], None]:
-        """Return a callback that lowers checkpointed offsets after a truncation of the log."""
+        """Returns a callback. After a truncation of the log, it lowers the checkpointed offsets."""
         log, cleaned = self._logs.get(topic_partition), directory.cleaner_offsets.get(topic_partition)
         if log is not None and cleaned is not None and cleaned > log.log_end_offset:
             directory.cleaner_offsets[topic_partition] = log.log_end_offset
@@ -468,7 +468,7 @@ class LogManager:
             if self._homes.get(topic_partition) is directory:
                 yield log
 
-    # -- what the cleaner needs ---------------------------------------------------------------
+    # -- methods for the cleaner --------------------------------------------------------------
 
     def cleaner_offset(self, topic_partition: TopicPartition) -> int | None:
         """The end of a log's last compaction."""

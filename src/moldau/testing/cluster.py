@@ -43,11 +43,11 @@ IMPATIENT: Final = {
 class Cluster:
     """Running brokers and controllers on loopback; a context manager.
 
-    Brokers have the ids 1, 2, …, controllers 101, 102, …; ``racks`` are assigned to the brokers in turn.
-    ``data`` is the folder of all files. When it is ``None``, a temporary folder is used and removed with the
-    cluster. ``properties`` are Kafka's broker configs by name, for all nodes. By default time-outs are
-    shorter than Kafka's. Each node runs on an event loop in its own thread, so that blocking clients may be
-    used.
+    Brokers have the ids 1, 2, …, and controllers have the ids 101, 102, …. ``racks`` are assigned to the
+    brokers in turn. ``data`` is the folder of all files. When it is ``None``, a temporary folder is used and
+    removed with the cluster. ``properties`` are Kafka's broker configs by name, for all nodes. By default
+    time-outs are shorter than in Kafka. Each node runs on an event loop in its own thread, so that blocking
+    clients may be used.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class Cluster:
 
     @property
     def brokers(self) -> tuple[int, ...]:
-        """The ids of all brokers, whether they run or not."""
+        """The ids of all brokers. They may be stopped."""
         return tuple(node.node_id for node in self._nodes.values() if node.role == BROKER)
 
     @property
     def controllers(self) -> tuple[int, ...]:
-        """The ids of all controllers, whether they run or not."""
+        """The ids of all controllers. They may be stopped."""
         return tuple(node.node_id for node in self._nodes.values() if node.role == CONTROLLER)
 
     @property
@@ -114,7 +114,7 @@ class Cluster:
         return f"{node.host}:{node.port}"
 
     def log_dirs(self, node_id: int) -> tuple[str, ...]:
-        """The log directories of a node. The first one has the metadata log."""
+        """The log directories of a node. The first directory contains the metadata log."""
         node = self._nodes[node_id]
         count = self._log_dirs if node.role == BROKER else 1
         return (node.data, *(f"{node.data}-disk{number}" for number in range(2, count + 1)))
@@ -192,8 +192,8 @@ class Cluster:
         self._start(node_id)
 
     def isolate(self, node_id: int) -> None:
-        """Disconnect a node from all other nodes in both directions. Connections break, and new ones are
-        refused.
+        """Disconnect a node from all other nodes in both directions. Connections break, and new connections
+        are refused.
 
         Clients can still reach the node.
         """

@@ -1,4 +1,4 @@
-"""A partition whose only replica is in this process, without a cluster, for tests and benchmarks."""
+"""A partition whose only replica is in this process. It needs no cluster, and is for tests and benchmarks."""
 
 from uuid import UUID
 
@@ -36,6 +36,6 @@ def lead_alone(machine: Machine, snapshots: SnapshotLog, epoch: int) -> ClassicP
 
 
 def lone_metadata_log(machine: Machine, snapshots: SnapshotLog, epoch: int) -> SnapshottedCoordinatorLog:
-    """The log of a diskless coordinator over :func:`lead_alone`'s partition."""
+    """The log of a diskless coordinator. It uses the partition of :func:`lead_alone`."""
     partition = lead_alone(machine, snapshots, epoch)
     return SnapshottedCoordinatorLog(partition, max_batch_bytes=METADATA_MAX_MESSAGE_BYTES)

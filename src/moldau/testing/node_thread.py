@@ -35,13 +35,13 @@ class Wires:
         self._nodes = {**self._nodes, port: node_id}
 
     def are_cut(self, node_id: int, port: int) -> bool:
-        """Whether the isolation prevents a node from connecting to a port."""
+        """Whether a node cannot connect to a port, because one of the two nodes is isolated."""
         peer = self._nodes.get(port, node_id)
         return peer != node_id and not self.isolated.isdisjoint((node_id, peer))
 
 
 class NodeLoop(asyncio.SelectorEventLoop):
-    """An event loop that uses :class:`Wires` for connections to other nodes, and that can end like a killed
+    """An event loop that uses :class:`Wires` for connections to other nodes. It can also end like a killed
     process."""
 
     def __init__(self, node_id: int, wires: Wires) -> None:
@@ -70,7 +70,8 @@ class NodeLoop(asyncio.SelectorEventLoop):
         return server
 
     def _make_socket_transport(self, *args: Any, **options: Any) -> asyncio.Transport:
-        # It is used for both opened and accepted connections, because asyncio has no public name for these.
+        # This method is used for both opened and accepted connections, because asyncio has no public name for
+        # these.
         made: asyncio.Transport = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
         self._sockets.add(made)
         return made
@@ -82,7 +83,7 @@ class NodeLoop(asyncio.SelectorEventLoop):
                 transport.abort()
 
     def end_like_a_process(self) -> None:
-        """Close all sockets and stop. No task is notified."""
+        """Close all sockets and stop. The tasks get no notification."""
         for server in self._listening:
             server.close()
         for transport in list(self._sockets):
@@ -93,7 +94,7 @@ class NodeLoop(asyncio.SelectorEventLoop):
 
 
 class _Disk(LocalDisk):
-    """A disk that records its locks, so that the end of a process can free them."""
+    """A disk that stores a list of its locks, so that the end of a process can free them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +127,7 @@ class NodeThread:
         self._thread.start()
 
     def start(self) -> "Future[Any]":
-        """Begin to start the node. The result is done when the node serves clients."""
+        """Begin to start the node. The returned future is done when the node serves clients."""
         return asyncio.run_coroutine_threadsafe(self._node.start(), self._loop)
 
     def ask(self, question: Callable[[ServerNode], T]) -> T:
@@ -138,7 +139,7 @@ class NodeThread:
         return asyncio.run_coroutine_threadsafe(asking(), self._loop).result(CALL_TIMEOUT_S)
 
     def cut(self) -> None:
-        """See :meth:`NodeLoop.cut`. Returns when it is done."""
+        """See :meth:`NodeLoop.cut`. Returns when this is done."""
         self.ask(lambda node: self._loop.cut())
 
     def begin_stop(self) -> "Future[None]":
@@ -165,8 +166,9 @@ class NodeThread:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
-            # No `finally` of a killed node's tasks may run, so the tasks are kept as they are. This thread is
-            # a daemon. Python never returns to it, not even at its end.
+            # No `finally` block of a killed node's tasks may run. Therefore the tasks stay in memory
+            # unchanged. This thread is a daemon. Python never returns to this thread, not even when the
+            # process ends.
             unfinished = asyncio.all_tasks(self._loop)
             self._ended.set()
             if self._killed.is_set():

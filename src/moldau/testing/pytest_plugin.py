@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def moldau_node() -> "Iterator[Node]":
     """A fresh node with a free port and a temporary folder. It is stopped after the test."""
-    # The import is here because every pytest run loads this plugin when Moldau is installed.
+    # The import is inside the function, because every pytest run loads this plugin when Moldau is installed.
     from moldau.testing.node import Node
 
     with Node() as node:

@@ -96,8 +96,8 @@ def _ids(ids: Any) -> str:
 
 
 def chunk_fields(partition: ChunkedPartition) -> list[dict[str, Any]]:
-    """The chunks of a partition for JSON, with the active one last. Empty if the partition has never had
-    inactive chunks."""
+    """The chunks of a partition for JSON. The active chunk is the last one. The list is empty if the
+    partition has never had inactive chunks."""
     if partition.start_offset < 0:
         return []
     place = {"topic": partition.topic, "partition": partition.index}
@@ -230,7 +230,7 @@ def plan(
 async def _plans(client: Client, names: list[str] | None) -> list[dict[str, Any]]:
     """The brokers of the next chunks. Each plan includes the earlier plans, so that leaders are spread over
     the brokers."""
-    # The bytes of all topics are included, not only those of the named topics.
+    # The bytes of all topics count, not only the bytes of the named topics.
     found = await placement(client, None)
     planned: Counter[int] = Counter()
     rows = []

@@ -33,7 +33,7 @@ class DisklessTopic:
 
 @dataclass(slots=True)
 class DisklessFile:
-    """An object as its coordinators describe it, with sums over all coordinators."""
+    """An object as its coordinators describe it. Numbers are sums over all coordinators."""
 
     object_key: str
     size_bytes: int
@@ -123,8 +123,8 @@ async def _page(asking: DisklessCoordinators, coordinator_id: int, after_key: st
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorState:
-    """A coordinator with its leader and its own report. If it does not answer, the report is ``None`` and the
-    reason is given."""
+    """A coordinator with its leader and its own report. If the coordinator does not answer, the report is
+    ``None`` and the reason is given."""
 
     coordinator_id: int
     leader_id: int
@@ -133,7 +133,8 @@ class CoordinatorState:
 
 
 async def describe_coordinators(client: Client) -> list[CoordinatorState]:
-    """All coordinators. If a coordinator does not answer or is loading, the others are still shown."""
+    """All coordinators. If one coordinator does not answer or is loading, the other coordinators are still
+    shown."""
     found = []
     asking = DisklessCoordinators(client)
     for coordinator_id in await asking.ids():
@@ -160,7 +161,7 @@ class GatewayBroker:
     coordinator_ids: Sequence[int]
     """The coordinators for which the broker is the gateway."""
     commit_calls: int
-    """Maximum number of network commit calls for a WAL object, while preferred replicas lead."""
+    """Maximum number of network commit calls for a WAL object, if the preferred replicas lead."""
 
 
 async def describe_gateways(client: Client) -> tuple[Gateways, list[GatewayBroker]]:

@@ -34,7 +34,8 @@ BrokersArgument: TypeAlias = Annotated[
 def show_log_dirs(
     bootstrap: str, timeout_s: float, broker_ids: Collection[int], *, with_replicas: bool, as_json: bool
 ) -> None:
-    """Print the log directories of brokers; of all active brokers when no id is given."""
+    """Print the log directories of brokers. If no id is given, print the log directories of all active
+    brokers."""
 
     async def work(client: Client) -> list[BrokerDirectory]:
         wanted = broker_ids
@@ -116,7 +117,7 @@ def move_replicas(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Show the replicas to move, ask for confirmation, start the moves and wait for their end."""
+    """Show the replicas that will be moved, ask for confirmation, start the moves and wait until they end."""
 
     async def plan(client: Client) -> list[DirectoryReplica]:
         return _planned(await directories_of(client, broker_id), names, source, target)
@@ -145,7 +146,7 @@ def move_replicas(
 def _planned(
     directories: Sequence[BrokerDirectory], names: Collection[str], source: str | None, target: str
 ) -> list[DirectoryReplica]:
-    """Replicas in other directories. Also replicas in ``target`` that are being copied to another
+    """Replicas in other directories. Replicas in ``target`` are included if they are being copied to another
     directory."""
     paths = [each.path for each in directories]
     for path in (target, source):

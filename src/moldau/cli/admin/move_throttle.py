@@ -1,4 +1,5 @@
-"""The throttle of moves, which is set and removed as ``kafka-reassign-partitions`` does it (KIP-73)."""
+"""The throttle of moves. It is set and removed in the same way as in ``kafka-reassign-partitions``
+(KIP-73)."""
 
 from collections.abc import Collection, Sequence
 from typing import Final

@@ -47,10 +47,10 @@ def make_moves(
     as_json: bool,
     throttle: int | None = None,
 ) -> None:
-    """Plan the moves, show them, ask for confirmation, start them and wait for their end.
+    """Plan the moves, show them, ask for confirmation, start them and wait until they end.
 
-    ``only`` contains the brokers that may have replicas; None means all brokers. ``throttle`` is the number
-    of bytes per second of each broker that takes part in the moves.
+    ``only`` contains the brokers that may have replicas. None means all brokers. ``throttle`` is the rate, in
+    bytes per second, for each broker that takes part in the moves.
     """
     if throttle is not None and not wait:
         raise CommandError("--throttle needs the command to wait: it removes the throttle at the end")
@@ -97,7 +97,7 @@ async def _carry_out(
     wait: bool,
     throttle: int | None,
 ) -> None:
-    """Begin the moves, with a throttle on the running brokers, and wait for their end."""
+    """Begin the moves, with a throttle on the running brokers, and wait until they end."""
     members = {each for move in moves for each in (*move.partition.replicas, *move.target)}
     throttled = members.intersection(running)
     if throttle is not None:

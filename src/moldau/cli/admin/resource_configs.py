@@ -38,12 +38,13 @@ SUBTRACT: Final = 3
 
 
 def _asked(client: Client, kind: str, name: str) -> int | None:
-    """The broker to ask for a resource's configs. Only the broker itself knows its own configs."""
+    """The broker that must be asked for a resource's configs. Only the broker itself knows its own
+    configs."""
     return int(name) if kind.startswith("broker") and name.isdigit() else None
 
 
 async def list_resources(client: Client, kind: str | None) -> list[tuple[str, str]]:
-    """``(kind, name)`` of each resource with configs, sorted. The resources are of one kind, or of all
+    """Pairs ``(kind, name)`` for each resource with configs, sorted. The resources are of one kind, or of all
     kinds."""
     kinds = [RESOURCE_TYPES[kind]] if kind is not None else []
     response = await client.ask(ListConfigResourcesRequest(resource_types=kinds))
@@ -82,8 +83,8 @@ async def changed_configs(client: Client, topics: Iterable[str]) -> dict[str, di
 
 
 async def names_with(client: Client, names: Iterable[str], key: str, value: str) -> set[str]:
-    """The given topics whose config has the value. The result is empty for a config that the cluster does not
-    support."""
+    """Those of the given topics whose config has the value. There are none if the cluster does not support
+    the config."""
     resources = [
         DescribeConfigsResource(
             resource_type=RESOURCE_TYPES["topic"], resource_name=name, configuration_keys=[key]

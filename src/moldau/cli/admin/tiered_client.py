@@ -1,4 +1,4 @@
-"""Requests to the brokers of a cluster about the remote tier, by APIs that brokers do not advertise."""
+"""Requests to the brokers of a cluster about the remote tier. They use APIs that brokers do not advertise."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ async def describe_topics(client: Client, names: list[str]) -> list[TieredTopic]
 async def list_segments(
     client: Client, name: str, partition: int | None
 ) -> AsyncIterator[tuple[int, TieredSegment]]:
-    """The remote segments of a topic, or of one of its partitions, by start offset."""
+    """The remote segments of a topic, or of one partition of the topic, by start offset."""
     topic = await client.topic(name)
     if partition is not None and partition not in topic.leaders:
         raise CommandError(f"{name} has no partition {partition}")

@@ -80,7 +80,7 @@ def dump_log(
 
 
 def _show(file: str, kind: FileKind | None, rows: Iterable[Row], as_json: bool) -> bool:
-    """Print a file; returns whether it has an error."""
+    """Print a file. Returns whether the file has an error."""
     problems = 0
     if not as_json:
         print(f"{file}: {kind.title if kind is not None else 'unknown'}")
@@ -94,7 +94,7 @@ def _show(file: str, kind: FileKind | None, rows: Iterable[Row], as_json: bool) 
 
 
 def _remote(url: str, storage: dict[str, str], deep: bool, decoder: str | None) -> Iterator[Row]:
-    # Clients of object stores are slow to import.
+    # Clients of object stores are slow to import, so they are imported only here.
     from moldau.cli.dump.remote_objects import fetch
 
     file = fetch(url, storage, deep=deep, decoder=decoder)

@@ -51,7 +51,7 @@ def _keyed(records: KeyedRecords) -> Decoder:
 
 
 def _member(member: group_records.MemberMetadata) -> dict[str, Any]:
-    """A classic consumer's metadata, including the decoded metadata of its assignor."""
+    """A classic consumer's metadata. It includes the decoded metadata of the consumer's assignor."""
     fields = message_fields(member)
     readers: dict[str, Callable[[bytes], Message]] = {
         "subscription": group_records.decode_subscription,
@@ -62,7 +62,7 @@ def _member(member: group_records.MemberMetadata) -> dict[str, Any]:
         try:
             fields[name] = message_fields(read(content)) if content else None
         except ProtocolError:
-            continue  # the assignor has its own format, so the bytes are not decoded
+            continue  # The assignor has its own format, so the bytes are not decoded.
     return fields
 
 
@@ -81,7 +81,7 @@ TOPIC_DECODERS: Final = {
     DISKLESS_METADATA_TOPIC: "diskless",
     REMOTE_LOG_METADATA_TOPIC: "remote-log-metadata",
 }
-"""Decoders of topics without keyed messages; the others have a schema in ``STATE_TOPICS``."""
+"""Decoders of topics without keyed messages. The other topics have a schema in ``STATE_TOPICS``."""
 
 
 def decoder_for(topic: str, wanted: str | None) -> Decoder:

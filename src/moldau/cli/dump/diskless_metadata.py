@@ -49,7 +49,7 @@ def decode_record(record: Record) -> dict[str, Any]:
 
 
 def decode_snapshot_record(record: Record) -> dict[str, Any]:
-    """A record of a snapshot: rows of one of the store's tables. Raises ``ProtocolError``."""
+    """A record of a snapshot. It contains rows of one of the store's tables. Raises ``ProtocolError``."""
     try:
         table, rows = decode_rows(bytes(record.value or b""))
         name = TABLE_NAMES[table]
@@ -87,7 +87,7 @@ def _named(values: Any) -> dict[str, Any]:
 
 
 def _batches(record: FileCommitted) -> Iterator[dict[str, Any]]:
-    """The accepted batches; each batch is a row."""
+    """The accepted batches. Each batch is a row."""
     starts = accumulate((run.batches for run in record.runs), initial=0)
     for run, start in zip(record.runs, starts, strict=False):
         offset = run.base_offset

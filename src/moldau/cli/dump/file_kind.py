@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 Row: TypeAlias = dict[str, Any]
-"""A line of output: names and values in order. A row with a ``problem`` describes a fault."""
+"""A line of output. It has names and values in order. A row with a ``problem`` describes a fault."""
 
 PROBLEM = "problem"
 """Name of the field that marks a damaged file."""
 READ_BYTES_MAX = 128 * 1024 * 1024
 DETAIL = "| "
-"""Prefix of the type of rows that belong to the row above them."""
+"""Prefix of the type of a row that belongs to the row above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class DumpedFile:
     """An open file, and the requested level of detail."""
 
     path: Path
-    """The file's path. The folder's name determines the topic of its records."""
+    """The file's path. The name of its folder determines the topic of the records."""
     content: memoryview
     deep: bool = False
     """Whether to decode batches and show their records."""
@@ -32,15 +32,14 @@ class DumpedFile:
 
     @property
     def topic(self) -> str:
-        """The topic of the folder that contains the file; empty when the folder does not belong to a
-        partition.
-        """
+        """The topic of the folder that contains the file. It is empty when the folder does not belong to a
+        partition."""
         topic, dash, number = self.path.absolute().parent.name.rpartition("-")
         return topic if dash and number.isdigit() else ""
 
     @property
     def base_offset(self) -> int:
-        """The offset in the file's name; 0 when it has none."""
+        """The offset in the file's name. It is 0 when the name has no offset."""
         stem = self.path.name.partition(".")[0].partition("-")[0]
         return int(stem) if stem.isascii() and stem.isdigit() else 0
 
@@ -72,8 +71,8 @@ def opened(path: Path, *, deep: bool, decoder: str | None) -> Iterator[DumpedFil
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size <= READ_BYTES_MAX:
-            # The file is not mapped, because a running node may truncate it, and access beyond the end of a
-            # map crashes the process.
+            # The file is not mapped, because a running node may truncate it. A read beyond the end of a map
+            # crashes the process.
             content = memoryview(file.read())
         else:
             content = memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))

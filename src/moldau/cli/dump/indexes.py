@@ -15,12 +15,12 @@ from moldau.storage.segments.transaction_index import decode_transactions
 
 
 def dump_offset_index(file: DumpedFile) -> Iterator[Row]:
-    """Offset → position; compared with the segment if it exists in the same folder."""
+    """Rows of offset and position. They are compared with the segment if it exists in the same folder."""
     batches = _batches_beside(file.path)
     previous = (-1, -1)
     for index, (relative, position) in enumerate(_entries(file, OffsetIndex.entry)):
         if index and (relative, position) == (0, 0):
-            return  # Kafka maps an active index at its full size, so zeros follow the last entry
+            return  # Kafka maps an active index at its full size, so zeros follow the last entry.
         offset = file.base_offset + relative
         row: Row = {"type": "entry", "offset": offset, "position": position}
         if relative <= previous[0] or position <= previous[1]:
@@ -36,7 +36,7 @@ def dump_offset_index(file: DumpedFile) -> Iterator[Row]:
 
 
 def dump_time_index(file: DumpedFile) -> Iterator[Row]:
-    """Timestamp → offset; compared with the segment if it exists in the same folder."""
+    """Rows of timestamp and offset. They are compared with the segment if it exists in the same folder."""
     batches = _batches_beside(file.path)
     latest = _latest_timestamps(batches) if batches is not None else None
     previous = (-1, -1)
@@ -63,13 +63,15 @@ def _entries(file: DumpedFile, layout: Struct) -> Iterator[tuple[int, int]]:
 
 
 def _batches_beside(index: Path) -> dict[int, BatchHeader] | None:
-    """The batches of the segment of an index, by position; ``None`` when the segment does not exist."""
+    """The batches of the segment to which an index belongs, by position. The result is ``None`` when the
+    segment does not exist."""
     segment = index.with_suffix(".log")
     if not segment.is_file():
         return None
     with opened(segment, deep=False, decoder=None) as file:
         found = {}
-        # The dump of the segment itself reports damage. Preallocated zeros are not damage.
+        # Damage of the segment is reported when the segment itself is dumped. Preallocated zeros are not
+        # damage.
         with contextlib.suppress(KafkaError):
             for position, header in iter_headers(file.content):
                 found[position] = header

@@ -26,7 +26,7 @@ PASSING_SUFFIXES: Final = (".deleted", ".cleaned", ".swap", ".part")
 
 
 def kind_of(path: Path) -> FileKind | None:
-    """The kind of a file, by its name; ``None`` for an unknown kind."""
+    """The kind of a file, by its name. It is ``None`` for an unknown kind."""
     name = path.name
     for suffix in PASSING_SUFFIXES:
         name = name.removesuffix(suffix)
@@ -34,7 +34,7 @@ def kind_of(path: Path) -> FileKind | None:
 
 
 def dumpable(paths: list[Path]) -> list[Path]:
-    """The files to dump. For a folder, these are the files of known kinds in the folder and its
+    """The files that must be dumped. For a folder, these are the files of known kinds in the folder and its
     subfolders."""
     found: list[Path] = []
     for path in paths:

@@ -48,7 +48,8 @@ def _custom(content: bytes) -> Any:
 
 
 def dump_indexes(file: DumpedFile) -> Iterator[Row]:
-    """The segment, the contents, and with ``deep`` their entries. Checksums are verified."""
+    """The segment and its contents. With ``deep``, also the entries of the contents. Checksums are
+    verified."""
     metadata, indexes = unpack_indexes(file.content)
     yield {
         "type": "remote segment",
@@ -86,7 +87,7 @@ def _entries(metadata: RemoteLogSegmentMetadata, kind: IndexType, content: memor
                 epoch, _, offset = line.partition(" ")
                 yield {"type": f"{DETAIL}leader epoch", "epoch": epoch, "start_offset": offset}
         case IndexType.PRODUCER_SNAPSHOT:
-            return  # as a separate file, this content has one of the known kinds
+            return  # As a separate file, this content has one of the known kinds.
 
 
 REMOTE_INDEXES = FileKind("indexes of a remote segment", by_suffix(".indexes"), dump_indexes)

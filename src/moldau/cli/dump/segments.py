@@ -20,14 +20,13 @@ BATCH_BYTES_MIN = 61
 
 
 def dump_segment(file: DumpedFile) -> Iterator[Row]:
-    """Batch headers with their positions; with ``deep`` also the batches' records."""
+    """Batch headers with their positions. With ``deep``, also the batches' records."""
     yield from _dump(file, decoder_for(file.topic, file.decoder))
 
 
 def dump_metadata_snapshot(file: DumpedFile) -> Iterator[Row]:
-    """Like a segment. The records are the cluster's metadata, except in the folder of a coordinator that
-    takes snapshots.
-    """
+    """Like a segment. The records are metadata of the cluster, except in the folder of a coordinator that
+    takes snapshots."""
     topic = file.topic if file.topic in SNAPSHOT_TOPICS else CLUSTER_METADATA_TOPIC
     yield from _dump(file, decoder_for(topic, file.decoder))
 
@@ -53,7 +52,7 @@ def _dump(file: DumpedFile, decoder: Decoder) -> Iterator[Row]:
 
 
 def _whole_batch_size(content: memoryview, position: int) -> int | None:
-    """``None`` when there is no whole batch any more."""
+    """The result is ``None`` when there is no whole batch any more."""
     left = len(content) - position
     if left < BATCH_BYTES_MIN:
         return None

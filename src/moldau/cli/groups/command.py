@@ -185,7 +185,7 @@ def _progress(committed: CommittedPosition | None, latest: int | None) -> dict[s
 
 
 async def _latest(client: Client, name: str) -> dict[int, int]:
-    """Log end offsets; empty for a deleted topic."""
+    """Log end offsets. There are none for a deleted topic."""
     try:
         topic = await client.topic(name)
         found = await client.offsets(topic, dict.fromkeys(topic.leaders, LATEST))
@@ -216,7 +216,7 @@ def _partitions(assignment: bytes) -> list[tuple[str, int]]:
     try:
         rows = decode_assignment(assignment).assigned_partitions
     except ProtocolError:
-        return []  # the members use their own protocol
+        return []  # The members use their own protocol.
     return [(row.topic, index) for row in rows for index in row.partitions]
 
 

@@ -189,8 +189,8 @@ class GroupMember:
 def range_assignment(
     wanted: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
 ) -> dict[str, dict[str, range]]:
-    """Kafka's range assignor. Each topic is divided into ranges of equal size. If that is impossible, the
-    first members get a larger range."""
+    """Kafka's range assignor. Each topic is divided into ranges of equal size. If the ranges cannot be equal,
+    the first members get one partition more."""
     found: dict[str, dict[str, range]] = {member: {} for member in wanted}
     subscribers: dict[str, list[str]] = {}
     for member in sorted(wanted):
@@ -215,7 +215,7 @@ async def commit_offsets(
     offsets: Mapping[int, int],
     member: tuple[int, str] = (-1, ""),
 ) -> None:
-    """Commit as a member (generation, id). For a group without members, commit without a membership."""
+    """Commit as a member (generation, id). For a group without members, commit without these values."""
     rows = [
         OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
         for partition, offset in sorted(offsets.items())

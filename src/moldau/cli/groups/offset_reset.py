@@ -15,8 +15,8 @@ TopicPartitions: TypeAlias = dict[str, list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The kind of reset. Exactly one of the fields is set. ``timestamp`` has Kafka's meaning, where -1 and -2
-    mean the ends of the log."""
+    """The kind of reset. Exactly one of the fields is set. ``timestamp`` has Kafka's meaning. The values -1
+    and -2 mean the ends of the log."""
 
     timestamp: int | None = None
     offset: int | None = None
@@ -62,7 +62,7 @@ def parse_topics(given: Sequence[str]) -> TopicPartitions:
 async def new_offsets(
     client: Client, topic: ClusterTopic, partitions: Sequence[int], committed: Mapping[int, int], reset: Reset
 ) -> dict[int, int]:
-    """The new offset of each partition. As in Kafka's tool, it is limited to the log's offsets.
+    """The new offset of each partition. As in Kafka's tool, it cannot be outside the log's offsets.
 
     Raises :class:`CommandError` for a shift without a committed offset.
     """
@@ -70,7 +70,7 @@ async def new_offsets(
     latest = await client.offsets(topic, dict.fromkeys(partitions, LATEST))
     if reset.timestamp is not None:
         found = await client.offsets(topic, dict.fromkeys(partitions, reset.timestamp))
-        # -1 means that all records are earlier, so the group's offset is set to the end.
+        # The offset -1 means that all records are earlier, so the group's offset is set to the end.
         return {
             partition: row.offset if row.offset >= 0 else latest[partition].offset
             for partition, row in found.items()

@@ -62,9 +62,8 @@ def repeat_job(job: "Job", master: str | None) -> None:
 
 
 def run_jobs(found: "JobsFile", *, with_parent: bool = False) -> None:
-    """Run a file's jobs until SIGTERM or SIGINT, or until the parent process ends. Each round prints a
-    line on stdout.
-    """
+    """Run a file's jobs until SIGTERM or SIGINT arrives, or until the parent process ends. Each round of a
+    job prints a line on stdout."""
     from moldau.pipeline.job_scheduler import JobRunner
     from moldau.pipeline.metrics_server import MetricsServer
     from moldau.pipeline.session import SparkPool
@@ -80,7 +79,7 @@ def run_jobs(found: "JobsFile", *, with_parent: bool = False) -> None:
         if found.metrics_port is not None:
             server = MetricsServer(found.metrics_host, found.metrics_port, runner.meters)
             port = stack.enter_context(server).port
-        pool.session()  # the session replaces the handler of SIGINT
+        pool.session()  # The session replaces the handler of SIGINT.
         _on_signal(lambda number, frame: runner.stop())
         if with_parent:
             threading.Thread(target=_watch_parent, args=(runner.stop,), daemon=True).start()
@@ -103,7 +102,7 @@ def _print_ready(names: list[str], metrics_port: int | None) -> None:
 
 
 def _tell(done: "Round") -> None:
-    with contextlib.suppress(BrokenPipeError):  # the reader has closed the pipe; the jobs continue
+    with contextlib.suppress(BrokenPipeError):  # The reader has closed the pipe. The jobs continue.
         print_json_line(done.to_json())
         sys.stdout.flush()
 

@@ -1,6 +1,5 @@
-"""Progress of jobs: bars on a terminal, otherwise JSON lines. They go to stderr, because stdout is for
-results.
-"""
+"""Progress of jobs. It is shown as bars on a terminal, otherwise as JSON lines. Progress goes to stderr,
+because stdout is for results."""
 
 import contextlib
 import sys
@@ -12,7 +11,7 @@ from typing import Any, Final, TextIO
 from moldau.cli.output import json_line
 
 LINE_INTERVAL_S: Final = 5.0
-"""Interval of the lines. A shorter job prints only its result."""
+"""Interval of the lines in seconds. A job that takes less time prints only its result."""
 
 
 class LineDisplay:
@@ -76,7 +75,8 @@ def display() -> Iterator[LineDisplay | BarDisplay]:
         TextColumn("{task.fields[size]}"),
         TimeElapsedColumn(),
     )
-    # Results in a file do not disturb the terminal. Results on the terminal must not break the bars.
+    # If results go to a file, they do not disturb the terminal. If results go to the terminal, they must not
+    # break the bars.
     on_terminal = sys.stdout.isatty()
     with Progress(
         *columns, console=Console(stderr=True), transient=True, redirect_stdout=on_terminal

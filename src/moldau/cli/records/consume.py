@@ -180,11 +180,11 @@ async def _read(
     positions: dict[int, int],
     interruptions: list[asyncio.Event],
 ) -> bool:
-    """Print until the end, the count, or the idle time-out is reached (returns True), or until an
+    """Print records until the end, the count, or the idle time-out is reached (returns True), or until an
     interruption (returns False)."""
     ends = None
     if not positions and reading.follow:
-        # A member that has no partitions waits until it gets some.
+        # A member without partitions waits until it gets some.
         await _any(interruptions)
         return False
     if not reading.follow:

@@ -1,4 +1,5 @@
-"""Records to produce, from lines or JSON lines. A thread reads the lines, so that Ctrl-C is handled."""
+"""Records that will be produced, from lines or JSON lines. A thread reads the lines, so that Ctrl-C is
+handled."""
 
 import asyncio
 import base64
@@ -21,7 +22,8 @@ CHUNKS_AHEAD: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record to be produced. If a partition or timestamp is ``None``, it is chosen later."""
+    """A record that will be produced. If its partition or timestamp is ``None``, this value is chosen
+    later."""
 
     key: bytes | None
     value: bytes | None
@@ -82,7 +84,7 @@ class JsonParser:
 
 
 def _content(fields: dict[str, Any], name: str) -> bytes | None:
-    """A field's value, which is given as text, as another JSON value, or as ``<name>_base64``."""
+    """A field's value. It is given as text, as another JSON value, or as ``<name>_base64``."""
     encoded = fields.get(f"{name}_base64")
     if encoded is not None:
         try:
@@ -112,15 +114,14 @@ def _headers(fields: dict[str, Any]) -> tuple[tuple[str, bytes | None], ...]:
 
 
 class RawReader(Protocol):
-    """The source of lines. A read blocks until there are bytes, and returns ``b""`` at the end."""
+    """The source of lines. A read waits until there are bytes. It returns ``b""`` at the end."""
 
     def read(self, size: int, /) -> bytes | None: ...
 
 
 def open_input(path: Path | None) -> RawReader:
-    """A file, or stdin when ``path`` is None or ``-``. It is unbuffered, so that a typed line arrives at
-    once.
-    """
+    """A file. It is stdin when ``path`` is None or ``-``. It is unbuffered, so that a typed line arrives at
+    once."""
     if path is not None and str(path) != "-":
         try:
             return path.open("rb", buffering=0)
@@ -137,7 +138,7 @@ Chunk: TypeAlias = "list[bytes] | OSError | None"
 
 
 async def lines(reader: RawReader) -> AsyncIterator[list[bytes]]:
-    """The lines without their newlines. Several lines are returned together when they arrive fast."""
+    """The lines without their newlines. When lines arrive fast, several of them are returned together."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[Chunk] = asyncio.Queue()
     places = threading.Semaphore(CHUNKS_AHEAD)
@@ -170,4 +171,4 @@ def _read_lines(reader: RawReader, put: Callable[[Chunk], None]) -> None:
         with contextlib.suppress(RuntimeError):
             put(error)
     except RuntimeError:
-        return  # the event loop is closed, so no more lines are needed
+        return  # The event loop is closed, so no more lines are needed.

@@ -138,7 +138,8 @@ async def _send_all(
                 break
             records.append(record if partition is None else _at(record, partition))
         try:
-            # Records before an invalid line are still sent, as if they came from a pipe.
+            # The records before an invalid line are still sent. This is the same behaviour as for lines from
+            # a pipe.
             if records:
                 await producer.send(records)
         except KafkaError as error:

@@ -1,4 +1,4 @@
-"""Sends records in batches by partition, in order, with retries. Sending is idempotent by default."""
+"""Sends records in batches by partition, in order, with retries. By default the producer is idempotent."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def partition_of_key(key: bytes, partition_count: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """Settings of sending, with the names that Kafka's producers use."""
+    """Settings of the producer, with the names that Kafka's producers use."""
 
     acks: int = ACKS_ALL
     idempotent: bool = True
@@ -41,7 +41,7 @@ class ProducerSettings:
 
 @dataclass(slots=True)
 class Acknowledged:
-    """Acknowledgements of a partition. Offsets are -1 with acks=0, because the node does not answer."""
+    """Acknowledgements of a partition. With acks=0 the offsets are -1, because the node does not answer."""
 
     records: int = 0
     first_offset: int = UNANSWERED
@@ -106,10 +106,11 @@ class TopicProducer:
         self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
 
     async def send(self, records: Sequence[NewRecord]) -> None:
-        """Send records. Returns when all are acknowledged. Raises ``KafkaError``, ``CommandError``."""
+        """Send records. Returns when all records are acknowledged. Raises ``KafkaError``,
+        ``CommandError``."""
         queues: dict[int, list[_Batch]] = {}
-        # Records without a key stay together during a call, so that they form whole batches, as with sticky
-        # producers.
+        # Records without a key go to the same partition during a call, so that they form whole batches, as
+        # with sticky producers.
         keyless = self._keyless = (self._keyless + 1) % len(self._topic.leaders)
         now_ms = self._clock.now_ms()
         for record in records:
@@ -157,9 +158,8 @@ class TopicProducer:
             row.last_offset = base_offset + count - 1
 
     async def _until_acknowledged(self, batch: _Batch, encoded: bytes) -> int:
-        """Send until the answer is final. A batch whose outcome is unknown is repeated only if it is
-        idempotent.
-        """
+        """Send until the answer is final. If the outcome of a batch is unknown, the batch is repeated only if
+        it is idempotent."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._client.timeout_s
         while True:

@@ -1,6 +1,5 @@
-"""The position at which reading starts: ``beginning``, ``latest``, an offset, the last N records, or a
-time.
-"""
+"""The position at which reading starts. It is ``beginning``, ``latest``, an offset, the last N records, or a
+time."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -17,9 +16,8 @@ LATEST_WORDS = ("latest", "end")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start position. One field is set: a special or real timestamp, an offset, or a number of records
-    before the end.
-    """
+    """A start position. Exactly one field is set: a special or real timestamp, an offset, or a number of
+    records before the end."""
 
     timestamp: int | None = None
     offset: int | None = None

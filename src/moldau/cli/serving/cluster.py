@@ -1,4 +1,5 @@
-"""``moldau dev --brokers``: a cluster of processes. One command starts it and one signal stops it."""
+"""``moldau dev --brokers``: a cluster of processes. One command starts the cluster, and one signal stops
+it."""
 
 import asyncio
 import contextlib
@@ -32,7 +33,8 @@ from moldau.server.development_cluster import (
 from moldau.server.settings import check_supported
 
 STOP_TIMEOUT_S: Final = 30.0
-"""Time after which a node is killed. A node hands its leaderships over, and ends at most 9 s later."""
+"""Time in seconds after which a node is killed. A node that stops hands its leaderships over, and ends within
+9 s after that."""
 _LOG_TAIL_BYTES: Final = 4_096
 _ERROR: Final = "moldau: "
 
@@ -176,8 +178,8 @@ class _ClusterProcesses:
             raise CommandError(f"{_named(node)} did not start: {self._last_words(node)}")
 
     async def _serve(self, stop_wanted: "asyncio.Future[Any]") -> None:
-        """Report each node that ends unexpectedly. Returns when a signal arrives. Raises when no node runs
-        any more."""
+        """Report each node that ends unexpectedly. Returns when a signal arrives. Raises an error when no
+        node runs any more."""
         ends: dict[asyncio.Future[Any], ClusterNode] = {
             asyncio.ensure_future(self._processes[node.node_id].wait()): node for node in self._nodes
         }
@@ -211,7 +213,7 @@ class _ClusterProcesses:
         return f"has failed: {self._last_words(node)}"
 
     def _last_words(self, node: ClusterNode) -> str:
-        """The error with which the node ended, or the name of the log file to read."""
+        """The error with which the node ended, or the name of its log file."""
         path = self._folder.log_of(node)
         lines = path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").splitlines()
         if lines and lines[-1].startswith(_ERROR):
@@ -255,7 +257,7 @@ class _ClusterProcesses:
 
 def _restored(configs: list[BrokerConfig]) -> str:
     """Restore the saved cluster into the folders of its new nodes. Returns its id."""
-    from moldau.cli.storage.backup import RestoreRequest, restored  # only a restore needs it
+    from moldau.cli.storage.backup import RestoreRequest, restored  # Only a restore needs this module.
 
     return restored(RestoreRequest(configs)).cut.cluster_id
 

@@ -33,7 +33,7 @@ class ClusterFolder:
         self.path = path
 
     def known(self) -> KnownCluster | None:
-        """The cluster of earlier starts; None in a folder without data.
+        """The cluster that earlier starts created. It is None in a folder without data.
 
         Raises :class:`CommandError` for a single node's folder, and for a damaged ``cluster.json``.
         """

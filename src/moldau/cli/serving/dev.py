@@ -115,7 +115,7 @@ def dev(
     beside = None
     if pipeline or pipeline_config is not None:
         beside = prepared_pipeline(pipeline_config)
-        if pipeline_config is None:  # the default jobs of the pipeline include consolidation
+        if pipeline_config is None:  # The default jobs of the pipeline include consolidation.
             properties = {"diskless.consolidation.enable": "false", **properties}
     _with_folder(data, _single_node((host, port), properties, log_level, beside, restore_from is not None))
 
@@ -136,7 +136,7 @@ def _single_node(
     beside: "Beside | None",
     is_restored: bool,
 ) -> Callable[[Path], None]:
-    # The node is imported late. Signals are then handled, and errors are printed, before the import.
+    # The node is imported late. Therefore signals are handled, and errors can be printed, before the import.
     from moldau.cli.serving import serve
     from moldau.cli.serving.cluster_folder import refuse_cluster
     from moldau.server.settings import development_config
@@ -167,8 +167,8 @@ def _cluster(
     configured: tuple[Mapping[str, str], bool],
     log_level: str,
 ) -> Callable[[Path], None]:
-    """``size`` has the numbers of brokers and controllers. ``configured`` has the properties, and whether the
-    cluster is restored from its object store."""
+    """``size`` contains the numbers of brokers and controllers. ``configured`` contains the properties. It
+    also says whether the cluster is restored from its object store."""
     from moldau.cli.serving.cluster import ClusterOptions, run_cluster
 
     options = ClusterOptions(
@@ -193,9 +193,8 @@ def racks_of(text: str) -> list[str]:
 
 
 def _with_folder(data: Path | None, run: Callable[[Path], None]) -> None:
-    """Run with the data folder, which is created if it is missing. A temporary folder is removed
-    afterwards.
-    """
+    """Run with the data folder. If the folder is missing, it is created. A temporary folder is removed
+    afterwards."""
     if data is None:
         with tempfile.TemporaryDirectory(prefix="moldau-") as folder:
             run(Path(folder))

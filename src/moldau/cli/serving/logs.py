@@ -1,4 +1,4 @@
-"""Logging of a node: JSON lines for programs, short lines of text on a terminal."""
+"""Logging of a node. It writes JSON lines for programs, and short lines of text on a terminal."""
 
 import json
 import logging

@@ -12,7 +12,7 @@ STOP_TIMEOUT_S: Final = 20.0
 
 
 def prepared_pipeline(config: Path | None) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """Prepare the jobs. Returns a function that starts their process, given a node's address.
+    """Prepare the jobs. Returns a function that starts their process. The function gets a node's address.
 
     A mistake in the file or a missing package raises :class:`moldau.client.errors.ToolError` at once.
     """
@@ -47,6 +47,6 @@ async def _running(bootstrap: str, config: Path | None) -> AsyncIterator[None]:
 
 
 async def _tell_end(process: asyncio.subprocess.Process) -> None:
-    """Report that the process has ended; the node continues without it."""
+    """Report that the process has ended. The node continues without it."""
     code = await process.wait()
     print(f"moldau: the pipeline ended with exit code {code}", file=sys.stderr)

@@ -33,8 +33,9 @@ Beside: TypeAlias = Callable[[Address], AbstractAsyncContextManager[None]]
 """Creates the work that runs while the node is ready. Its argument is the node's address."""
 
 STOP_TIMEOUT_S: Final = 9.0
-"""Time limit of a clean stop after leaderships are handed over. The stop usually takes less time, but closing
-thousands of logs may take longer. After this time the process ends, and the next start recovers."""
+"""Time limit, in seconds, of a clean stop after leaderships are handed over. The stop usually takes less
+time, but closing thousands of logs may take longer. After this time the process ends, and the next start
+recovers the logs."""
 PARENT_CHECK_INTERVAL_S: Final = 1.0
 
 
@@ -103,8 +104,8 @@ async def _serve(node: ServerNode, beside: Beside | None, stop_with_parent: bool
     stop_wanted = loop.create_task(ended.wait())
     if stop_with_parent:
         _watch_parent(os.getppid(), ended)
-    # This also applies while the node starts. With many partitions, most of the time would be spent on
-    # collecting the objects that it loads.
+    # This also applies while the node starts. With many partitions, the start would otherwise spend most of
+    # its time on garbage collection of the objects that it loads.
     collecting = loop.create_task(keep_collections_short())
     try:
         address = await _started(node, stop_wanted)
@@ -125,8 +126,7 @@ async def _serve(node: ServerNode, beside: Beside | None, stop_with_parent: bool
 
 def _watch_parent(parent: int, ended: asyncio.Event) -> None:
     """Set ``ended`` when this process gets another parent. Its own parent was then killed, and cannot stop
-    it.
-    """
+    this process."""
     if os.getppid() == parent:
         loop = asyncio.get_running_loop()
         loop.call_later(PARENT_CHECK_INTERVAL_S, _watch_parent, parent, ended)
@@ -135,8 +135,8 @@ def _watch_parent(parent: int, ended: asyncio.Event) -> None:
 
 
 async def _started(node: ServerNode, stop_wanted: "asyncio.Task[Any]") -> Address | None:
-    """Start the node and print that it is ready. If a signal arrived first, stops everything again and
-    returns ``None``."""
+    """Start the node and print that it is ready. If a signal arrives before that, stop everything again and
+    return ``None``."""
     starting = asyncio.get_running_loop().create_task(node.start())
     await asyncio.wait((starting, stop_wanted), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -148,7 +148,7 @@ async def _started(node: ServerNode, stop_wanted: "asyncio.Task[Any]") -> Addres
     try:
         address = starting.result()
     except Exception as error:
-        # For every error the operator gets a line. The stack trace is shown on request.
+        # The operator gets a line for every error. The stack trace is shown on request.
         logger.debug("the start failed", exc_info=True)
         raise CommandError(_problem(error)) from error
     collect_rarely()

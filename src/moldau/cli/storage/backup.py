@@ -120,14 +120,14 @@ class RestoreRequest:
 
     @property
     def storing(self) -> BrokerConfig:
-        """The configuration that names the object store."""
+        """The configuration that contains the object store's name."""
         return next(config for config in self.nodes if config.is_broker)
 
 
 def restored(wanted: RestoreRequest) -> RestoreReport:
     """Restore the newest state into the log folders of the nodes.
 
-    Raises :class:`CommandError`. In this case the folders do not belong to nodes.
+    Raises :class:`CommandError`. In this case the folders do not belong to nodes yet.
     """
     machine = Machine.real()
     check_nodes(wanted.nodes)
@@ -174,7 +174,7 @@ def _tier(config: BrokerConfig, cluster_id: str, machine: Machine) -> HostedStor
 
 
 async def _living(storage: ObjectStorage, cut: ClusterCut, machine: Machine) -> list[str]:
-    """The brokers of the saved cluster that still run."""
+    """The brokers of the saved cluster that are still running."""
     return await living_brokers(await metadata_of(storage, cut), cut.cluster_id, machine.entropy)
 
 
@@ -312,7 +312,7 @@ def _log_rows(cut: ClusterCut) -> list[dict[str, Any]]:
 
 
 async def _read_status(config: BrokerConfig) -> tuple[list[CutName], FoundCut | None]:
-    """The names of all cuts in order, and the newest one that can be read. Raises ``StorageError``."""
+    """The names of all cuts in order, and the newest cut that can be read. Raises ``StorageError``."""
     storage: ObjectStorage = open_storage(runtime_settings(config).storage, Machine.real(), Meters())
     try:
         stored = StoredCuts(storage)

@@ -17,7 +17,7 @@ _STORE = "diskless.storage.url"
 
 
 def check_nodes(configs: Sequence[BrokerConfig]) -> None:
-    """Raise :class:`CommandError` unless the configurations are those of the nodes of one cluster."""
+    """Raise :class:`CommandError` unless the configurations belong to nodes of one cluster."""
     ids = [config.node_id for config in configs]
     doubled = sorted({each for each in ids if ids.count(each) > 1})
     if doubled:
@@ -47,7 +47,7 @@ def check_nodes(configs: Sequence[BrokerConfig]) -> None:
 def new_cluster(
     configs: Sequence[BrokerConfig], cluster_id: str, machine: Machine, into: Path | None
 ) -> NewCluster:
-    """The nodes of checked configurations. With ``into``, their folders are below that folder instead of in
+    """The nodes of checked configurations. With ``into``, their folders are below that folder and not in
     ``log.dirs``. The user then moves them to other machines."""
     is_static = bool(configs[0].quorum_voters)
     voters = [Voter(ReplicaKey(voter.node_id), voter.host, voter.port) for voter in configs[0].quorum_voters]
@@ -64,7 +64,7 @@ def _node(config: BrokerConfig, machine: Machine, into: Path | None, *, is_stati
         raise CommandError(f"metadata.log.dir {main} of node {config.node_id} is not one of its log.dirs")
     others = [each for each in config.log_dirs if each != main]
     if into is not None:
-        # Folder 0 is the folder of the metadata. The others follow in the order of log.dirs.
+        # Folder 0 is the folder of the metadata. The other folders follow in the order of log.dirs.
         base = f"{into.resolve()}/node-{config.node_id}"
         main, others = f"{base}/0", [f"{base}/{number}" for number, _ in enumerate(others, 1)]
     return NewNode(

@@ -163,8 +163,8 @@ def abort(
     confirm(f"Abort the transaction of {transactional_id} and fence its producer?", yes)
 
     async def work(client: Client) -> None:
-        # A new initialization of the id aborts the open transaction. The producer's successor would abort it
-        # in the same way.
+        # A new initialization of the id aborts the open transaction. A new producer with this id would abort
+        # the transaction in the same way.
         timeout_ms = (await _described(client, transactional_id)).transaction_timeout_ms
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
         found = await client.find_coordinator(_KEY_TYPE, transactional_id, transactional_id)

@@ -1,4 +1,4 @@
-"""Responses to refused requests. The error is set in every field that a response has for it."""
+"""Responses to refused requests. If a response has several fields for an error, all of them get the error."""
 
 import sys
 from typing import Any
@@ -9,7 +9,7 @@ from moldau.runtime import ErrorCode
 
 
 def error_response(request: Message, code: ErrorCode, text: str | None = None) -> Message:
-    """The response to ``request`` with ``code``: at the top level, or in every row."""
+    """The response to ``request`` with the error ``code``, at the top level or in every row."""
     decided = DECISIONS.get(type(request))
     if decided is not None and decided.refuse_rows is not None:
         return decided.refuse_rows(request, code, text)

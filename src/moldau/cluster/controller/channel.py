@@ -7,12 +7,12 @@ from moldau.network.context import Principal, RequestContext
 from moldau.protocol.schema import Message
 
 DEADLINE_MAX_S: Final = 300.0
-"""Maximum duration of a request in seconds. A caller cannot raise it."""
+"""Maximum duration of a request in seconds. A caller cannot ask for more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The client for which a request is sent to the controller."""
+    """The client whose request is sent to the controller."""
 
     principal: Principal
     client_id: str | None
@@ -28,10 +28,10 @@ class Caller:
 
 
 def deadline_of(context: RequestContext, request: Message) -> float | None:
-    """The time until which a request's sender waits, by the request's TimeoutMs. It is in seconds of the
-    event loop.
+    """The deadline of a request, in seconds of the event loop's clock. It is computed from the request's
+    TimeoutMs.
 
-    It is ``None`` if the request has no TimeoutMs, or if it is 0 or less.
+    The deadline is ``None`` if the request has no TimeoutMs, or if TimeoutMs is 0 or less.
     """
     timeout_ms: int = getattr(request, "timeout_ms", 0)
     if timeout_ms <= 0:
@@ -47,12 +47,12 @@ class ControllerChannel(Protocol):
     ) -> Any:
         """Send ``request`` and return its response, which arrives when the decision is committed.
 
-        ``caller`` is the requesting client; it is ``None`` for a request of the node itself. A request is not
-        started after its ``deadline`` (in seconds of the event loop).
+        ``caller`` is the requesting client. It is ``None`` for a request of the node itself. A request is not
+        started after its ``deadline`` (in seconds of the event loop's clock).
 
-        If the response has an error code, the refusal of a whole request is in the response and is not
-        raised. Raises ``KafkaError(not_controller)``, which is retriable, while no controller is known. This
-        error is also raised when the controller lost its leadership, so that the outcome is unknown. Raises
-        ``request_timed_out`` when the deadline passed first. Then the outcome is unknown, too.
+        If the response has an error code, the refusal of a whole request is in the response, and no exception
+        is raised. Raises ``KafkaError(not_controller)``, which is retriable, while no controller is known.
+        This error is also raised when the controller lost its leadership. The outcome is then unknown. Raises
+        ``request_timed_out`` when the deadline passed before the response. Then the outcome is unknown, too.
         """
         ...

@@ -3,11 +3,12 @@
 The driver's contract, which :mod:`.service` implements:
 
 1. Before a leadership begins, call :meth:`Controller.activate` with the image of all committed records.
-2. :meth:`Controller.handle` decides. If it returns records, call :meth:`Controller.replay` with them *before*
-the next request is handled, and append them to the metadata log as one atomic batch. The next decision sees
-these records before they are committed.
+2. :meth:`Controller.handle` decides. If it returns records, call :meth:`Controller.replay` with these records
+*before* the next request is handled. Append them to the metadata log as one atomic batch. The next decision
+uses these records before they are committed.
 3. Answer a request when its records and all records of earlier decisions are committed.
-4. When an append fails or the leadership ends, activate again. This drops all uncommitted records.
+4. When an append fails or the leadership ends, call :meth:`Controller.activate` again. This drops all
+uncommitted records.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ LEADERS_BALANCED_MAX: Final = 1_000
 
 
 class Controller:
-    """Makes decisions over an image that includes its own uncommitted decisions."""
+    """Makes decisions on an image that includes the controller's own uncommitted decisions."""
 
     def __init__(
         self,
@@ -49,8 +50,8 @@ class Controller:
         topic_policy: TopicPolicy | None = None,
         members: Callable[[], QuorumMembers] = QuorumMembers,
     ) -> None:
-        """``members`` returns the other nodes of the quorum while this node leads it; any thread may call
-        it."""
+        """``members`` returns the other nodes of the quorum while this node leads the quorum. Any thread may
+        call ``members``."""
         self._settings = settings
         self._config_policy = config_policy
         self._entropy = entropy
@@ -61,18 +62,19 @@ class Controller:
 
     @property
     def image(self) -> MetadataImage:
-        """Committed metadata and uncommitted decisions."""
+        """The image with committed metadata and with uncommitted decisions."""
         return self._image
 
     def activate(self, image: MetadataImage, now_ms: int) -> None:
-        """Begin a leadership with the committed image, or restart it after a failed append."""
+        """Begin a leadership with the committed image. After a failed append, begin again with this image."""
         self._image = image
         self._heartbeats.activate(image, now_ms)
 
     def handle(self, request: Message, now_ms: int, next_offset: int) -> ControllerResult:
         """Decide on a request. ``next_offset`` is the offset that the first record will get in the log.
 
-        Raises ``KafkaError`` when a whole request is refused: see :func:`error_response`.
+        Raises ``KafkaError`` when a whole request is refused. :func:`error_response` makes the response from
+        this error.
         """
         decision = DECISIONS.get(type(request))
         if decision is None:
@@ -84,10 +86,10 @@ class Controller:
     def bootstrap(self, records: Sequence[Message]) -> Sequence[Message]:
         """The first records of a new cluster; no records when the log already has a metadata version.
 
-        The formatted metadata are in a snapshot before the first offset. Other nodes cannot fetch this
-        snapshot, and nodes of Apache Kafka stop if they get no metadata version. Therefore the first records
-        contain the metadata version again. The features of enabled kinds of topics, such as diskless topics,
-        are added.
+        The first metadata of a formatted node are in a snapshot before the first offset. Other nodes cannot
+        fetch this snapshot, and nodes of Apache Kafka stop if they get no metadata version. Therefore the
+        first records contain the metadata version again. They also contain the features of enabled kinds of
+        topics, such as diskless topics.
         """
         if self._image.metadata_version and self._image.provenance.offset >= 0:
             return ()
@@ -104,8 +106,8 @@ class Controller:
         return first
 
     def expire_sessions(self, now_ms: int, next_offset: int) -> Sequence[Message]:
-        """Records that fence one broker whose session has expired. The caller repeats the call until it
-        returns no records."""
+        """Records that fence one broker whose session has expired. The caller calls again until no records
+        are returned."""
         return brokers.fence_expired(self._view(), self._context(now_ms, next_offset))
 
     @property
@@ -114,7 +116,7 @@ class Controller:
         return self._settings.leader_balance_interval_ms
 
     def balance_leaders(self) -> Sequence[Message]:
-        """Records that return leaderships to preferred replicas, a limited number at a time."""
+        """Records that return a limited number of leaderships to preferred replicas."""
         return election_causes.preferred_changes(self._view(), LEADERS_BALANCED_MAX)
 
     @property
@@ -123,7 +125,7 @@ class Controller:
         return self._settings.unclean_election_interval_ms
 
     def elect_unclean(self) -> Sequence[Message]:
-        """Records that elect leaders for partitions without a leader, if the topic allows an unclean
+        """Records that elect leaders for partitions without a leader. The topic must allow an unclean
         election."""
         return election_causes.unclean_changes(self._view(), LEADERS_BALANCED_MAX)
 
@@ -133,7 +135,7 @@ class Controller:
         return self._settings.no_op_interval_ms
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
-        """The time at which the next session may expire."""
+        """The time at which the next session may expire, in ms."""
         return self._heartbeats.next_deadline_ms(self._image, now_ms)
 
     def replay(self, records: Sequence[Message]) -> None:
@@ -141,12 +143,12 @@ class Controller:
         self._image = image_of(records, self._image)
 
     def replayed(self, records: Sequence[Message]) -> MetadataImage:
-        """The image after these records. Nothing is changed. Any thread may call it."""
+        """The image after these records. This controller is not changed. Any thread may call this method."""
         return image_of(records, self._image)
 
     def restore(self, image: MetadataImage) -> None:
-        """Use ``image``. It is the image before records that could not be appended, or the image of
-        :meth:`replayed`."""
+        """Replace the controller's image by ``image``. This is the image before records that could not be
+        appended, or the image that :meth:`replayed` returned."""
         self._image = image
 
     def _view(self) -> View:

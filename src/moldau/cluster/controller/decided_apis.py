@@ -1,4 +1,4 @@
-"""The APIs that a controller decides, one row for each API. Pure."""
+"""The table of the APIs whose requests a controller decides. It has one row for each API. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -52,22 +52,23 @@ from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode
 
 FEW_ROWS_PARSED_BYTES: Final = 192 * 1024
-"""Memory limit of a parsed request whose rows are few by nature. The response may have hundreds of bytes for
-a row of a few bytes."""
+"""Memory limit of a parsed request that usually has few rows. The response may need hundreds of bytes for a
+row of a few bytes."""
 
 Decision = Callable[[View, BrokerInputs, Any], ControllerResult]
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedApi:
-    """An API that the controller decides."""
+    """An API whose requests the controller decides."""
 
     decide: Decision
     size: Callable[[Any, MetadataImage], int] | None = None
-    """The number of rows that a request reads or changes. A worker decides a large request. ``None`` means
-    that the request is always small."""
+    """Returns the number of rows that a request reads or changes. A large request is decided on a worker
+    thread. ``None`` means that the request is always small."""
     refuse_rows: Callable[[Any, ErrorCode, str | None], Message] | None = None
-    """The response with an error in every row, for a response that has no error field of its own."""
+    """Makes the response with an error in every row. It is needed if the response has no error field of its
+    own."""
     parsed_bytes_max: int | None = None
     """Maximum memory of a parsed request, as of ``Served`` (``network/served.py``)."""
     right: Right | None = None
@@ -173,7 +174,7 @@ DECISIONS: Final[dict[type[Message], DecidedApi]] = {
         right=Right.CLUSTER_ACTION,
     ),
 }
-"""Every request that a controller decides. Controllers serve these APIs. Brokers forward clients' requests to
+"""All requests that a controller decides. Controllers serve these APIs. Brokers forward clients' requests to
 a controller."""
 
 

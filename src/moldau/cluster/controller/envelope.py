@@ -34,8 +34,8 @@ _CORRELATION_ID: Final = 0
 
 
 class EnvelopeRefusedError(KafkaError):
-    """The receiver of an envelope is not the active controller. It has not started the request in the
-    envelope."""
+    """The receiver of an envelope is not the active controller. It has not started to process the request in
+    the envelope."""
 
 
 class Forwarded(NamedTuple):
@@ -47,8 +47,8 @@ class Forwarded(NamedTuple):
 
 
 def wrap(request: Message, version: int, caller: Caller, left_ms: int) -> EnvelopeRequest:
-    """Put a request into an envelope. ``left_ms`` is the remaining time of the client's request, if it has
-    a time-out."""
+    """Put a request into an envelope. ``left_ms`` is the remaining time, in ms, of the client's request, if
+    the request has a time-out."""
     if getattr(request, "timeout_ms", 0) > 0:
         body: Message = replace(request, timeout_ms=left_ms)
     else:
@@ -65,7 +65,7 @@ def wrap(request: Message, version: int, caller: Caller, left_ms: int) -> Envelo
 
 
 def unwrap(envelope: EnvelopeRequest) -> Forwarded:
-    """Extract the request. Raises ``KafkaError`` with the envelope's own errors, as in Kafka."""
+    """Extract the request. Raises ``KafkaError`` with the same error codes for a bad envelope as Kafka."""
     content, principal_data = bytes(envelope.request_data), bytes(envelope.request_principal or b"")
     try:
         (version,) = _VERSION.unpack_from(principal_data)
@@ -91,16 +91,16 @@ def unwrap(envelope: EnvelopeRequest) -> Forwarded:
 
 
 def seal(header: RequestHeader, response: Message) -> EnvelopeResponse:
-    """Put the answer to a forwarded request into the answer to its envelope."""
+    """Put the response to a forwarded request into the response to its envelope."""
     start = encode_response_header(header.correlation_id, header.api_key, header.api_version)
     body = b"".join(encode_response(header.api_key, header.api_version, response))
     return EnvelopeResponse(response_data=start + body)
 
 
 def open_response(envelope: EnvelopeResponse, api_key: int, version: int) -> Any:
-    """The answer in an envelope.
+    """The response in an envelope.
 
-    Raises ``EnvelopeRefusedError`` when the node is not the active controller, and ``KafkaError`` when the
+    Raises ``EnvelopeRefusedError`` when the node is not the active controller. Raises ``KafkaError`` when the
     envelope was refused for another reason.
     """
     if envelope.error_code is ErrorCode.not_controller:

@@ -1,4 +1,5 @@
-"""Requests that the metadata quorum decides, and not the controller: voters and kraft.version (KIP-853)."""
+"""Requests that the metadata quorum decides instead of the controller. They concern voters and kraft.version
+(KIP-853)."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -23,7 +24,7 @@ QUORUM_CHANGE_APIS: Final = (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
 
 
 class VoterChanges(Protocol):
-    """Changes of voters on this node's replica of the quorum."""
+    """Changes of voters, made on this node's replica of the quorum."""
 
     async def handle_rpc(self, message: WireRequest) -> WireResponse: ...
 
@@ -43,7 +44,7 @@ class QuorumChanges:
 
     @property
     def adding(self) -> frozenset[int]:
-        """The nodes that will soon become voters. Decisions about feature levels include them."""
+        """The nodes that will soon become voters. Decisions about feature levels check these nodes, too."""
         return frozenset(self._adding)
 
     @staticmethod
@@ -53,8 +54,8 @@ class QuorumChanges:
         return isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest)
 
     async def handle(self, request: Any, decide: Callable[[Message], Awaitable[Message]]) -> Message:
-        """Answer a request when its change is committed. ``decide`` makes the controller decide on other
-        parts."""
+        """Answer a request when its change is committed. ``decide`` lets the controller decide on the other
+        parts of the request."""
         if isinstance(request, UpdateFeaturesRequest):
             return await self._update_features(request, decide)
         if isinstance(request, AddRaftVoterRequest):
@@ -76,8 +77,8 @@ class QuorumChanges:
     async def _update_features(
         self, request: UpdateFeaturesRequest, decide: Callable[[Message], Awaitable[Message]]
     ) -> Message:
-        """Change feature levels. The other features are checked before kraft.version is raised, because a
-        raised kraft.version cannot be lowered."""
+        """Change feature levels. The other features are checked before kraft.version is raised, because
+        kraft.version cannot be lowered afterwards."""
         own = [update for update in request.feature_updates if update.feature == KRAFT_VERSION_FEATURE]
         others = [update for update in request.feature_updates if update.feature != KRAFT_VERSION_FEATURE]
         if len(own) > 1:

@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 RETRY_S: Final = 0.05
 LAST_WORD_S: Final = 1.0
-"""Time to wait for the answer of a former controller, which may have sent the answer already."""
+"""Time in seconds to wait for the response of a former controller, which may have sent it already."""
 
 
 class RemoteControllerChannel:
     """Sends requests to the quorum's leader; a :class:`moldau.cluster.controller.channel.ControllerChannel`.
 
-    A request that cannot be sent waits for a leader until the deadline. A request whose answer is lost may
-    have been carried out, so it is never repeated here.
+    A request that cannot be sent waits for a leader until the deadline. If a response is lost, the change may
+    have been made. Therefore the request is not sent a second time here.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class RemoteControllerChannel:
         *,
         timeout_ms: int = 30_000,
     ) -> None:
-        """``find`` returns a node with its address, by id.
+        """``find`` returns a node with its address, by the node's id.
 
         ``timeout_ms`` limits a request without a deadline, including all its attempts.
         """
@@ -54,7 +54,7 @@ class RemoteControllerChannel:
         """See :meth:`moldau.cluster.controller.channel.ControllerChannel.send`.
 
         The request of a client is sent in an Envelope (KIP-590). Therefore the controller gets the client,
-        its address and its time-out.
+        the client's address and the client's time-out.
         """
         loop = asyncio.get_running_loop()
         late = ErrorCode.request_timed_out
@@ -66,7 +66,7 @@ class RemoteControllerChannel:
             leader = None if leader_id is None else self._find(leader_id)
             if leader is not None:
                 try:
-                    # The connection is made first, because a request that was not sent was not carried out.
+                    # Connect first. If this fails, the request was not sent, so it can be tried again safely.
                     await self._while_leading(
                         leader.key.id,
                         self._client.version_of(leader.host, leader.port, request.API_KEY),
@@ -78,7 +78,7 @@ class RemoteControllerChannel:
                     try:
                         return await self._ask(leader, request, caller, deadline)
                     except EnvelopeRefusedError as error:
-                        # The node is not the leader, or not yet, and has not started the request.
+                        # The node does not lead now, and it has not started to process the request.
                         reason = f"controller {leader_id} does not lead: {error}"
                     except (KafkaError, TimeoutError) as error:
                         code = late if loop.time() >= deadline else ErrorCode.not_controller
@@ -91,7 +91,7 @@ class RemoteControllerChannel:
             await asyncio.sleep(RETRY_S)
 
     async def _ask(self, leader: Voter, request: Message, caller: Caller | None, deadline: float) -> Any:
-        # The time is rounded up, so that the deadline of the sender comes first.
+        # The remaining time is rounded up. Therefore the deadline of this node comes first.
         left_ms = max(1, math.ceil((deadline - asyncio.get_running_loop().time()) * 1000))
         if caller is None:
             asking = self._client.request(leader.host, leader.port, request.API_KEY, None, request, left_ms)
@@ -112,7 +112,7 @@ class RemoteControllerChannel:
     ) -> T:
         """Wait for ``work``, which is cancelled ``grace_s`` after another node became leader.
 
-        A node without network does not answer and does not refuse. Without this function, requests would wait
+        A node without a network sends no response and no refusal. Without this function, requests would wait
         for that node until their deadline, although a new leader exists. Raises ``TimeoutError``.
         """
         loop = asyncio.get_running_loop()

@@ -1,4 +1,5 @@
-"""Runs the controller on the metadata log while this node leads it. The contract is in :mod:`.controller`."""
+"""Runs the controller on the metadata log while this node leads the log. The contract is in
+:mod:`.controller`."""
 
 import asyncio
 import contextlib
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Chore:
-    """A decision that is made at intervals. The interval is in ms; 0 means never."""
+    """A decision that is repeated at an interval in ms. The interval 0 means never."""
 
     def __init__(self, interval_ms: int, do: Callable[[], None]) -> None:
         self._interval_s = interval_ms / 1000
@@ -53,9 +54,8 @@ class _Chore:
 
 
 class ControllerService:
-    """A listener of the metadata log. Add it *after* the publisher, because it uses the publisher's image
-    when its leadership begins.
-    """
+    """A listener of the metadata log. Add this listener *after* the publisher, because it uses the
+    publisher's image when its leadership begins."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ControllerService:
     ) -> None:
         """``workers`` decide, replay and encode large requests, which would block the event loop.
 
-        ``quorum_changes`` handles the requests that the quorum decides. Without it, these requests are
+        ``quorum_changes`` handles the requests that the quorum decides. If it is ``None``, these requests are
         refused.
         """
         self._node_id = node_id
@@ -93,18 +93,19 @@ class ControllerService:
 
     @property
     def image(self) -> MetadataImage:
-        """The state on which an active controller decides. It includes uncommitted records."""
+        """The state on which an active controller bases its decisions. It includes uncommitted records."""
         return self._controller.image
 
     async def handle(
         self, request: Message, caller: Caller | None = None, deadline: float | None = None
     ) -> Message:
-        """Answer a request when all records on which the answer depends are committed.
+        """Answer a request when all records on which the response depends are committed.
 
-        A request that is processed after ``deadline`` (in seconds of the event loop) changes nothing, and its
-        answer is REQUEST_TIMED_OUT, as in Kafka's controller. Changes by clients are logged with the clients'
-        names. The answer is NOT_CONTROLLER while this node is not active, and also when it loses its
-        leadership before the commit is known. In that case the change may have been made, and callers retry.
+        If processing would begin after ``deadline`` (in seconds of the event loop's clock), the request
+        changes nothing. The response is then REQUEST_TIMED_OUT, as in Kafka's controller. Changes by clients
+        are logged with the clients' names. The response is NOT_CONTROLLER while this node is not active. It
+        is also NOT_CONTROLLER when this node loses its leadership before the commit is known. In that case
+        the change may have been made, and callers retry.
         """
         if not self.is_active:
             return error_response(
@@ -124,7 +125,7 @@ class ControllerService:
         if last_append is None:
             return response
         try:
-            # This is also needed when the request changed nothing, because its answer may depend on
+            # This wait is also needed when the request changed nothing, because its response may depend on
             # uncommitted records.
             await asyncio.shield(last_append)
         except KafkaError as error:
@@ -142,8 +143,8 @@ class ControllerService:
         try:
             decide = self._controller.handle
             if is_large(request, self._controller.image):
-                # This is safe on a worker, because metadata are immutable and no other decision is made at
-                # the same time.
+                # A worker can safely decide here, because metadata are immutable and no other decision is
+                # made at the same time.
                 result = await self._workers.run(decide, request, self._now_ms(), self._log.next_offset())
                 if self._epoch != epoch:
                     return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
@@ -160,24 +161,24 @@ class ControllerService:
                 logger.info("controller %d: %s of %s", self._node_id, type(request).__name__, caller)
         except KafkaError as error:
             is_refusal = isinstance(request, BrokerRegistrationRequest)
-            # The response has no text, so the error is logged. While the session of a former process exists,
-            # brokers repeat this request, so the error is not logged then.
+            # The response has no text, so the error is logged. While the session of a former process has not
+            # expired, brokers repeat this request. These errors are not logged.
             if is_refusal and error.code is not ErrorCode.duplicate_broker_registration:
                 logger.warning("controller %d refuses a registration: %s", self._node_id, error.message)
             return error_response(request, error.code, error.message)
         except Exception:
-            # Decisions change nothing themselves, so the controller stays valid after an exception in a
-            # decision.
+            # A decision does not change the controller's state, so the controller stays valid after an
+            # exception in a decision.
             logger.exception("the controller failed on %s", type(request).__name__)
             return error_response(request, ErrorCode.unknown_server_error)
         return result.response
 
     async def _append_aside(self, epoch: int, records: Sequence[Message]) -> bool:
-        """Replay and append many records like :meth:`_append`, as one batch. A worker replays and encodes
-        them.
+        """Replay many records and append them as one batch, like :meth:`_append`. A worker replays and
+        encodes the records.
 
-        Returns False, and appends nothing, when the leadership ends in the meantime. No other decision is
-        made before this returns.
+        If the leadership ends in the meantime, appends nothing and returns False. No other decision is made
+        before this method returns.
         """
         image = await self._workers.run(self._controller.replayed, records)
         values = await self._workers.run(_encoded, records, image.metadata_version)
@@ -196,10 +197,10 @@ class ControllerService:
             self._log.resign(epoch)
 
     def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
-        """Nothing is done here. The publisher reads snapshots, and a leader never receives one."""
+        """Nothing is done here. The publisher reads snapshots, and a leader never receives a snapshot."""
 
     def on_commit(self, batches: Sequence[MetadataBatch]) -> None:
-        """Nothing is done here. The publisher reads the batches; this leader has already replayed its own
+        """Nothing is done here. The publisher reads the batches, and this leader has already replayed its own
         decisions."""
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
@@ -213,7 +214,7 @@ class ControllerService:
     def _activate(self, epoch: int) -> None:
         self._deactivate()
         if self._publisher.check_levels() is not None or self._publisher.is_faulty:
-            # The node must end. Decisions on an image that lacks records would contradict the log.
+            # The node must stop. Its image lacks records, so its decisions would contradict the log.
             self._log.resign(epoch)
             return
         self._epoch = epoch
@@ -291,8 +292,8 @@ class ControllerService:
             return
         deadline_ms = self._controller.next_deadline_ms(self._now_ms())
         if deadline_ms is not None:
-            # There is one timer for all sessions. If a heartbeat has moved the end of a session, the timer
-            # fires early and is set again.
+            # There is one timer for all sessions. If a heartbeat has extended a session, the timer fires too
+            # early and is set again.
             self._expiry = asyncio.get_running_loop().call_at(deadline_ms / 1000, self._expire_sessions)
 
     def _expire_sessions(self) -> None:
@@ -311,7 +312,8 @@ class ControllerService:
         self._watch_sessions()
 
     async def _expire_sessions_aside(self) -> None:
-        """Fence a broker like :meth:`_expire_sessions`, if its expiry changes many partitions."""
+        """Fence brokers like :meth:`_expire_sessions`, but decide on a worker. An expiry may change many
+        partitions."""
         controller, log = self._controller, self._log
         while records := await self._decide_aside(
             lambda: partial(controller.expire_sessions, self._now_ms(), log.next_offset())
@@ -330,7 +332,7 @@ class ControllerService:
 
     def _do_chore(self, decide: Callable[[], Sequence[Message]], what: str) -> None:
         if self._deciding.locked():
-            return  # The next round will do this.
+            return  # It is done at the next interval.
         if has_many_replicas(self._controller.image):
             self._spawn(self._do_chore_aside(decide, what))
             return
@@ -341,9 +343,9 @@ class ControllerService:
 
     def _append_no_op(self) -> None:
         """Append a record without content, which moves the end of the log (KIP-835). Nodes compare their
-        position with this end, and a leader without a majority cannot commit it."""
+        position with this end. A leader without a majority cannot commit the record."""
         if self._deciding.locked():
-            return  # the decision in progress moves the end
+            return  # The decision in progress moves the end.
         with contextlib.suppress(KafkaError):  # The quorum has stopped on this node.
             self._append((NoOpRecord(),))
 
@@ -361,7 +363,7 @@ class ControllerService:
     ) -> Sequence[Message]:
         """Decide on a worker, append the records and return them. Returns no records if the leadership ends
         in the meantime. ``decision`` is called when no other decision is in progress. It returns the function
-        that the worker calls."""
+        that the worker then calls."""
         async with self._deciding:
             epoch = self._epoch
             if epoch < 0:

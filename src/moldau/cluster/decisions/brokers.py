@@ -42,7 +42,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 class BrokerState(Enum):
-    """States of a broker, as the controller decides them."""
+    """The states of a broker that the controller can decide on."""
 
     FENCED = auto()
     UNFENCED = auto()
@@ -52,8 +52,8 @@ class BrokerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerInputs:
-    """Other inputs of decisions about brokers, in addition to the view. ``next_offset`` is the offset of
-    their first record."""
+    """Inputs of decisions about brokers, in addition to the view. ``next_offset`` is the offset that the
+    first record of the decision will get."""
 
     heartbeats: Heartbeats
     now_ms: int
@@ -115,7 +115,8 @@ def register_broker(
 
 
 def _warning(existing: BrokerRegistration, request: BrokerRegistrationRequest) -> str:
-    """The reason why a broker may lack acknowledged records; empty if it has stopped cleanly."""
+    """The reason why a broker may lack acknowledged records. The text is empty if the broker has stopped
+    cleanly."""
     previous = request.previous_broker_epoch
     if previous == existing.epoch:
         return ""
@@ -133,17 +134,17 @@ def _warning(existing: BrokerRegistration, request: BrokerRegistrationRequest) -
 def _end_of_incarnation(
     view: View, existing: BrokerRegistration, request: BrokerRegistrationRequest
 ) -> list[Message]:
-    """Records for the end of the last incarnation. If it did not end cleanly, its replicas may lack
-    acknowledged records."""
+    """Records that end the last incarnation. If it did not stop cleanly, its replicas may lack acknowledged
+    records."""
     is_clean = request.previous_broker_epoch == existing.epoch
     is_other_folder = request.previous_broker_epoch >= 0 or not set(existing.log_dirs) <= set(
         request.log_dirs
     )
 
     def is_incomplete(topic: Topic) -> bool:
-        # A record of a decisive topic is acknowledged when it is synced, so a crash does not lose it. If the
-        # folder was lost, or restored from an older copy, the record is missing even if the broker had
-        # stopped cleanly.
+        # A record of a decisive topic is synced before it is acknowledged, so a crash does not lose the
+        # record. But if the folder was lost, or restored from an older copy, records are missing even if the
+        # broker had stopped cleanly.
         return not is_clean and (is_other_folder or topic.name not in DECISIVE_TOPICS)
 
     if not existing.fenced:
@@ -221,9 +222,8 @@ def _check_log_dirs(view: View, request: BrokerRegistrationRequest) -> None:
 
 
 def heartbeat(view: View, context: BrokerInputs, request: BrokerHeartbeatRequest) -> ControllerResult:
-    """Record a heartbeat and answer with the broker's new state. Raises
-    ``KafkaError(stale_broker_epoch)``.
-    """
+    """Note the time of a heartbeat, and answer with the broker's new state. Raises
+    ``KafkaError(stale_broker_epoch)``."""
     broker = registered(view, request.broker_id, request.broker_epoch)
     context.heartbeats.touch(broker.broker_id, broker.epoch, context.now_ms, request.current_metadata_offset)
     is_caught_up = request.current_metadata_offset >= broker.epoch
@@ -250,7 +250,7 @@ def _directories_failed(
 ) -> list[Message]:
     """The change of the registration when log directories have failed (KIP-858).
 
-    If no directory is left, nothing can be recorded, and the broker is fenced.
+    If all directories have failed, the broker is fenced, and its registration is not changed.
     """
     failed = set(request.offline_log_dirs).intersection(broker.log_dirs)
     online = [each for each in broker.log_dirs if each not in failed]
@@ -356,7 +356,7 @@ def unregister_broker(
 
 
 def registered(view: View, broker_id: int, epoch: int) -> BrokerRegistration:
-    """The broker that a request names as its sender.
+    """The registration of the broker that sent a request.
 
     Raises ``KafkaError``: broker_id_not_registered, or stale_broker_epoch if the request comes from an older
     incarnation.
@@ -374,8 +374,8 @@ def registered(view: View, broker_id: int, epoch: int) -> BrokerRegistration:
 def register_controller(view: View, request: ControllerRegistrationRequest) -> ControllerResult:
     """Register a controller node (KIP-919).
 
-    Raises ``KafkaError(unsupported_version)`` when the node does not support ``metadata.version`` or Moldau's
-    own features at their present levels.
+    Raises ``KafkaError(unsupported_version)`` when the node does not support the present level of
+    ``metadata.version`` or of one of Moldau's own features.
     """
     level = view.image.metadata_version
     check_knows_own_levels(

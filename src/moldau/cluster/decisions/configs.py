@@ -23,7 +23,8 @@ _ENABLE, _DELETE = "remote.storage.enable", "remote.log.delete.on.disable"
 
 
 def _check_tiering(old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Raise ``KafkaError(invalid_config)`` if after the change no topic would own the remote data."""
+    """Raise ``KafkaError(invalid_config)`` if the change disables remote storage but keeps the remote
+    data."""
     if _is_true(old, _ENABLE) and not _is_true(new, _ENABLE) and not _is_true(new, _DELETE):
         raise KafkaError(
             ErrorCode.invalid_config,
@@ -60,7 +61,7 @@ R = TypeVar("R", bound=_Resource)
 def incremental_alter_configs(
     view: View, request: incremental.IncrementalAlterConfigsRequest
 ) -> ControllerResult:
-    """Change single keys. Each resource is changed completely or not at all."""
+    """Change single keys. For each resource, either all changes are made or none."""
     outcomes, records = _alter(view, request.resources, _operated, request.validate_only)
     responses = [
         incremental.AlterConfigsResourceResponse(
@@ -199,7 +200,7 @@ def _replaced(
             raise KafkaError(ErrorCode.invalid_config, f"Null value not supported for config {config.name}.")
         values[config.name] = config.value
     old = view.image.config(resource_type, resource.resource_name)
-    # Older tools that replace all configs do not know the fixed configs.
+    # Older tools replace all configs. They possibly do not know the fixed configs.
     return {**fixed_configs(old), **values} if resource_type is ResourceType.TOPIC else values
 
 

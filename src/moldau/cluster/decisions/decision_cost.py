@@ -1,4 +1,4 @@
-"""The size of a decision: whether it would block the event loop for too long.
+"""The size of a decision shows whether the decision would block the event loop for too long.
 
 A size is the number of rows that a decision reads or changes.
 """
@@ -15,11 +15,12 @@ from moldau.protocol.messages.create_topics import CreateTopicsRequest
 from moldau.protocol.own.chunks.drop_chunks import DropChunksRequest
 
 LARGE_ROWS: Final = 256
-"""Number of rows that are decided in one turn of the event loop, in about 5 ms."""
+"""Number of rows that one turn of the event loop decides. This takes about 5 ms."""
 
 
 def inner_rows(rows: Iterable[Any] | None, field: str, image: MetadataImage) -> int:
-    """Number of rows and of their items. A null array means all partitions, so their replicas are counted."""
+    """The sum of the number of rows and the number of their items. A null array means all partitions, so the
+    replicas of all partitions are counted."""
     if rows is None:
         return all_replicas(image)
     return sum(1 + len(getattr(row, field)) for row in rows)
@@ -40,14 +41,15 @@ def all_replicas(image: MetadataImage) -> int:
 
 
 def ended_replicas(request: BrokerRegistrationRequest, image: MetadataImage) -> int:
-    """Number of replicas whose leaderships end, because a new incarnation ends the previous one."""
+    """Number of replicas that lose their leadership, because a new incarnation of the broker replaces the
+    previous incarnation."""
     existing = image.brokers.get(request.broker_id)
     is_new = existing is None or existing.incarnation_id == request.incarnation_id
     return 0 if is_new else image.topics.replica_load.get(request.broker_id, 0)
 
 
 def replicas_changed_by_heartbeat(request: BrokerHeartbeatRequest, image: MetadataImage) -> int:
-    """Number of replicas that a heartbeat may change. It is 0 for a broker that stays in its state."""
+    """Number of replicas that a heartbeat may change. The number is 0 if the broker stays in its state."""
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return 0
@@ -61,7 +63,7 @@ def assigned_replicas(request: AssignReplicasToDirsRequest, image: MetadataImage
 
 
 def chunks_of_partitions(request: DropChunksRequest, image: MetadataImage) -> int:
-    """Number of chunks that are searched for chunks to remove."""
+    """Number of chunks to search for chunks that must be removed."""
     partitions = (image.topics.partition(row.topic_id, row.partition_index) for row in request.partitions)
     return sum(1 + (0 if partition is None else len(partition.chunks)) for partition in partitions)
 

@@ -25,12 +25,12 @@ from moldau.runtime import ErrorCode, KafkaError
 METADATA_VERSION_MIN = 7
 """3.3-IV3, the first metadata version that KRaft clusters used in production."""
 METADATA_VERSION_LATEST = 29
-"""4.2-IV1. This version of Moldau reads and writes its record schemas."""
+"""4.2-IV1. Moldau reads and writes the record schemas of this metadata version."""
 
 ELIGIBLE_LEADER_REPLICAS_LATEST = 1
 _ELIGIBLE_SINCE, _ELIGIBLE_BY_DEFAULT_SINCE = 23, 26
-"""4.0-IV1, in which partition records got fields for eligible leader replicas, and 4.1-IV0, in which new
-clusters enable the feature."""
+"""From 4.0-IV1 on, partition records have fields for eligible leader replicas. From 4.1-IV0 on, new clusters
+enable the feature."""
 
 TRANSACTION_VERSION_LATEST = 2
 _TRANSACTIONS_SINCE = 24
@@ -60,7 +60,7 @@ def default_features(metadata_version: int) -> list[FeatureLevelRecord]:
 
 
 class UpgradeType(IntEnum):
-    """Allowed direction in which a level may change."""
+    """The direction in which a level may change."""
 
     UNKNOWN = 0
     UPGRADE = 1
@@ -91,8 +91,8 @@ def update_features(view: View, request: UpdateFeaturesRequest) -> ControllerRes
 def _response(request: UpdateFeaturesRequest, error: KafkaError | None) -> UpdateFeaturesResponse:
     code = ErrorCode.none if error is None else error.code
     message = None if error is None else error.message
-    # Versions below 2 have an error per feature. All features get the same error, because all of them are
-    # changed or none.
+    # Versions below 2 have an error per feature. All features get the same error, because a request changes
+    # all its features or none.
     results = [
         UpdatableFeatureResult(feature=update.feature, error_code=code, error_message=message)
         for update in request.feature_updates
@@ -131,7 +131,8 @@ def _check_downgrade(name: str, current: int, level: int, kind: UpgradeType) -> 
             f"Cannot move {name} from {current} down to {level} without a downgrade being asked for.",
         )
     if name == METADATA_VERSION_FEATURE:
-        # The log contains records of the higher level, which no older reader could follow.
+        # The log contains records of the higher level. Nodes that support only the lower level could not read
+        # these records.
         raise KafkaError(
             ErrorCode.invalid_update_version,
             f"Downgrading {name} from {current} to {level} is not supported.",
@@ -139,7 +140,7 @@ def _check_downgrade(name: str, current: int, level: int, kind: UpgradeType) -> 
 
 
 def _check_eligible(view: View, level: int) -> None:
-    """Check a change of the feature. Without the feature an in-sync set is never empty. With the feature the
+    """Check a change of the feature. Without the feature an in-sync set is never empty. With the feature,
     records need the new fields."""
     if level > 0 and view.image.metadata_version < _ELIGIBLE_SINCE:
         raise KafkaError(

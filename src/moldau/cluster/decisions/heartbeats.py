@@ -1,5 +1,5 @@
-"""Heartbeats that the active controller has received. They are not stored in records. A new controller starts
-without them, and gives every broker a full session before it fences any broker."""
+"""Heartbeats that the active controller has received. They are not stored in records. A new controller has
+received none. Therefore every broker gets a full session before the new controller fences any broker."""
 
 from dataclasses import dataclass
 
@@ -23,13 +23,14 @@ class Heartbeats:
         self._contacts: dict[int, _Contact] = {}
 
     def activate(self, image: MetadataImage, now_ms: int) -> None:
-        """Start the sessions, because this controller begins a leadership."""
+        """Start a session for every broker, because this controller begins a leadership."""
         self._contacts = {
             broker.broker_id: _Contact(broker.epoch, now_ms) for broker in image.brokers.values()
         }
 
     def touch(self, broker_id: int, epoch: int, now_ms: int, metadata_offset: int = -1) -> None:
-        """Record a heartbeat; ``metadata_offset`` is the offset up to which the broker has replayed."""
+        """Note the time of a heartbeat. ``metadata_offset`` is the offset up to which the broker has replayed
+        the metadata log."""
         contact = self._contacts.get(broker_id)
         if contact is None or contact.epoch != epoch:
             contact = self._contacts[broker_id] = _Contact(epoch, now_ms)
@@ -44,8 +45,8 @@ class Heartbeats:
     def is_alive(self, broker_id: int, epoch: int, now_ms: int) -> bool:
         """Whether this controller has received a heartbeat of the incarnation within the session time.
 
-        The initial session of a new leadership is ignored. Otherwise a broker that ended together with the
-        last controller (a combined node, killed and restarted) could not register again immediately.
+        The initial session of a new leadership does not count as a heartbeat. Otherwise a combined node that
+        was killed while it was the active controller could not register again immediately after its restart.
         """
         contact = self._contacts.get(broker_id)
         return (
@@ -75,13 +76,13 @@ class Heartbeats:
         )
 
     def begin_shutdown(self, broker_id: int, offset: int) -> None:
-        """Record that all other brokers must replay ``offset`` before the broker may stop."""
+        """Note that the broker may stop as soon as all other brokers have replayed ``offset``."""
         contact = self._contacts.get(broker_id)
         if contact is not None and contact.shutdown_offset is None:
             contact.shutdown_offset = offset
 
     def may_shut_down(self, image: MetadataImage, broker_id: int) -> bool:
-        """Whether every other active broker has replayed the new leaders of this broker's partitions."""
+        """Whether every other active broker has replayed the records that move this broker's leaderships."""
         contact = self._contacts.get(broker_id)
         needed = -1 if contact is None or contact.shutdown_offset is None else contact.shutdown_offset
         others = (broker.broker_id for broker in image.active_brokers() if broker.broker_id != broker_id)

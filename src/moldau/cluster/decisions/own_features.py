@@ -1,4 +1,5 @@
-"""Nodes that prevent a feature level, and Moldau's features that belong to no kind of topics. Pure."""
+"""Checks for nodes that prevent a feature level, and those features of Moldau that belong to no kind of
+topics. Pure."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,15 +10,15 @@ from moldau.cluster.image.registrations import SupportedFeature
 from moldau.runtime import ErrorCode, KafkaError
 
 CHUNK_LATEST: Final = 1
-"""Level 1: partitions may have inactive chunks, which have records of Moldau. Their partition records have
-two fields of Moldau."""
+"""From level 1 on, partitions may have inactive chunks. The records of chunks exist only in Moldau, and the
+records of partitions have two more fields."""
 OWN_FEATURES: Final = (SupportedFeature(CHUNK_FEATURE, 0, CHUNK_LATEST),)
-"""Moldau's features that belong to no kind of topics. New clusters have level 0, because no setting says that
-they will be used. An operator raises the level."""
+"""The features of Moldau that belong to no kind of topics. New clusters have level 0, because no config
+enables these features. An operator raises the level."""
 
 
 def check_chunks_allowed(image: MetadataImage) -> None:
-    """Raise ``KafkaError(unsupported_version)`` if no chunk can be created at this level."""
+    """Raise ``KafkaError(unsupported_version)`` if no chunk can be created at the present level."""
     if not image.features.get(CHUNK_FEATURE, 0):
         raise KafkaError(
             ErrorCode.unsupported_version,
@@ -42,8 +43,9 @@ def reasons_against(view: View, name: str, level: int) -> Iterator[str]:
     """Reasons why nodes of the cluster cannot work with a level. Each reason is a sentence without a full
     stop.
 
-    All registered brokers are checked, and all controllers that vote or follow the quorum. Voters that have
-    not registered may be nodes of Apache Kafka. Therefore they do not support Moldau's own features.
+    This function checks all registered brokers, and all controllers that vote or follow the quorum. A voter
+    that has not registered may be a node of Apache Kafka. Therefore the voter counts as a node without
+    support for Moldau's own features.
     """
     for broker in view.image.brokers.values():
         if not _supports(broker.feature(name), level):
@@ -51,7 +53,7 @@ def reasons_against(view: View, name: str, level: int) -> Iterator[str]:
     members = view.members()
     for controller in view.image.controllers.values():
         if controller.controller_id not in members.voters | members.observers:
-            continue  # This node was a controller earlier.
+            continue  # This broker node was a controller earlier.
         if not _supports(controller.feature(name), level):
             yield f"Controller {controller.controller_id} does not support {name} level {level}"
     if name.startswith(OWN_PREFIX):

@@ -1,4 +1,4 @@
-"""Responses with errors in their rows. If a whole request is refused, the error is in every row."""
+"""Responses that have errors in their rows. If a whole request is refused, every row gets the error."""
 
 from typing import Any
 

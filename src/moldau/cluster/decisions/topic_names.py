@@ -6,7 +6,8 @@ from moldau.cluster.image.topics_image import TopicsImage
 from moldau.runtime import ErrorCode, KafkaError
 
 NAME_LENGTH_MAX = 249
-"""The limit keeps the folder name, with partition number and suffixes, within 255 characters."""
+"""A folder name consists of the topic name, the partition number and suffixes. This limit keeps it within 255
+characters."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -19,7 +20,7 @@ def check_name(name: str) -> None:
 
 
 def check_new_name(topics: TopicsImage, name: str) -> None:
-    """Raise when a new topic cannot have this name, given the existing topics."""
+    """Raise ``KafkaError`` when a new topic cannot have this name, given the existing topics."""
     check_name(name)
     if topics.get(name) is not None:
         raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")

@@ -42,9 +42,9 @@ class _NewTopic:
 
 
 def create_topics(view: View, request: CreateTopicsRequest) -> ControllerResult:
-    """Create topics, each decided separately. With ``validate_only``, nothing is created.
+    """Create topics. Each topic is decided separately. With ``validate_only``, nothing is created.
 
-    Raises ``KafkaError(policy_violation)`` for more partitions than one request may create.
+    Raises ``KafkaError(policy_violation)`` if the request creates more partitions than allowed.
     """
     counts = Counter(topic.name for topic in request.topics)
     _check_request_size(view, [topic for topic in request.topics if counts[topic.name] == 1])
@@ -157,7 +157,7 @@ def check_partition_limit(partitions_max: int, partitions_left: int, count: int)
 
 
 def check_room(view: View, assignments: Sequence[tuple[int, ...]]) -> None:
-    """Raise ``KafkaError(policy_violation)`` when a broker would have more partitions than it may."""
+    """Raise ``KafkaError(policy_violation)`` when a broker would have more partitions than allowed."""
     limit, held = view.settings.partitions_per_broker_max, view.image.topics.replica_load
     added = Counter(chain.from_iterable(assignments))
     for broker_id, count in sorted(added.items()):
@@ -220,8 +220,7 @@ def new_partition(
     replicas: tuple[int, ...],
     owner: int = NO_OWNER,
 ) -> PartitionRecord:
-    """A new partition. Its in-sync replicas are the active replicas, and at least one replica must be
-    active."""
+    """A new partition. Its in-sync replicas are the active replicas. At least one replica must be active."""
     isr = tuple(broker_id for broker_id in replicas if view.is_active(broker_id))
     return PartitionRecord(
         partition_id=index,
@@ -298,7 +297,7 @@ def delete_topics(view: View, request: DeleteTopicsRequest) -> ControllerResult:
 
 
 def _identity(image: MetadataImage, state: DeleteTopicState) -> str | UUID | None:
-    """Identity of a topic in a request, for finding duplicates: its name, or otherwise its id."""
+    """The identity of a topic in a request: its name, or its id if it has no name. Finds duplicates."""
     if state.name is not None or state.topic_id == ZERO_UUID:
         return state.name
     topic = image.topics.get_by_id(state.topic_id)

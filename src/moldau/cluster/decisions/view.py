@@ -23,10 +23,10 @@ class DescribedConfig(NamedTuple):
 
 
 class ConfigPolicy(Protocol):
-    """The config definitions that the controller uses."""
+    """The definitions of configs, as the controller uses them."""
 
     def validate(self, resource_type: ResourceType, name: str, values: Mapping[str, str]) -> None:
-        """Check all values of a resource after a change; raises ``KafkaError(invalid_config)``."""
+        """Check all values of a resource after a change. Raises ``KafkaError(invalid_config)``."""
         ...
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
@@ -56,7 +56,8 @@ class TopicPolicy(Protocol):
 class ControllerSettings:
     """The settings of the node on which decisions depend, with Kafka's defaults.
 
-    ``controller_settings`` (``server/settings.py``) fills it: a field with a key needs no line there.
+    ``controller_settings`` (``server/settings.py``) makes this object. A field here that has a config key
+    needs no code there.
     """
 
     cluster_id: str
@@ -73,8 +74,8 @@ class ControllerSettings:
     unclean_election_interval_ms: int = from_key("unclean.leader.election.interval.ms", 0)
     """Interval of unclean elections for leaderless partitions whose topics allow them; 0 means never."""
     no_op_interval_ms: int = from_key("metadata.max.idle.interval.ms", 0)
-    """Interval of records without content, by which a node learns how far it lags (KIP-835); 0 means never.
-    """
+    """Interval of records without content. Such a record shows a node how far it lags (KIP-835). The interval
+    0 means never."""
     delete_topic_enable: bool = from_key("delete.topic.enable", True)
     enabled_kinds: frozenset[str] = frozenset()
     """Names of the kinds of topics (``cluster/decisions/kinds``) that the node's configuration enables."""
@@ -85,7 +86,7 @@ class QuorumMembers:
     """The ids of the other nodes in the metadata quorum. Observers are all nodes that fetch now, including
     brokers.
 
-    A node that will soon become a voter is among the voters.
+    A node that will soon become a voter is counted as a voter.
     """
 
     voters: frozenset[int] = frozenset()
@@ -110,15 +111,15 @@ class View:
         return broker is not None and broker.is_active
 
     def can_use(self, broker_id: int, directory: UUID) -> bool:
-        """Whether a broker may lead and be in sync with a replica in one of its log directories."""
+        """Whether a broker may lead and be in sync, if its replica is in one of its log directories."""
         broker = self.image.brokers.get(broker_id)
         return broker is not None and broker.is_active and broker.has_online(directory)
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerResult:
-    """Records to commit together, and the answer that is sent after the commit. Without records the answer is
-    sent immediately."""
+    """Records to commit together, and the response, which is sent after the commit. Without records the
+    response is sent immediately."""
 
     response: Message
     records: Sequence[Message] = field(default=())

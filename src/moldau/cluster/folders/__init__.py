@@ -1,1 +1,1 @@
-"""Formats folders, and identifies the cluster and the node of a folder."""
+"""Formats folders, and reads to which cluster and node a folder belongs."""

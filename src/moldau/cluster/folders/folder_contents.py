@@ -1,5 +1,5 @@
-"""Examines the contents of a log folder, so that a folder with a cluster's data is not formatted as a new
-one."""
+"""Examines the contents of a log folder. A folder that has a cluster's data must not be formatted as a new
+folder."""
 
 from typing import Final
 
@@ -9,8 +9,7 @@ from moldau.runtime import Disk
 METADATA_FOLDER: Final = "__cluster_metadata-0"
 BOOTSTRAP_FILE_NAME: Final = "00000000000000000000-0000000000.checkpoint"
 CLAIMS_FOLDER: Final = "objects/.moldau/clusters"
-"""The folder inside the log folder in which a development node's object store stores the id of its
-cluster."""
+"""A folder inside the log folder. In it, a development node's object store stores the id of its cluster."""
 _SHOWN_MAX: Final = 3
 _LOG_FILES: Final = (
     ".log",
@@ -23,7 +22,7 @@ _LOG_FILES: Final = (
 
 
 def data_in(disk: Disk, folder: str) -> list[str]:
-    """Names in a folder that only a running node creates. Formatting alone creates none of them."""
+    """Names in a folder that only a running node creates. Formatting does not create them."""
     if not disk.is_dir(folder):
         return []
     found = [

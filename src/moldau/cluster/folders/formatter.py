@@ -54,16 +54,16 @@ class FormatRequest:
     standalone: VoterEndpoint | None = None
     """The address of the first and only voter (KIP-853). Other controllers are added later."""
     initial_voters: tuple[VotersRecordEntry, ...] = ()
-    """The first voters, including this node. If it is empty, the voters are static, or another node adds
-    them."""
+    """The first voters, including this node. If there are none, the voters are static, or another node adds
+    them later."""
 
 
 def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms: int) -> list[str]:
-    """Format the folders that are not formatted yet; returns their names.
+    """Format the folders that are not formatted yet, and return their names.
 
-    Raises :class:`FormatError` before anything is written. The reasons are: the cluster id is not valid, or a
-    folder is already formatted (unless ``ignore_formatted``), belongs to another cluster or node, or contains
-    data.
+    Raises :class:`FormatError` before anything is written if the cluster id is not valid. It also raises this
+    error if a folder is already formatted (unless ``ignore_formatted``), belongs to another cluster or node,
+    or contains data.
     """
     check_cluster_id(request.cluster_id)
     _check(request)
@@ -101,8 +101,8 @@ def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms:
 
 
 def _check_new_metadata(disk: Disk, request: FormatRequest) -> None:
-    """Refuse to create new metadata where old data exist. The new cluster would treat the old topics as
-    deleted."""
+    """Refuse to create new metadata next to old data. The new cluster would treat the old topics as deleted
+    topics."""
     for folder in request.log_dirs:
         found = data_in(disk, folder)
         if found:
@@ -114,7 +114,7 @@ def _check_new_metadata(disk: Disk, request: FormatRequest) -> None:
 
 
 def _make_durable_folder(disk: Disk, folder: str) -> None:
-    """Create a folder and its parents durably."""
+    """Create a folder and its parents, and sync them to disk."""
     missing = []
     path = folder
     while path and not disk.is_dir(path):
@@ -144,7 +144,8 @@ def check_belongs(properties: MetaProperties, folder: str, cluster_id: str, node
 
 
 def new_cluster_id(entropy: Entropy) -> str:
-    """A random cluster id. It never begins with '-', because a command line would treat it as an option."""
+    """A random cluster id. It never begins with '-', because a command line would take such an id for an
+    option."""
     while True:
         text = encode_uuid(entropy.uuid4())
         if not text.startswith("-"):
@@ -169,7 +170,7 @@ def bootstrap_snapshot(
 ) -> bytes:
     """The snapshot before the first offset, with the initial records of a new cluster.
 
-    With ``voters`` it has kraft.version 1 (KIP-853). With ``defaults``, features have their default levels if
+    With ``voters`` it has kraft.version 1 (KIP-853). With ``defaults``, features get their default levels if
     no record names a level.
     """
     control: list[ControlRecord] = [SnapshotHeader(last_contained_log_timestamp=now_ms)]

@@ -1,7 +1,8 @@
 """``bootstrap.checkpoint``: the first records of a cluster whose folders Kafka's StorageTool has formatted.
 
-The tool writes the file next to ``meta.properties``, and the first start creates the folder of the metadata
-log. With ``--standalone`` the tool also creates that folder, with the voters but without feature levels.
+The tool writes the file next to ``meta.properties``. The node creates the folder of the metadata log when it
+starts for the first time. With ``--standalone`` the tool also creates that folder. The folder then has the
+voters but no feature levels.
 """
 
 import logging
@@ -28,8 +29,8 @@ KAFKA_BOOTSTRAP_FILE: Final = "bootstrap.checkpoint"
 def kafka_bootstrap_records(disk: Disk, metadata_dir: str) -> list[Message]:
     """The records of the file; no records if there is no file. Raises ``FormatError`` for a damaged file.
 
-    Levels that this version does not support are left out with a warning, and the cluster begins without
-    them.
+    If this version does not support a level, the level is left out with a warning, and the cluster begins
+    without the feature.
     """
     path = f"{metadata_dir}/{KAFKA_BOOTSTRAP_FILE}"
     if not disk.exists(path):
@@ -42,10 +43,11 @@ def kafka_bootstrap_records(disk: Disk, metadata_dir: str) -> list[Message]:
 
 
 def complete_kafka_format(disk: Disk, log_dirs: Sequence[str], metadata_dir: str, now_ms: int) -> None:
-    """Create the folder of the metadata log before a node's first start, because the tool does not create it.
+    """Create the folder of the metadata log before a node's first start, because the tool does not create
+    this folder.
 
     The file is then removed, so that the folder is created only once. If the folder is missing later, its
-    data are treated as lost, like those of other folders. Raises ``FormatError``.
+    data count as lost, as with other folders. Raises ``FormatError``.
     """
     folder = f"{metadata_dir}/{METADATA_FOLDER}"
     if disk.is_dir(folder) or any(data_in(disk, each) for each in log_dirs):

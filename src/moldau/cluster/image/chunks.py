@@ -1,7 +1,8 @@
 """The inactive chunks of a partition (KIP-1114). Pure.
 
-A partition with chunks has inactive chunks, whose records never change, and the active chunk. The active
-chunk is in the partition's ordinary replicas. Its log begins at the start offset of the registration.
+A partition with chunks consists of inactive chunks and one active chunk. The records of inactive chunks never
+change. The partition's ordinary replicas store the active chunk. Their log begins at ``start_offset`` of the
+partition's registration.
 """
 
 import uuid
@@ -16,33 +17,33 @@ from moldau.protocol.records.metadata import ChunkChangeRecord, ChunkRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRegistration:
-    """An inactive chunk. Its offsets, times and size are fixed; its replicas may change."""
+    """An inactive chunk. Its offsets, times and size are fixed, but its replicas may change."""
 
     start_offset: int
     """The first offset, which identifies the chunk in its partition."""
     stop_offset: int
-    """The last offset for consumers, inclusive; always the same as ``end_offset``."""
+    """The last offset for consumers, inclusive. It is always equal to ``end_offset``."""
     end_offset: int
     """The last offset, inclusive."""
     start_timestamp_ms: int
-    """No record of the chunk was appended before this time; -1 if it is unknown."""
+    """All records of the chunk were appended at or after this time; -1 if the time is unknown."""
     max_timestamp_ms: int
     """The largest timestamp; -1 if the records have none."""
     size_bytes: int
     """Size of the segments when the chunk ended."""
     epoch: int
-    """Rises with every change of the replicas."""
+    """The number of the chunk's state. It rises with every change of the replicas."""
     replicas: tuple[int, ...]
-    """The brokers that have the chunk or copy it, in the order of preference."""
+    """The brokers that have the chunk or copy it. The preferred broker is the first."""
     directories: tuple[uuid.UUID, ...] = ()
     isr: tuple[int, ...] = ()
-    """The replicas that have the whole chunk. A fenced broker stays in it. The chunk does not change while
-    the broker is away, so its copy is still complete."""
+    """The replicas that have the whole chunk. A fenced broker stays in this set. The chunk does not change
+    while the broker is away, so the broker's copy is still complete."""
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
 
     def directory_of(self, broker_id: int) -> uuid.UUID:
-        """The log directory of a broker's copy; a reserved id if no directory is known."""
+        """The log directory of a broker's copy. If no directory is known, the result is a reserved id."""
         if broker_id in self.replicas:
             index = self.replicas.index(broker_id)
             if index < len(self.directories):
@@ -110,14 +111,14 @@ def chunk_containing(chunks: Chunks, offset: int) -> ChunkRegistration | None:
 
 
 def with_chunk(chunks: Chunks, chunk: ChunkRegistration) -> Chunks:
-    """The chunks with a new chunk, or with a new state of an existing chunk."""
+    """These chunks with one more chunk, or with a new state of an existing chunk."""
     index = bisect_right(chunks, chunk.start_offset, key=_start)
     known = index > 0 and chunks[index - 1].start_offset == chunk.start_offset
     return (*chunks[: index - known], chunk, *chunks[index:])
 
 
 def changed_chunks(chunks: Chunks, record: ChunkChangeRecord) -> Chunks | None:
-    """The chunks after a change; ``None`` if there is no such chunk."""
+    """The chunks after a change. The result is ``None`` if there is no such chunk."""
     index = position_of(chunks, record.start_offset)
     if index is None:
         return None

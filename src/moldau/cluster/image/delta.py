@@ -1,5 +1,5 @@
-"""Replays metadata records on top of an image. The controller, the brokers and the loading of snapshots
-use it."""
+"""Replays metadata records, and makes a new image from an image. The controller, the brokers and the snapshot
+reader use this module."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -35,7 +35,8 @@ ENTER_CONTROLLED_SHUTDOWN = 1
 
 
 class Changes(Generic[K, V]):
-    """Entries that were added to and removed from one persistent map; ``None`` means removed."""
+    """Entries that were added to or removed from one persistent map. The value ``None`` means that the entry
+    was removed."""
 
     __slots__ = ("_base", "entries")
 
@@ -53,7 +54,7 @@ class Changes(Generic[K, V]):
         self.entries[key] = None
 
     def move_to(self, target: PersistentMap[K, V]) -> None:
-        """Set the changes to the difference between the original map and ``target``."""
+        """Set these changes to the difference between the original map and ``target``."""
         self.entries = {key: None for key in self._base if key not in target}
         for key, value in target.items():
             if self._base.get(key) != value:
@@ -311,7 +312,7 @@ def image_of(records: Iterable[object], image: MetadataImage = EMPTY_IMAGE) -> M
 
 
 def delta_between(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-    """The changes from one image to another, for an image that was not made by single records."""
+    """The difference between two images. It is needed when the new image was not made record by record."""
     delta = MetadataDelta(before)
     delta.topics.move_to(after.topics)
     delta.brokers.move_to(after.brokers)

@@ -3,8 +3,8 @@
 import uuid
 
 MIGRATING_DIRECTORY = uuid.UUID(int=0)
-"""The replica has a directory that the metadata do not name yet, because its records are older than KIP-858.
-"""
+"""The replica has a directory, but the metadata do not contain it yet, because their records are older than
+KIP-858."""
 UNASSIGNED_DIRECTORY = uuid.UUID(int=1)
 """The broker has not chosen a directory for the replica yet."""
 LOST_DIRECTORY = uuid.UUID(int=2)

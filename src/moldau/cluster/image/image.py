@@ -27,7 +27,7 @@ class ResourceType(IntEnum):
 
 
 ConfigResource = tuple[int, str]
-"""(resource type, resource name). A broker's name is its id; the name of the cluster-wide default is
+"""The resource type and the resource name. A broker's name is its id. The name of the cluster-wide default is
 empty."""
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
@@ -41,7 +41,7 @@ CHUNK_FEATURE = "moldau.chunk.version"
 """Partition chunks (KIP-1114)."""
 METADATA_VERSION_FEATURE = "metadata.version"
 METADATA_VERSION_OF_DIRECTORIES = 17
-"""3.7-IV2, the first level whose records name log directories (KIP-858)."""
+"""3.7-IV2, the first metadata version with log directories in its records (KIP-858)."""
 ELIGIBLE_LEADER_REPLICAS_FEATURE = "eligible.leader.replicas.version"
 """Eligible leader replicas (KIP-966)."""
 TRANSACTION_VERSION_FEATURE = "transaction.version"
@@ -58,9 +58,10 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
-    """Two images are equal when their metadata are equal; their offsets may differ.
+    """All metadata at one offset. Two images are equal when their metadata are equal, even if their offsets
+    differ.
 
-    Security entries are stored as their records. No decision uses them yet, but snapshots must contain them.
+    Security entries are stored as records. No decision uses them yet, but snapshots must contain them.
     """
 
     topics: TopicsImage = field(default_factory=TopicsImage)
@@ -81,7 +82,8 @@ class MetadataImage:
 
     @property
     def metadata_version(self) -> int:
-        """The finalized level of ``metadata.version``; 0 before the log was bootstrapped."""
+        """The finalized level of ``metadata.version``; 0 before the cluster's first records are in the
+        log."""
         return self.features.get(METADATA_VERSION_FEATURE, FeatureLevel(0))
 
     def config(self, resource_type: ResourceType, name: str) -> Mapping[str, str]:
@@ -104,6 +106,6 @@ EMPTY_IMAGE = MetadataImage()
 
 
 def quota_key(entity: QuotaEntity) -> str:
-    """A sort key for an entity. It is needed because ``None`` (the default entity) cannot be compared with
-    names."""
+    """A key that sorts entities. A key is needed because ``None`` (the default entity) cannot be compared
+    with names."""
     return "\x00".join(f"{kind}\x01{'d' if name is None else 'n' + name}" for kind, name in entity)

@@ -1,4 +1,5 @@
-"""Converts an image to the records of a snapshot, with the record versions that a metadata level allows."""
+"""Converts an image to the records of a snapshot. The metadata level determines the versions of the
+records."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -14,8 +15,8 @@ from moldau.protocol.records.schema import latest_version
 from moldau.protocol.schema import Message
 
 _VERSIONS: Mapping[type[Message], tuple[tuple[int, int], ...]] = {
-    # (first level of metadata.version, record version), newest first. The values are those of Kafka's
-    # MetadataVersion.
+    # Pairs of a level of metadata.version and a record version, the newest pair first. The record version is
+    # used from this level on. The values come from Kafka's MetadataVersion.
     r.RegisterBrokerRecord: ((30, 4), (17, 3), (8, 2), (0, 1)),
     r.BrokerRegistrationChangeRecord: ((30, 3), (17, 2), (0, 1)),
     r.PartitionRecord: ((23, 2), (17, 1), (0, 0)),
@@ -33,7 +34,7 @@ def record_version(record: Message, metadata_version: int) -> int:
 
 
 def encode_record(record: Message, metadata_version: int) -> bytes:
-    """The value of a record for the metadata log of a cluster at this level."""
+    """The encoded value of a record for the metadata log of a cluster at this level."""
     return r.RECORDS.encode(record, record_version(record, metadata_version))
 
 
@@ -50,7 +51,7 @@ def to_records(image: MetadataImage) -> Iterator[Message]:
 
 
 def records_before_topics(image: MetadataImage) -> Iterator[Message]:
-    """The first part of :func:`to_records`."""
+    """The first part of :func:`to_records`: all records except configs and topics."""
     yield from _features(image)
     yield from (_broker(broker) for broker in image.brokers.values())
     yield from (_controller(controller) for controller in image.controllers.values())
@@ -140,8 +141,8 @@ def _controller(controller: ControllerRegistration) -> Message:
 
 
 def topic_records(topic: Topic, start: int = 0, count: int | None = None) -> Iterator[Message]:
-    """The records of a topic: its own record, unless ``start`` is greater than 0, and the records of
-    ``count`` partitions from ``start`` on."""
+    """The records of a topic. They are the topic's own record, unless ``start`` is greater than 0, and the
+    records of ``count`` partitions from ``start`` on."""
     if start == 0:
         yield r.TopicRecord(name=topic.name, topic_id=topic.topic_id, kind=topic.kind)
     some = islice(enumerate(topic.partitions), start, None if count is None else start + count)

@@ -2,9 +2,9 @@
 
 A cluster that is restored from its object store may reuse the offsets of lost records for other records. Each
 restore therefore begins a new *generation* of the logs. The generation is the leader epoch of diskless
-batches: 0 in a cluster that was never restored. A consumer may still have an offset of an earlier generation.
-By OffsetForLeaderEpoch (KIP-320) it learns that the log was truncated, and does not read other records at
-this offset.
+batches. It is 0 in a cluster that was never restored. A consumer may still have an offset of an earlier
+generation. By OffsetForLeaderEpoch (KIP-320) the consumer learns that the log was truncated. Therefore it
+does not read other records at this offset.
 """
 
 from bisect import bisect_right
@@ -26,7 +26,7 @@ class LogGenerations:
         return len(self.starts)
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The generation, and leader epoch, of the record at an offset."""
+        """The generation of the record at an offset, which is also the record's leader epoch."""
         return bisect_right(self.starts, offset)
 
     def end_of_epoch(self, epoch: int) -> int | None:
@@ -34,8 +34,8 @@ class LogGenerations:
         return self.starts[epoch] if epoch < len(self.starts) else None
 
     def within(self, base_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
-        """The generations of the records from ``base_offset`` to ``end_offset`` (inclusive). Each has its
-        first offset in this range."""
+        """The generations of the records from ``base_offset`` to ``end_offset`` (inclusive). Each generation
+        comes with its first offset in this range."""
         first = self.epoch_for_offset(base_offset)
         later = (
             (epoch, start) for epoch, start in enumerate(self.starts, 1) if base_offset < start <= end_offset

@@ -15,7 +15,7 @@ NO_OWNER = -1
 
 
 class LeaderRecoveryState(IntEnum):
-    """Whether the leader must first recover from an unclean election (KIP-704)."""
+    """Whether the leader must recover first, because it was elected by an unclean election (KIP-704)."""
 
     RECOVERED = 0
     RECOVERING = 1
@@ -37,16 +37,17 @@ class PartitionRegistration:
     eligible_leader_replicas: tuple[int, ...] = ()
     last_known_eligible_leader_replicas: tuple[int, ...] = ()
     generations: LogGenerations = FIRST_GENERATION
-    """The generations of a log whose leader epochs are not those of the metadata."""
+    """The generations of a log. They are needed if the leader epochs of the log differ from the leader epochs
+    in the metadata."""
     owner: int = NO_OWNER
-    """The partition of the kind's metadata topic that owns this partition, as the coordinators of KIP-1164
-    do."""
+    """The number of a partition of the kind's metadata topic. This partition owns the partition here, like
+    the coordinators of KIP-1164."""
     start_offset: int = -1
     """The first offset of the active chunk (KIP-1114); -1 for a partition that never had other chunks."""
     start_timestamp_ms: int = -1
-    """No record of the active chunk was appended before this time; -1 with ``start_offset``."""
+    """All records of the active chunk were appended at or after this time; -1 if ``start_offset`` is -1."""
     chunks: Chunks = ()
-    """The inactive chunks, by ascending offsets; empty for nearly all partitions."""
+    """The inactive chunks, by ascending offsets. Nearly all partitions have none."""
 
     @property
     def has_leader(self) -> bool:

@@ -1,11 +1,11 @@
-"""An immutable sorted map whose versions share most of their content.
+"""An immutable sorted map. Different versions of the map share most of their content.
 
 A change of metadata concerns only a few of many thousand topics, and readers keep old images while they work.
 Therefore entries are in chunks of limited size, ordered by key. An update copies only the affected chunks and
 the short list of chunks.
 
 The sorted order is part of the contract. Snapshots, listings and elections must be the same on every node and
-with every hash seed. Cursors continue in the middle of the order.
+with every hash seed. A cursor can continue in the middle of the order.
 """
 
 from bisect import bisect_right
@@ -73,7 +73,8 @@ class PersistentMap(Generic[K, V]):
         return chain.from_iterable(chunk.items() for chunk in self._chunks)
 
     def chunks(self) -> Iterator[Mapping[K, V]]:
-        """The entries in groups that versions of the map share: an unchanged group is the same object."""
+        """The entries in groups. Versions of the map share unchanged groups, which are then the same
+        objects."""
         return iter(self._chunks)
 
     def __eq__(self, other: object) -> bool:
@@ -102,8 +103,8 @@ class PersistentMap(Generic[K, V]):
         result: PersistentMap[K, V] = PersistentMap()
         firsts, chunks = list(self._firsts), list(self._chunks)
         size = self._size
-        # The loop begins at the end, so that a chunk that splits or becomes empty does not move the chunks
-        # before it.
+        # The loop begins at the end. If a chunk splits or becomes empty, the chunks before it keep their
+        # places.
         for index in sorted({*puts, *drops}, reverse=True):
             old = chunks[index]
             new = _changed(old, {key: changes[key] for key in puts.get(index, ())}, drops.get(index, ()))
@@ -139,7 +140,7 @@ def _changed(chunk: dict[K, V], changes: Mapping[K, V], removals: Collection[K])
 
 
 def _split(entries: dict[K, V]) -> Iterator[dict[K, V]]:
-    """Chunks of the sorted entries. They are half full, so that later entries fit into them."""
+    """Chunks of the sorted entries. The chunks are half full, so that later entries fit into them."""
     keys = sorted(entries)  # type: ignore[type-var]
     step = CHUNK_ENTRIES_MAX // 2 if len(keys) > CHUNK_ENTRIES_MAX else CHUNK_ENTRIES_MAX
     for start in range(0, len(keys), step):

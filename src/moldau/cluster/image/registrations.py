@@ -20,26 +20,27 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SupportedFeature:
-    """The range of levels of one feature that a node can work with. The first and last levels are
-    included."""
+    """The range of levels of one feature that a node can work with. The range includes the first and the last
+    level."""
 
     name: str
     min_level: int
     max_level: int
 
     def supports(self, level: int) -> bool:
-        """Whether the range contains ``level``. Level 0 means that the feature is off; every node with a
-        minimum of 0 supports it."""
+        """Whether the range contains ``level``. Level 0 means that the feature is off. Every node whose
+        minimum is 0 supports level 0."""
         return self.min_level <= level <= self.max_level
 
 
 FeatureRanges: TypeAlias = Mapping[str, tuple[int, int]]
-"""The lowest and the highest level of each feature that one version of the software supports, by name."""
+"""The lowest and the highest level of each feature that a version of the software supports, by feature name.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """A broker; ``epoch`` is the offset of the record that registered this incarnation."""
+    """A broker. ``epoch`` is the offset of the record that registered this incarnation."""
 
     broker_id: int
     epoch: int
@@ -50,20 +51,20 @@ class BrokerRegistration:
     fenced: bool = True
     in_controlled_shutdown: bool = False
     log_dirs: tuple[uuid.UUID, ...] = ()
-    """Ids of the log directories that are online; empty where the broker does not tell them (before KIP-858).
-    """
+    """Ids of the log directories that are online. The tuple is empty if the broker does not report them
+    (before KIP-858)."""
     cordoned_log_dirs: tuple[uuid.UUID, ...] = ()
     is_migrating_zk_broker: bool = False
 
     @property
     def is_active(self) -> bool:
-        """Whether the broker may lead and join in-sync sets. It must not be fenced or in a controlled
-        shutdown."""
+        """Whether the broker may lead and join in-sync sets. It must not be fenced and must not be in a
+        controlled shutdown."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_online(self, directory: uuid.UUID) -> bool:
-        """Whether a replica in this log directory can be used (KIP-858). A replica without an assigned
-        directory can be used."""
+        """Whether a replica in this log directory can be used (KIP-858). A replica can also be used before it
+        has an assigned directory."""
         if directory.int < RESERVED_DIRECTORY_COUNT:
             return directory != LOST_DIRECTORY
         return not self.log_dirs or directory in self.log_dirs

@@ -41,7 +41,7 @@ class TopicDelta:
         return self._before is None
 
     def before(self, index: int) -> PartitionRegistration | None:
-        """The partition before this delta."""
+        """The partition before the changes of this delta."""
         before = self._before
         return before.partitions[index] if before is not None and index < len(before.partitions) else None
 
@@ -130,7 +130,7 @@ class TopicsDelta:
         delta.partitions[record.partition_id] = replace(partition, chunks=chunks)
 
     def clear_chunk_starts(self) -> None:
-        """Forget where active chunks begin. The controller allows it when no inactive chunk is left."""
+        """Forget where active chunks begin. The controller allows this when no inactive chunk is left."""
         for topic in [topic for topic in self._image if topic.topic_id not in self.removed]:
             if any(partition.start_offset >= 0 for partition in topic.partitions):
                 self._delta(topic.topic_id)
@@ -152,8 +152,8 @@ class TopicsDelta:
                         )
 
     def move_to(self, image: TopicsImage) -> None:
-        """Set the changes to the difference between the previous image and ``image``, which was read from
-        a snapshot."""
+        """Set the changes to the difference between the previous image and ``image``, which comes from a
+        snapshot."""
         for topic in self._image:
             if image.get_by_id(topic.topic_id) is None:
                 self.removed[topic.topic_id] = topic

@@ -22,30 +22,33 @@ class Topic:
     topic_id: uuid.UUID
     partitions: tuple[PartitionRegistration, ...]
     kind: str = ""
-    """The mark of its kind in the metadata, which never changes; empty for kinds without a mark."""
+    """The mark of the topic's kind in the metadata. It never changes, and is empty for kinds without a mark.
+    """
 
     @property
     def has_owners(self) -> bool:
-        """Whether partitions of an internal topic own its partitions. This is fixed at creation."""
+        """Whether partitions of an internal topic own the partitions of this topic. This is fixed at
+        creation."""
         return bool(self.partitions) and self.partitions[0].owner != NO_OWNER
 
 
 def collision_key(name: str) -> str:
-    """The name with ``.`` replaced by ``_``. Topics with equal keys would have equal metric names."""
+    """The name with ``.`` replaced by ``_``. If two topics had equal keys, their metric names would be
+    equal."""
     return name.replace(".", "_")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsImage:
-    """All topics. No two topics have the same collision key."""
+    """All topics. Each topic has a different collision key."""
 
     by_name: PersistentMap[str, Topic] = field(default_factory=PersistentMap)
-    # The keys are the integers of the ids, because a comparison of UUID objects runs Python code at every
-    # step of a search.
+    # The keys are the ids as integers. A comparison of UUID objects would run Python code at every step of a
+    # search.
     _names_by_id: PersistentMap[int, str] = field(default_factory=PersistentMap)
     _names_by_collision_key: PersistentMap[str, str] = field(default_factory=PersistentMap, compare=False)
     owner_load: PersistentMap[tuple[str, int], int] = field(default_factory=PersistentMap, compare=False)
-    """Number of partitions for each mark of a kind and owner."""
+    """Number of partitions for each pair of a kind's mark and an owner."""
     replica_load: PersistentMap[int, int] = field(default_factory=PersistentMap, compare=False)
     """Number of partitions for each broker that has a replica of them."""
 
@@ -77,11 +80,11 @@ class TopicsImage:
         return topic.partitions[index]
 
     def colliding_name(self, name: str) -> str | None:
-        """The existing topic with the same collision key. It may be ``name`` itself."""
+        """The existing topic with the same collision key as ``name``. It may be the topic ``name`` itself."""
         return self._names_by_collision_key.get(collision_key(name))
 
     def updated(self, changed: Collection[Topic], removed: Collection[Topic]) -> "TopicsImage":
-        """These topics after some topics were added (by name, replacing existing topics) and others were
+        """These topics after a change: some topics were added or replaced, by name, and other topics were
         removed."""
         if not changed and not removed:
             return self

@@ -1,9 +1,9 @@
 """Produce gateways (KIP-1164): the brokers of each rack that accept records for a diskless coordinator.
 
 A producer that sends records to the gateway of its own rack causes no traffic between racks. A gateway
-collects the records of few coordinators, so that one WAL object needs few commit calls over the network.
+collects the records of few coordinators. Therefore one WAL object needs few commit calls over the network.
 
-The gateways are a pure function of the registered brokers, their racks and the *preferred* replicas of the
+The gateways are computed from the registered brokers, their racks and the *preferred* replicas of the
 coordinators' partitions. The current leader of a coordinator has no effect, so a failover moves no gateway.
 
 * A rack with at least as many brokers as there are coordinators is *saturated*: each coordinator has
@@ -13,13 +13,13 @@ coordinators' partitions. The current leader of a coordinator has no effect, so 
   preferred replicas than brokers, the largest groups of coordinators are divided until every broker has a
   group.
 * In its own rack, a coordinator's preferred replica is its gateway. This needs no call over the network.
-* A fenced broker keeps its place. Until it is back, the coordinator's other gateways in the rack replace it.
-  If there are none, the live brokers of the rack share its coordinators evenly.
+* A fenced broker stays a gateway. Until it is back, the coordinator's other gateways in the rack replace it.
+  If there are no other gateways, the live brokers of the rack share its coordinators evenly.
 
 While no broker is fenced, the number of network commit calls for a WAL object is limited. In a saturated rack
-a broker makes at most one call. In a smaller rack it makes at most ``ceil(hosts of S / brokers)`` calls for
-each other rack S, where hosts are preferred replicas. If all racks have the same size, this is one call for
-each other rack.
+a broker makes at most one call. In a smaller rack a broker makes calls to each other rack S. A host is a
+preferred replica, and the number of these calls is at most ``ceil(hosts of S / brokers)``. If all racks have
+the same size, this is one call to each other rack.
 """
 
 from collections import defaultdict
@@ -36,8 +36,8 @@ class RackBroker(NamedTuple):
 
     broker_id: int
     rack: str | None
-    """The rack of the broker; ``None`` if the broker has no rack. Each such broker counts as a separate
-    rack."""
+    """The rack of the broker. ``None`` means that the broker has no rack. Each such broker counts as a
+    separate rack."""
     is_live: bool = True
     """Whether the broker is not fenced and will not stop soon."""
 
@@ -50,7 +50,7 @@ class _Unit(NamedTuple):
     """The preferred replica of the coordinators."""
     coordinators: tuple[int, ...]
     stays: bool
-    """Whether the host itself is the gateway, which is the case in the rack of the host."""
+    """Whether the host itself is the gateway. This is the case in the rack of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Gateways:
         )
 
     def commit_calls(self, broker_id: int) -> int:
-        """Maximum number of network commit calls for one WAL object of a gateway, while preferred replicas
+        """Maximum number of network commit calls for one WAL object of a gateway, if the preferred replicas
         lead."""
         return len({self.hosts[each] for each in self.coordinators_of(broker_id)} - {broker_id})
 
@@ -127,7 +127,7 @@ def _in_rack(
                 gateways[coordinator_id].append(place)
     orphans = {unit.name: unit for unit in units if unit.coordinators[0] not in gateways}
     loads = {broker_id: places.count(broker_id) for broker_id in live}
-    # One substitute is enough, even for a coordinator with several gateways in the rack.
+    # A coordinator needs only one substitute, even if it has several gateways in the rack.
     wanted = {unit.coordinators: name for name, unit in reversed(orphans.items())}
     names = sorted(wanted.values())
     substitutes = spread(names, even_quotas(len(names), loads, "substitutes"))
@@ -138,7 +138,8 @@ def _in_rack(
 
 
 def _units(hosts: Sequence[int], broker_count: int) -> list[_Unit]:
-    """The units that are placed in a rack: at most one for each broker, or one for each host."""
+    """The units that are placed in a rack. There is at most one unit for each broker. If there are fewer
+    brokers than hosts, there is one unit for each host."""
     groups: dict[int, list[int]] = defaultdict(list)
     for coordinator_id, host in enumerate(hosts):
         groups[host].append(coordinator_id)
@@ -164,7 +165,7 @@ def _places(
     sources: dict[tuple[bool, str], list[str]] = defaultdict(list)
     for unit in units:
         if unit.name not in found:
-            # The units of one other rack are shared evenly. This limits the number of calls.
+            # The units of each other rack are shared evenly. This limits the number of calls.
             rack = rack_of.get(unit.host)
             source = (unit.host in rack_of, "" if rack is None else f"rack {rack}")
             sources[source if len(units) > len(broker_ids) else (True, "all")].append(unit.name)

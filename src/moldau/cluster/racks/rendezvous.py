@@ -1,4 +1,4 @@
-"""Rendezvous hashing. Each item ranks all candidates, and the rank of two candidates does not depend on the
+"""Rendezvous hashing. Each item ranks all candidates. The order of two candidates does not depend on the
 other candidates.
 
 The scores are the same in every process. Therefore brokers make the same choice without messages to each
@@ -18,18 +18,18 @@ def score(item: str, candidate: int) -> int:
 def preferred(item: str, candidates: Iterable[int]) -> int:
     """The candidate with the highest score for an item. ``candidates`` must not be empty.
 
-    If a candidate is removed, only its own items move. If a candidate is added, only the items that prefer it
-    move.
+    If a candidate is removed, only the items of this candidate move. If a candidate is added, only the items
+    that prefer the new candidate move.
     """
     return max(candidates, key=lambda candidate: (score(item, candidate), candidate))
 
 
 def spread(items: Sequence[str], quotas: Mapping[int, int]) -> dict[str, int]:
-    """A candidate for each item, so that no candidate gets more items than its quota. The sum of the quotas
-    is at least the number of items.
+    """A candidate for each item. No candidate gets more items than its quota. The sum of the quotas must be
+    at least the number of items.
 
-    The pair with the highest score is matched first, so an item loses a candidate only to items with a higher
-    score for it.
+    The pair with the highest score is matched first. An item loses a candidate only to items that have a
+    higher score for this candidate.
     """
     pairs = sorted(
         ((score(item, candidate), item, candidate) for item in items for candidate in quotas), reverse=True
@@ -44,10 +44,10 @@ def spread(items: Sequence[str], quotas: Mapping[int, int]) -> dict[str, int]:
 
 
 def even_quotas(item_count: int, loads: Mapping[int, int], name: str) -> dict[int, int]:
-    """Quotas that share ``item_count`` items evenly. The candidates with the fewest items get one item more
-    if needed.
+    """Quotas that share ``item_count`` items evenly. If items remain, the candidates with the fewest items
+    get one item more.
 
-    ``loads`` is the number of items that each candidate has already; ``name`` breaks ties.
+    ``loads`` is the number of items that each candidate has already. If loads are equal, ``name`` decides.
     """
     share, rest = divmod(item_count, len(loads))
     by_load = sorted(loads, key=lambda candidate: (loads[candidate], score(name, candidate)))

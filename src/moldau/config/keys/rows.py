@@ -1,4 +1,4 @@
-"""Short functions by which the tables of keys are written."""
+"""Short functions with which the tables of keys are written."""
 
 from functools import partial
 from typing import Protocol

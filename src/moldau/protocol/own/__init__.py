@@ -23,7 +23,8 @@ from moldau.protocol.schema import parse_versions
 DISKLESS_COORDINATOR_KEY_TYPE: Final = 116
 """FindCoordinator's key type for diskless coordinators (Kafka has 0 to 2). A key is a decimal number."""
 
-# API key: (module, which is relative to this package if it begins with a dot; versions; flexible versions)
+# API key: (module; versions; flexible versions). The module is relative to this package if it begins with a
+# dot.
 MODULES: dict[int, tuple[str, str, str]] = {
     # The list of Moldau's own APIs that a listener serves. Callers request it before any other of these APIs.
     11600: (".describe_own_apis", "0", "0+"),
@@ -36,7 +37,7 @@ MODULES: dict[int, tuple[str, str, str]] = {
     11145: (".chunks.report_chunks", "0", "0+"),
     11146: (".chunks.drop_chunks", "0", "0+"),
     11147: (".chunks.fetch_chunk_file", "0", "0+"),
-    # The diskless coordinator. 11640 + n - 93 is KIP-1164's API n, and the numbers from 11650 on are
+    # The diskless coordinator. The number 11640 + n - 93 is KIP-1164's API n. The numbers from 11650 on are
     # additional calls.
     11640: (".diskless.create_partitions", "0", "0+"),
     11641: (".diskless.delete_topics", "0", "0+"),
@@ -57,7 +58,7 @@ MODULES: dict[int, tuple[str, str, str]] = {
     11671: (".diskless.end_transactions", "0", "0+"),
     11672: (".diskless.describe_producers", "0", "0+"),
     11673: (".diskless.commit_parts", "0", "0+"),
-    # Consolidation. Any engine that requests a plan builds segments from the WAL of diskless partitions.
+    # Consolidation. An engine requests a plan, and builds segments from the WAL of diskless partitions.
     11656: (".consolidation.plan", "0", "0+"),
     11657: (".consolidation.publish", "0", "0+"),
     11658: (".consolidation.lease", "0", "0+"),

@@ -14,7 +14,7 @@ class Right(enum.Enum):
     READ_TOPIC = "read-topic"
     """The right READ on each topic that the call names."""
     NOTHING = "nothing"
-    """No right: for calls that a client makes before any other call."""
+    """No right. A client makes such a call before any other call."""
 
 
 CLUSTER_RIGHTS: Final = frozenset({Right.CLUSTER_ACTION, Right.ALTER_CLUSTER})

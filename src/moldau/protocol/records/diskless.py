@@ -1,7 +1,9 @@
-"""Records of ``__diskless_metadata``: KIP-1164's records 100 to 103, and Moldau's own records from 104 on.
+"""Records of ``__diskless_metadata``. They are KIP-1164's records 100 to 103, and Moldau's own records from
+104 on.
 
 Version 0 of record 102 is the KIP's form. Moldau writes version 1, in which the batches of a file are columns
-in two byte strings. ``moldau.coordinators.diskless.codecs.columns`` and ``.file_codec`` define their layout.
+in two byte strings. ``moldau.coordinators.diskless.codecs.columns`` and ``.file_codec`` define the layout of
+these columns.
 """
 
 from collections.abc import Sequence
@@ -89,12 +91,12 @@ class DisklessFileCommittedRecord(Message):
     created_ms: int = wire("int64", "1+", default=-1)
     committed_ms: int = wire("int64", "1+", default=-1)
     receipt: bytes = wire("bytes", "1+", default=b"")
-    """Columns with the answer that the uploader gets."""
+    """Columns with the result for the uploader."""
     locations: bytes = wire("bytes", "1+", default=b"")
     """Columns with the positions of the accepted batches, and with their producers."""
     uploader_broker_epoch: int = wire("int64", tag=0, tagged="1+", default=-1)
     commit_number: int = wire("int64", tag=1, tagged="1+", default=-1)
-    """The place in the order of the uploader's commits. Older nodes ignore it."""
+    """The position in the order of the uploader's commits. Older nodes ignore this field."""
 
 
 @message
@@ -138,7 +140,8 @@ class DisklessFileTakenOverKey(Message):
 
 @message
 class DisklessFileTakenOverRecord(Message):
-    """This coordinator now owns the file. If it did not know the object, this record closes the object."""
+    """This coordinator now owns the file. If it did not know the file's object, this record closes the
+    object."""
 
     API_KEY = 105
     VERSIONS = "0"
@@ -195,7 +198,7 @@ class DisklessExpiredKey(Message):
 
 @message
 class DisklessExpiredRecord(Message):
-    """Expiry of older results of files, of closed object keys, and of producers."""
+    """The expiry of old entries: results of files, closed object keys, and producers."""
 
     API_KEY = 108
     VERSIONS = "0"
@@ -228,7 +231,7 @@ class DisklessTransactionMarker(Message):
 
 @message
 class DisklessTransactionsEndedRecord(Message):
-    """Markers of transactions. Each marker is an extent of a single offset, without an object."""
+    """Markers of transactions. Each marker is an extent that has a single offset and no object."""
 
     API_KEY = 109
     VERSIONS = "0"

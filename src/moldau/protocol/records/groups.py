@@ -1,4 +1,4 @@
-"""Records of ``__consumer_offsets`` (offsets, classic and KIP-848 groups) and the metadata of classic
+"""Records of ``__consumer_offsets`` (offsets, classic groups and KIP-848 groups), and the metadata of classic
 members.
 
 By default the newest version is written. Kafka writes OffsetCommitValue 3 (1 with an expire timestamp) and
@@ -17,7 +17,7 @@ from moldau.protocol.schema import ZERO_UUID, Buffer, Message, message, wire
 
 @message
 class LegacyOffsetCommitKey(Message):
-    """Key type 0, which brokers before 0.9 and some tools write. It is read and never written."""
+    """Key type 0. Brokers before 0.9 and some tools write it. Moldau reads it, but never writes it."""
 
     API_KEY = 0
     VERSIONS = "0"

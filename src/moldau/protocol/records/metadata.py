@@ -1,8 +1,8 @@
-"""Records of the cluster metadata log (``__cluster_metadata``) and its snapshots, as in Kafka 4.3, and
-Moldau's own records of partition chunks.
+"""Records of the cluster metadata log (``__cluster_metadata``) and its snapshots, as in Kafka 4.3. There are
+also Moldau's own records of partition chunks.
 
 The sources are Kafka's ``metadata/src/main/resources/common/metadata`` and, for the bytes in the tests, the
-released 4.2 classes. Every record is flexible. ``encode_record`` writes the newest version by default; a
+released 4.2 classes. Every record is flexible. ``encode_record`` writes the newest version by default. A
 controller passes the version that its ``metadata.version`` allows.
 """
 
@@ -64,7 +64,7 @@ class TopicRecord(Message):
     FLEXIBLE = "0+"
     name: str = wire("string", default="")
     topic_id: UUID = wire("uuid", default=ZERO_UUID)
-    # Moldau's own field: the topic's kind, for kinds that are marked. Kafka's readers skip the tag.
+    # Moldau's own field: the topic's kind, if the kind has a mark. Kafka's readers skip the tag.
     kind: str = wire("string", default="", tag=11640)
 
 
@@ -90,10 +90,10 @@ class PartitionRecord(Message):
     last_known_elr: Sequence[int] | None = wire(
         ["int32"], "2+", default=None, nullable="2+", tag=2, tagged="2+"
     )
-    # Moldau's own field: the partition of an internal topic that owns this partition, for kinds with owners.
+    # Moldau's own field: the partition of an internal topic that owns this partition, if the kind has owners.
     # Kafka's readers skip the tag.
     owner: int = wire("int32", default=-1, tag=11640)
-    # Moldau's own field: the first offset of each generation of the log after the first one.
+    # Moldau's own field: the first offset of each generation of the log. The first generation is left out.
     generation_starts: Sequence[int] = wire(["int64"], default=(), tag=11641)
     # Moldau's own fields (KIP-1114): the first offset of the active chunk and its timestamp, if the partition
     # has or had chunks.
@@ -132,7 +132,8 @@ class PartitionChangeRecord(Message):
     last_known_elr: Sequence[int] | None = wire(
         ["int32"], "2+", default=None, nullable="2+", tag=7, tagged="2+"
     )
-    # Moldau's own fields (KIP-1114), with the same meaning as in the partition record; -1 for no change.
+    # Moldau's own fields (KIP-1114), with the same meaning as in the partition record. The value -1 means no
+    # change.
     start_offset: int = wire("int64", default=-1, tag=11142)
     start_timestamp: int = wire("int64", default=-1, tag=11143)
 
@@ -364,7 +365,7 @@ class UnregisterControllerRecord(Message):
 
 @message
 class ChunkRecord(Message):
-    """An inactive chunk (KIP-1114). Kafka has no such record; the number is Moldau's own."""
+    """An inactive chunk (KIP-1114). Kafka has no such record, so the number is Moldau's own."""
 
     API_KEY = 11140
     VERSIONS = "0"
@@ -381,7 +382,7 @@ class ChunkRecord(Message):
     isr: Sequence[int] = wire(["int32"], default=())
     removing_replicas: Sequence[int] = wire(["int32"], default=())
     adding_replicas: Sequence[int] = wire(["int32"], default=())
-    # The KIP does not have these fields. With them, lookups by time and retention by size need no calls to
+    # The KIP does not have these fields. They allow lookups by time and retention by size without calls to
     # the chunk's brokers.
     max_timestamp: int = wire("int64", default=-1, tag=0)
     size_bytes: int = wire("int64", default=0, tag=1)
@@ -443,7 +444,8 @@ RECORDS = FramedRecords(
 
 
 def encode_record(record: Message, version: int | None = None) -> bytes:
-    """A record's value in the metadata log: frame version, type, version (varints) and body."""
+    """A record's value in the metadata log. It consists of frame version, type and version (varints), and the
+    body."""
     return RECORDS.encode(record, version)
 
 

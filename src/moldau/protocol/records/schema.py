@@ -46,7 +46,7 @@ class FramedRecords:
             self.register(cls)
 
     def register(self, cls: type[Message]) -> None:
-        """Add a type of record. Its number must not be in use."""
+        """Add a type of record. Its number must not be in use yet."""
         if cls.API_KEY in self._classes:
             raise ValueError(f"record type {cls.API_KEY} is taken by {self._classes[cls.API_KEY].__name__}")
         self._classes[cls.API_KEY] = cls
@@ -114,7 +114,7 @@ class KeyedRecords:
         return _decode(self._of(key)[0], 0, key, 2)
 
     def decode_value(self, key: Buffer | Message, value: Buffer) -> Message:
-        """Read the value that belongs to ``key`` (its bytes or the decoded key)."""
+        """Read the value that belongs to ``key``. The key is given as bytes or decoded."""
         number = key.API_KEY if isinstance(key, Message) else self._of(key)[0].API_KEY
         if len(value) < 2:
             raise ProtocolError("a record value is shorter than its version")
@@ -145,8 +145,8 @@ def encode_versioned(data: Message, version: int | None = None) -> bytes:
 def decode_versioned(cls: type[Message], buffer: Buffer, *, lenient: bool = True) -> Message:
     """Read int16 version and body.
 
-    With ``lenient``, a version above the newest is read as the newest version, and trailing bytes are
-    ignored. The consumer protocol requires this, because later versions only append fields.
+    With ``lenient``, a version above the newest version is read as the newest version, and trailing bytes are
+    ignored. The consumer protocol requires this, because its later versions only append fields.
     """
     if len(buffer) < 2:
         raise ProtocolError(f"{cls.__name__}: shorter than its version")

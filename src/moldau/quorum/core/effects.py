@@ -4,22 +4,23 @@ The driver's contract
 =====================
 1. **In order.** The effects of a step are carried out in the given order, one event at a time. All of them
    are carried out before the next event is passed to the core.
-2. **Persist before send.** :class:`PersistElectionState` is durable before any later effect starts. A vote,
-   or an announcement to lead, must not leave the node while a crash could undo it.
+2. **Persist before send.** :class:`PersistElectionState` is durable before any later effect starts. The node
+   must not send a vote, or the announcement that it leads, while a crash could still undo it.
 3. **The log answers first.** :class:`AppendAsLeader`, :class:`AppendLeaderChange`,
    :class:`AppendVoters`, :class:`AppendAsFollower` and :class:`TruncateLog` are carried out at once. The
    bytes are written, not synced. Then their :class:`~moldau.quorum.core.events.LogAppended` or
    ``LogTruncated`` is passed to the core before any other event. The core reads the log through a view
    that always contains the results of the effects.
-4. **Flushed means durable.** ``LogFlushed(offset)`` covers only bytes that were written before the sync began
-   and were not truncated after that. A flush may take a long time, and other events continue.
+4. **Flushed means durable.** ``LogFlushed(offset)`` covers only bytes that were written before the sync
+   began, and that have not been truncated since. A flush may take a long time, and other events continue.
 5. **Apply after commit.** The state machine gets only records below the offset of the last
    :class:`CommitAdvanced`. It gets each record once, in log order.
 6. **Answer once.** For every request that is sent, the driver reports one ``ResponseReceived`` or one
-   ``RequestFailed``. If it reports neither, the core treats the request as failed after
+   ``RequestFailed``. If it reports neither of them, the core treats the request as failed after
    ``request_timeout_ms``.
-7. A disk error in any of these steps ends the node's part in the quorum, because nothing may be
-   answered after a write that failed. :class:`~moldau.quorum.core.raft.RaftInvariantError` ends it, too.
+7. **Stop after an error.** After a disk error in any of these steps, the node leaves the quorum, because it
+   must not answer requests after a failed write. It also leaves the quorum after a
+   :class:`~moldau.quorum.core.raft.RaftInvariantError`.
 """
 
 from dataclasses import dataclass
@@ -58,7 +59,8 @@ class SendReply:
 
 @dataclass(frozen=True, slots=True)
 class ReplyWithRecords:
-    """Answer a fetch with whole batches from ``offset`` on: up to ``max_bytes``, but at least one batch."""
+    """Answer a fetch with whole batches from ``offset`` on. There is at least one batch. Further batches are
+    limited by ``max_bytes``."""
 
     request_id: int
     response: FetchResponse
@@ -68,7 +70,7 @@ class ReplyWithRecords:
 
 @dataclass(frozen=True, slots=True)
 class ReplyWithSnapshot:
-    """Answer with bytes of a snapshot from the response's position."""
+    """Answer with a part of a snapshot. It begins at the position in the response."""
 
     request_id: int
     response: FetchSnapshotResponse
@@ -134,7 +136,7 @@ class TruncateLog:
 
 @dataclass(frozen=True, slots=True)
 class FlushLog:
-    """Sync the written bytes, then submit ``LogFlushed``. Two flushes may be merged into one."""
+    """Sync the written bytes, then submit ``LogFlushed``. Two flushes may be combined into one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +148,8 @@ class CommitAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class BecameLeader:
-    """This node leads. Its state machine may decide when it has applied all records below
-    ``epoch_start_offset``.
-    """
+    """This node leads. Its state machine may decide after it has applied all records below
+    ``epoch_start_offset``."""
 
     epoch: int
     epoch_start_offset: int
@@ -164,7 +165,7 @@ class BecameFollower:
 
 @dataclass(frozen=True, slots=True)
 class LeaderLost:
-    """The leader of this epoch is not known, or not yet."""
+    """The leader of this epoch is not known."""
 
     epoch: int
 

@@ -7,7 +7,7 @@ from moldau.quorum.core.voters import ReplicaKey, VoterSet
 
 @dataclass(frozen=True, slots=True)
 class ElectionState:
-    """The durable state of an epoch, which Kafka stores in the ``quorum-state`` file."""
+    """The durable state of an election. Kafka stores it in the ``quorum-state`` file."""
 
     epoch: int = 0
     leader_id: int | None = None
@@ -21,7 +21,7 @@ class ElectionState:
 
 @dataclass(slots=True)
 class VoteTally:
-    """Votes of one election. For each voter, only its last answer counts."""
+    """The votes of one election. If a voter answers several times, only its last answer counts."""
 
     voters: VoterSet
     granted: set[int] = field(default_factory=set)

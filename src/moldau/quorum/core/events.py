@@ -14,7 +14,8 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A peer has sent a request. One reply effect with the same ``request_id`` answers it, possibly later."""
+    """A peer has sent a request. It is answered by one reply effect with the same ``request_id``, possibly
+    later."""
 
     request_id: int
     request: Request
@@ -22,7 +23,7 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True)
 class ResponseReceived:
-    """A peer has answered the request that was sent with this ``correlation_id``."""
+    """A peer has answered the request with this ``correlation_id``."""
 
     correlation_id: int
     response: Response
@@ -30,29 +31,29 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """A request got no answer. The connection was lost, the time was over, or the answer was not
-    understood."""
+    """A request got no valid answer. The connection was lost, the time was over, or the answer could not be
+    read."""
 
     correlation_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class AppendRequested:
-    """The state machine appends records. ``append_id`` is the driver's own identifier."""
+    """The state machine appends records. The driver chooses ``append_id``."""
 
     append_id: int
     epoch: int
-    """The epoch in which the records were decided. They are refused in any other epoch."""
+    """The epoch in which the records were decided. In any other epoch the records are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogAppended:
-    """An append effect was carried out, and the log view contains its records."""
+    """An append effect was carried out. The log view now contains its records."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTruncated:
-    """A truncate effect was carried out, and the log view does not contain the removed records any more."""
+    """A truncate effect was carried out. The log view no longer contains the removed records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,15 @@ class LogFlushed:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInstalled:
-    """A downloaded snapshot is durable and the log begins at its end."""
+    """A downloaded snapshot is durable, and the log begins at the end of this snapshot."""
 
     snapshot_id: OffsetAndEpoch
 
 
 @dataclass(frozen=True, slots=True)
 class ResignRequested:
-    """The leadership of ``epoch`` must end, because the state machine or a clean stop requests it."""
+    """The leadership of ``epoch`` must end, because the state machine has failed or the node stops
+    cleanly."""
 
     epoch: int
 

@@ -16,15 +16,15 @@ class LogView(Protocol):
 
     @property
     def log_end(self) -> OffsetAndEpoch:
-        """End offset and the epoch of the last record. For an empty log, they are the end offset and epoch of
-        the snapshot, or 0/0."""
+        """The end offset, and the epoch of the last record. For an empty log, they are the end offset and the
+        epoch of the snapshot. Without a snapshot they are 0 and 0."""
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """The largest known epoch not above ``epoch``, with its end offset.
+        """The largest known epoch not above ``epoch``, with the end offset of this epoch.
 
-        If ``epoch`` is below all known epochs, the result is the log start offset with the epoch of the
-        snapshot there, or 0.
+        If ``epoch`` is below all known epochs, the result is the log start offset. Its epoch is the epoch of
+        the snapshot there, or 0.
         """
         ...
 
@@ -40,6 +40,6 @@ class LogView(Protocol):
 
     @property
     def voters(self) -> LoggedVoters | None:
-        """The last voters in the snapshot and the log, committed or not; ``None`` while kraft.version is
-        0."""
+        """The last voters in the snapshot and the log, whether they are committed or not; ``None`` while
+        kraft.version is 0."""
         ...

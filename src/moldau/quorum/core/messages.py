@@ -1,7 +1,7 @@
-"""The quorum's requests and responses in the core's form, for one partition and without topic names.
+"""The quorum's requests and responses as the core uses them, for one partition and without topic names.
 
-``wire.py`` translates them from and to Kafka's messages. Every response has the leader id and the epoch that
-the answering replica knows (KIP-595), so that the requester can detect newer epochs.
+The module ``wire.py`` translates them from and to Kafka's messages. Every response has the leader id and the
+epoch that the answering replica knows (KIP-595). This lets the requester detect newer epochs.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from moldau.runtime import ErrorCode
 Buffer: TypeAlias = bytes | bytearray | memoryview
 UNKNOWN_HIGH_WATERMARK = -1
 ANY_HIGH_WATERMARK = 2**63 - 1
-"""The value that a follower sends if a new high watermark must not wake its fetch (Fetch before v18)."""
+"""The value that means that a new high watermark must not wake a follower's fetch. Fetches before v18 have
+it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class BeginQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequest:
-    """The sender has resigned. The receivers start an election in this order."""
+    """The sender has resigned. The receivers start an election in the order of this list."""
 
     leader_id: int
     epoch: int
@@ -50,8 +51,8 @@ class EndQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """Requests records from ``log_end`` on. ``log_end`` also acknowledges the records that are durable on
-    the replica."""
+    """Requests records from ``log_end`` on. ``log_end`` also acknowledges the records that are durable on the
+    replica."""
 
     replica: ReplicaKey
     epoch: int
@@ -63,7 +64,7 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotRequest:
-    """Bytes of a snapshot from ``position``."""
+    """Requests bytes of a snapshot from ``position`` on."""
 
     replica: ReplicaKey
     epoch: int
@@ -79,7 +80,8 @@ class AddVoterRequest:
     voter: Voter
     timeout_ms: int = 0
     ack_when_committed: bool = True
-    """Whether the answer waits for the commit. Otherwise it is sent when the record is appended."""
+    """Whether the answer waits until the record is committed. Otherwise the answer is sent when the record is
+    appended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,8 @@ class RemoveVoterRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateVoterRequest:
-    """Sends the correct entry of a voter. While voters are static, the leader keeps it only in memory."""
+    """Sends the correct entry of a voter. While voters are static, the leader stores this entry only in
+    memory."""
 
     voter: Voter
     epoch: int
@@ -155,7 +158,8 @@ class FetchSnapshotResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterChangeResponse:
-    """The answer to a request that changes voters. ``epoch`` is -1 if the message has no field for it."""
+    """The answer to a request that changes voters. ``epoch`` is -1 if the message has no field for an
+    epoch."""
 
     error: ErrorCode
     leader_id: int | None

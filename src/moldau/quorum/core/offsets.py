@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndEpoch:
-    """An (exclusive) end offset with the epoch of the record before it. It also identifies a snapshot
-    (KIP-630)."""
+    """An (exclusive) end offset with the epoch of the last record before it. The pair also identifies a
+    snapshot (KIP-630)."""
 
     offset: int
     epoch: int

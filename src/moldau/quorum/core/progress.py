@@ -1,12 +1,12 @@
-"""The progress of a replica, according to its leader."""
+"""The progress of a replica, as its leader knows it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class ReplicaProgress:
-    """Records below ``end_offset`` are durable on the replica; -1 means unknown. Times are in milliseconds
-    of the core's clock."""
+    """Records below ``end_offset`` are durable on the replica; -1 means that the end is unknown. Times are in
+    milliseconds of the core's clock."""
 
     end_offset: int = -1
     last_fetch_ms: int | None = None
@@ -14,10 +14,11 @@ class ReplicaProgress:
     _leader_end_at_last_fetch: int = -1
 
     def fetched(self, end_offset: int, leader_end_offset: int, now_ms: int) -> None:
-        """Record a fetch at ``end_offset``, when the leader's log ends at ``leader_end_offset``.
+        """Note a fetch at ``end_offset``, when the leader's log ends at ``leader_end_offset``.
 
-        A replica is caught up when it fetches from the end of the leader's log. If it fetches from the offset
-        that was the end at its previous fetch, it was caught up at that earlier time (KIP-836).
+        A replica is caught up when it fetches from the end of the leader's log. It may instead fetch from the
+        offset that was the end at its previous fetch. Then it was caught up at the time of that fetch
+        (KIP-836).
         """
         if end_offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms

@@ -1,8 +1,8 @@
 """The Raft core of KRaft (KIP-595, 630, 996). It accepts events, returns effects, and does no I/O.
 
-The core is a context around one :class:`~moldau.quorum.core.roles.Role`. It checks requests and epochs,
-moves between roles along ``LEGAL_MOVES``, and delegates decisions to the role. ``effects.py`` is the
-contract of its driver.
+The core has one :class:`~moldau.quorum.core.roles.Role` at a time. It checks requests and epochs, changes the
+role as ``LEGAL_MOVES`` allows, and delegates decisions to the role. The module ``effects.py`` has the
+contract of the core's driver.
 """
 
 from typing import assert_never
@@ -59,7 +59,7 @@ from moldau.runtime import Entropy, ErrorCode
 
 
 class RaftInvariantError(AssertionError):
-    """The protocol excludes this state. If the node continued, data could be lost."""
+    """The replica is in a state that the protocol excludes. If the node continued, data could be lost."""
 
 
 class RaftCore:
@@ -80,7 +80,7 @@ class RaftCore:
         entropy: Entropy,
         membership: Membership | None = None,
     ) -> None:
-        """``voters`` are the static voters, which are valid until the log contains a set of voters. Without
+        """``voters`` are the static voters, which are used until the log contains a set of voters. Without
         static voters, the set is empty."""
         self.local = local
         self.static_voters = voters
@@ -110,9 +110,9 @@ class RaftCore:
     def may_stand(self) -> bool:
         """Whether this replica may be a candidate.
 
-        This is also true for a replica that the last record removes, until that record is known to be
-        committed. If only this replica has the record, the others can elect no other replica. It does not
-        count its own vote in this case (Raft dissertation §4.2.2).
+        A record may remove this replica from the voters. Until that record is known to be committed, the
+        replica may still be a candidate. If only this replica has the record, the others can elect no other
+        replica. The replica does not count its own vote in this case (Raft dissertation §4.2.2).
         """
         logged = self.log.voters
         if self.is_voter or logged is None or logged.previous is None:
@@ -121,17 +121,16 @@ class RaftCore:
 
     @property
     def is_static(self) -> bool:
-        """Whether the voters are static. All nodes are then configured with the same voters, and requests
-        of other nodes are refused.
-        """
+        """Whether the voters are static. All nodes are then configured with the same voters, and requests of
+        other nodes are refused."""
         return self.log.voters is None and len(self.static_voters) > 0
 
     @property
     def acknowledges(self) -> bool:
-        """Whether a fetch of this replica acknowledges the records before its offset as durable.
+        """Whether a fetch of this replica acknowledges the records before the fetch offset as durable.
 
-        This is also true for a controller that may become a voter, because its leader may count it as a voter
-        before the controller knows it.
+        The result is also true for a controller that may become a voter. The leader may count the controller
+        as a voter before the controller knows that it is a voter.
         """
         return self.is_voter or self.membership.own is not None
 
@@ -150,7 +149,7 @@ class RaftCore:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """The latest time for the next ``Tick``."""
+        """The latest time of the next ``Tick``."""
         return self.role.deadline_ms
 
     # Calls of the driver
@@ -158,9 +157,9 @@ class RaftCore:
     def start(self, now_ms: int) -> list[Effect]:
         """Enter the role that the durable state allows, and return the first effects.
 
-        A replica that led its last epoch starts as resigned. A replica that was a candidate in it starts as
-        voted (for itself). Both may have lost unsynced bytes, so they must not write in that epoch again. A
-        single voter leads a new epoch immediately.
+        A replica that led its last epoch starts as resigned. A replica that was a candidate in its last epoch
+        starts as voted (for itself). Both may have lost unsynced bytes, so they must not write in that epoch
+        again. A single voter leads a new epoch immediately.
         """
         self.now_ms = now_ms
         log_epoch = self.log.log_end.epoch
@@ -168,7 +167,7 @@ class RaftCore:
             self._set_election(ElectionState(epoch=log_epoch))
         election = self.election
         if self.is_voter and self.voters.majority == 1:
-            # Its last epoch is over, so listeners need no notification that its leader is lost.
+            # The replica's last epoch is over, so listeners need not learn that its leader is lost.
             self.election = ElectionState(epoch=election.epoch, voted=election.voted)
             self.role = Unattached(self, now_ms)
         elif election.leader_id == self.local.id:
@@ -186,7 +185,7 @@ class RaftCore:
         return self._take_effects()
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Handle one event; return the effects in order. Raises :class:`RaftInvariantError`."""
+        """Handle one event. Returns the effects in order. Raises :class:`RaftInvariantError`."""
         self.now_ms = max(self.now_ms, now_ms)
         match event:
             case Tick():
@@ -246,17 +245,17 @@ class RaftCore:
         self.send(node_id, request, self.settings.fetch_max_wait_ms)
 
     def commit_up_to(self, offset: int) -> None:
-        """Advance the commit offset; a lower or equal offset has no effect."""
+        """Advance the commit offset. If the new offset is not higher, nothing happens."""
         if offset > self.commit_offset:
             self.commit_offset = offset
             self.emit(CommitAdvanced(offset))
 
     def truncate_to_divergence(self, theirs: OffsetAndEpoch) -> bool:
-        """Truncate the log to the longest part that can agree with the leader's log; return whether it was
-        truncated.
+        """Truncate the log to the longest part that can agree with the leader's log. Returns whether the log
+        was truncated.
 
         ``theirs`` is the leader's largest epoch not above the last epoch of this log, and the end of that
-        epoch at the leader.
+        epoch in the leader's log.
         """
         ours = self.log.end_offset_for_epoch(theirs.epoch)
         offset = min(ours.offset, theirs.offset) if ours.epoch == theirs.epoch else ours.offset
@@ -272,9 +271,10 @@ class RaftCore:
         return True
 
     def observe(self, epoch: int, leader_id: int | None) -> None:
-        """Use newer information about epochs and leaders from another replica."""
+        """Use the epoch and the leader that another replica has sent, if they are newer."""
         if leader_id == self.local.id and epoch >= self.epoch:
-            # This node led that epoch before it lost its disk, so another election must follow.
+            # This node led that epoch before it lost its disk, so the epoch has no leader now. Another
+            # election must follow.
             leader_id = None
         if epoch > self.epoch:
             if leader_id is None:
@@ -293,7 +293,8 @@ class RaftCore:
     def become_unattached(self, epoch: int) -> None:
         """Enter a newer epoch whose leader is unknown."""
         had_leader = self.election.leader_id is not None
-        # The remaining time is kept. Otherwise a series of newer epochs could delay elections forever.
+        # The remaining time of the election time-out is kept. Otherwise a series of newer epochs could delay
+        # elections forever.
         waiting = self.role
         deadline_ms = self._election_deadline_ms()
         if isinstance(waiting, Unattached):
@@ -307,15 +308,15 @@ class RaftCore:
         """Become an observer of this epoch after a resignation. The replica has voted for itself in this
         epoch.
 
-        It must not enter a newer epoch than that of the voters, because it would then ignore their leader.
+        The replica must not enter a newer epoch than the voters have, because it would then ignore their
+        leader.
         """
         self._set_election(ElectionState(epoch=self.epoch, voted=self.local))
         self._enter(Voted(self, self._election_deadline_ms()))
 
     def become_voted(self, candidate: ReplicaKey) -> None:
-        """Vote for another replica in this epoch. The election time-out restarts, so that the candidate
-        has time.
-        """
+        """Vote for another replica in this epoch. The election time-out restarts, so that the candidate has
+        enough time."""
         self._set_election(ElectionState(epoch=self.epoch, voted=candidate))
         self._enter(Voted(self, self._election_deadline_ms()))
 
@@ -331,7 +332,7 @@ class RaftCore:
         self._enter(Prospective(self, self._election_deadline_ms()))
 
     def return_from_pre_vote(self) -> None:
-        """End a lost pre-vote: follow the leader again if it is known, otherwise wait (KIP-996)."""
+        """End a lost pre-vote. If the leader is known, follow it again. Otherwise wait (KIP-996)."""
         election = self.election
         if election.leader_id is not None:
             self.become_follower(election.epoch, election.leader_id)
@@ -359,7 +360,7 @@ class RaftCore:
         self._enter(Resigned(self, self._election_deadline_ms(), leader.successors()))
         self.emit(ResignedEffect(self.epoch))
 
-    # Inside
+    # Internal methods
 
     def _enter(self, role: Role) -> None:
         move = (self.role.name, role.name)
@@ -375,8 +376,8 @@ class RaftCore:
             raise RaftInvariantError(f"epoch {self.election.epoch} would go back to {election.epoch}")
         if election != self.election:
             self.election = election
-            # There is one write per step. It has the position of the first write, because later effects may
-            # also need the newer state.
+            # There is one write per step. It takes the position of the first write in the step, because later
+            # effects may also need the newer state.
             for position, effect in enumerate(self._effects):
                 if isinstance(effect, PersistElectionState):
                     self._effects[position] = PersistElectionState(election)
@@ -397,7 +398,7 @@ class RaftCore:
             return
         self.observe(response.epoch, response.leader_id)
         if self.role is not role or response.epoch < epoch:
-            # The answer belongs to a request of a former role, or comes from a replica that lags behind.
+            # The answer belongs to a request of a former role, or it comes from a replica that lags behind.
             self.peers.back_off(pending.node_id, self.now_ms)
         elif response.error is not ErrorCode.none and not isinstance(role, Follower):
             self.peers.back_off(pending.node_id, self.now_ms)
@@ -417,7 +418,7 @@ class RaftCore:
         self.role.on_snapshot_installed()
 
     def _follow_voters(self) -> None:
-        """Use the voters that the log contains now. They are used before they are committed (KIP-853)."""
+        """Use the voters that the log contains now, even before they are committed (KIP-853)."""
         logged = self.log.voters
         voters = logged.voters if logged is not None else self.static_voters
         if voters != self.voters:
@@ -436,7 +437,8 @@ class RaftCore:
             raise RaftInvariantError("roles chase each other")
 
     def _ask_for_flush(self) -> None:
-        # The leader does not count the fetches of a broker, so a broker's log need not be synced immediately.
+        # The leader does not count the fetches of a broker, so a broker does not have to sync its log
+        # immediately.
         end_offset = self.log.log_end.offset
         if self.acknowledges and end_offset > self._flush_asked_offset:
             self._flush_asked_offset = end_offset

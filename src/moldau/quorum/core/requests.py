@@ -1,4 +1,5 @@
-"""The requests of peers: the checks before a request reaches the role, and the answers to voters."""
+"""Handles the requests of peers. It has the checks before a request reaches the role, and the answers to
+voters."""
 
 from typing import TYPE_CHECKING, assert_never
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class RequestDesk:
-    """Checks a request, updates the core's epoch and leader from it, and passes the request to the role."""
+    """Checks a request, reads the epoch and the leader in it, and passes the request to the role."""
 
     def __init__(self, core: "RaftCore") -> None:
         self._core = core
@@ -113,7 +114,7 @@ class RequestDesk:
         core.emit(SendReply(request_id, response))
 
     def _voters_only(self, remote_id: int, epoch: int) -> ErrorCode:
-        # With dynamic voters (KIP-853) this replica may not know the voters yet, and must still vote.
+        # With dynamic voters (KIP-853) this replica possibly does not know the voters yet, but it must vote.
         if epoch < self._core.epoch:
             return ErrorCode.fenced_leader_epoch
         if remote_id < 0:
@@ -127,7 +128,7 @@ class RequestDesk:
         if epoch < core.epoch:
             return ErrorCode.fenced_leader_epoch
         if epoch > core.epoch:
-            # The sender gets the epoch from this answer, and this replica will get it from its leader.
+            # The sender gets the epoch from this answer. This replica will get the epoch from its leader.
             return ErrorCode.unknown_leader_epoch
         return ErrorCode.none if isinstance(core.role, Leader) else ErrorCode.not_leader_or_follower
 

@@ -1,4 +1,4 @@
-"""The table of legal transitions between roles. The diagram in the docs is made from it."""
+"""The table of legal transitions between roles. The diagram in the docs is made from this table."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -47,8 +47,9 @@ LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
     (_R, _F): "learns of a newer leader",
     (_R, _V): "is a voter no more, once the others know",
 }
-"""(from, to) → condition. A vote in a newer epoch first changes the role to unattached in that epoch."""
+"""The key is a pair of roles, from and to. The value is the condition. A vote in a newer epoch first changes
+the role to unattached in that epoch."""
 
 OBSERVER_ROLES = frozenset({_U, _V, _F, _R})
-"""Roles of a replica that is not a voter: it waits for a leader or follows a leader. A voter with an older
-set may request its vote (KIP-853). A leader that is removed from the voters resigns."""
+"""Roles of a replica that is not a voter. It waits for a leader or follows a leader. A voter with an older
+set of voters may request its vote (KIP-853). If the leader is removed from the voters, it resigns."""

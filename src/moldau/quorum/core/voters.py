@@ -1,7 +1,8 @@
 """The voters of a quorum.
 
-They are static (``controller.quorum.voters``, kraft.version 0), or in a record of the log (KIP-853,
-kraft.version 1). All code uses the value :class:`VoterSet`, and identifies replicas by id *and* directory id.
+Voters are static (``controller.quorum.voters``, kraft.version 0), or they are in a record of the log
+(KIP-853, kraft.version 1). All code uses the value :class:`VoterSet`, and identifies replicas by id *and*
+directory id.
 """
 
 import uuid
@@ -16,14 +17,14 @@ NO_DIRECTORY = uuid.UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class ReplicaKey:
-    """A replica: node id and the id of its log directory (KIP-853)."""
+    """A replica, identified by its node id and the id of its log directory (KIP-853)."""
 
     id: int
     directory_id: uuid.UUID = NO_DIRECTORY
 
     def is_same_replica(self, other: "ReplicaKey") -> bool:
-        """Whether the ids are equal and the directories do not contradict each other (the zero UUID
-        matches any directory)."""
+        """Whether the ids are equal and the directories do not differ. The zero UUID is equal to any
+        directory."""
         if self.id != other.id:
             return False
         either_unknown = NO_DIRECTORY in (self.directory_id, other.directory_id)
@@ -45,7 +46,7 @@ class Voter:
     listener: str = ""
     """Name of the listener at ``host`` and ``port``."""
     other_endpoints: tuple[VoterEndpoint, ...] = ()
-    """The voter's other listeners, as in its record."""
+    """The voter's other listeners, as in the voter's record."""
     kraft_version_min: int = 0
     kraft_version_max: int = KRAFT_VERSION_MAX
 
@@ -64,7 +65,8 @@ class Voter:
         kraft_version_min: int = 0,
         kraft_version_max: int = KRAFT_VERSION_MAX,
     ) -> "Voter":
-        """A voter with the address of its first endpoint. Raises ``ValueError`` without endpoints."""
+        """A voter that has the address of its first endpoint. Raises ``ValueError`` if there are no
+        endpoints."""
         if not endpoints:
             raise ValueError(f"voter {key.id} has no endpoint")
         first, *others = endpoints
@@ -116,7 +118,7 @@ class VoterSet:
         return voter is not None and voter.key.is_same_replica(key)
 
     def with_voter(self, voter: Voter) -> "VoterSet":
-        """The set with this voter, which replaces an entry with the same id."""
+        """The set with this voter. If an entry has the same id, the voter replaces this entry."""
         return VoterSet([*(known for known in self if known.key.id != voter.key.id), voter])
 
     def without(self, node_id: int) -> "VoterSet":
@@ -146,14 +148,14 @@ class VoterSet:
 
 @dataclass(frozen=True, slots=True)
 class LoggedVoters:
-    """The voters in the last record of voters in a log, committed or not (KIP-853)."""
+    """The voters in the last record of voters in a log (KIP-853). The record may be committed or not."""
 
     voters: VoterSet
     offset: int
-    """Offset of the record. For the voters of a snapshot, it is the end of the snapshot minus one."""
+    """Offset of the record. If the voters come from a snapshot, this is the end of the snapshot minus one."""
     kraft_version: int = 1
     previous: VoterSet | None = None
-    """The set before this record, if the log still contains it."""
+    """The set of voters before this record, if the log still contains it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +165,10 @@ class Membership:
     own: Voter | None = None
     """A controller's own entry in the set of voters; ``None`` for a node that can never be a voter."""
     bootstrap_ids: tuple[int, ...] = ()
-    """Ids of ``controller.quorum.bootstrap.servers``: negative numbers, which no node has."""
+    """Ids of ``controller.quorum.bootstrap.servers``. The ids are negative numbers, which no node has."""
     auto_join: bool = False
-    """``controller.quorum.auto.join.enable``: a controller that is not a voter requests to become a voter."""
+    """``controller.quorum.auto.join.enable``: whether a controller that is not a voter asks to become a
+    voter."""
 
 
 def _parse_voter(text: str) -> Voter:

@@ -1,6 +1,7 @@
-"""Whether a replica votes for a candidate. Pure.
+"""Decides whether a replica votes for a candidate. Pure.
 
-The checks here are the same in every role. After them, ``grants_vote`` of the role decides (``roles/``).
+The checks here are the same in every role. After these checks, ``grants_vote`` of the role decides
+(``roles/``).
 """
 
 from typing import TYPE_CHECKING
@@ -14,9 +15,8 @@ if TYPE_CHECKING:
 
 
 def answer_vote(core: "RaftCore", request: VoteRequest, error: ErrorCode) -> VoteResponse:
-    """Decide on a vote or a pre-vote, and store the vote. ``error`` is the result of the checks that all
-    requests have.
-    """
+    """Decide on a vote or a pre-vote, and store the vote. ``error`` is the result of the checks that apply to
+    all requests."""
     granted = False
     if error is ErrorCode.none:
         error = _check(core, request)

@@ -1,2 +1,2 @@
-"""Carries out the core's effects, with one class for each object that the effects change. The core defines
-the order."""
+"""Carries out the core's effects. There is one class for each object that the effects change. The core
+defines the order."""

@@ -9,7 +9,7 @@ from moldau.quorum.core import events as ev
 
 
 class EventQueue:
-    """Owns the events of one driver, in order, and its tasks.
+    """Owns the events of one driver, in order, and the driver's tasks.
 
     ``on_failure`` is called when background work raises an exception, because that work is then not complete.
     """
@@ -29,7 +29,7 @@ class EventQueue:
         self._wake.set()
 
     def submit_first(self, event: ev.Event) -> None:
-        """Queue an event of the log before all other events."""
+        """Queue an event of the log. It is handled before all other events."""
         self._events.appendleft(event)
         self._wake.set()
 
@@ -47,13 +47,13 @@ class EventQueue:
         self._wake.set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work in parallel to the driver's loop. If the work fails, this replica ends."""
+        """Run work in parallel to the driver's loop. If the work fails, this replica stops."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
 
     def cancel(self) -> "list[asyncio.Task[None]]":
-        """Cancel all work. The caller awaits it."""
+        """Cancel all work. Returns the tasks, and the caller waits for them."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

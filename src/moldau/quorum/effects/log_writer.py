@@ -23,7 +23,7 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.snapshots.replicated_log import ReplicatedLog
 
 RECORDS_A_TURN: Final = 1_000
-"""Number of records of a batch that is built on the event loop. It takes some 3 ms."""
+"""Number of records of a batch that is built on the event loop. This takes about 3 ms."""
 
 
 def not_controller() -> KafkaError:
@@ -32,8 +32,8 @@ def not_controller() -> KafkaError:
 
 
 class LogWriter:
-    """The only writer of a replicated log. It decides when queued appends are written, and owns the flush
-    in progress."""
+    """The only writer of a replicated log. It decides when queued appends are written, and owns the flush in
+    progress."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class LogWriter:
     # Appends
 
     def schedule_append(self) -> None:
-        """Write waiting appends as a batch: immediately, after the linger time, or when no write is in
-        progress."""
+        """Write waiting appends as a batch. The batch is written immediately, after the linger time, or when
+        no write is in progress."""
         if self._append_scheduled or self._is_flushing or self._appends.next_epoch is None:
             return
         self._append_scheduled = True
@@ -96,15 +96,15 @@ class LogWriter:
         self._events.submit_first(ev.LogAppended())
 
     def reject_append(self) -> None:
-        """Refuse queued appends, as the core has decided, because this node does not lead the epoch of their
-        decision."""
+        """Refuse queued appends, because the core has decided that this node does not lead the epoch of these
+        appends."""
         stale = self._appends.next_epoch
         if stale is not None:
             self._appends.fail(not_controller(), epoch=stale)
         self.schedule_append()
 
     def append_control(self, effect: fx.AppendLeaderChange | fx.AppendVoters) -> None:
-        """Append the control records that begin a leader's epoch, or that change the voters."""
+        """Append the control records that begin a leader's epoch or change the voters."""
         log = self._log
         records: list[ControlRecord] = []
         match effect:
@@ -148,8 +148,8 @@ class LogWriter:
         self._events.submit_first(ev.LogTruncated())
 
     def note_truncation(self) -> None:
-        """Note that the log will be truncated. A flush in progress then does not prove that the end of the
-        log is durable."""
+        """Note that the log will be truncated. If a flush is in progress, its result then does not prove that
+        the end of the log is durable."""
         self._truncations += 1
 
     # Flushes
@@ -168,7 +168,7 @@ class LogWriter:
             truncations = self._truncations
             offset = await self._log.flush()
             if truncations != self._truncations:
-                continue  # The synced bytes may be truncated and replaced by other bytes.
+                continue  # The synced bytes may have been truncated and replaced by other bytes.
             self._events.submit(ev.LogFlushed(offset))
             if not self._flush_again:
                 break

@@ -13,8 +13,8 @@ from moldau.storage.snapshots.replicated_log import RawSnapshotWriter, Replicate
 
 
 class SnapshotInstall:
-    """Owns the file of the snapshot that is being downloaded. When the snapshot is complete, it replaces
-    the log."""
+    """Owns the file of the snapshot that is being downloaded. When the snapshot is complete, it replaces the
+    log."""
 
     def __init__(
         self, log: ReplicatedLog, writer: LogWriter, history: VoterHistory, events: EventQueue

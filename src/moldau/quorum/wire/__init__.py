@@ -1,1 +1,1 @@
-"""Conversion between the core's messages and Kafka's."""
+"""Converts between the core's messages and Kafka's messages."""

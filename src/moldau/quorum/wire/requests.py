@@ -1,4 +1,5 @@
-"""Converts between the core's messages and Kafka's, for one topic with one partition, in all versions.
+"""Converts between the core's messages and Kafka's messages, for one topic with one partition, in all
+versions.
 
 Requests arrive as the dataclasses of ``moldau.protocol.messages``. A request for another cluster or partition
 is answered here, and never reaches the core.
@@ -45,7 +46,7 @@ WireResponse: TypeAlias = (
 
 
 def sender_of(message: WireRequest) -> int:
-    """The node id that a request names as its sender; -1 when it has no such field."""
+    """The id of the node that sent a request, according to the request; -1 when it has no such field."""
     match message:
         case fetch_wire.FetchRequest():
             return max(message.replica_id, message.replica_state.replica_id)
@@ -61,7 +62,7 @@ def sender_of(message: WireRequest) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RequestCodec:
-    """Converts messages with the names of the replicated partition."""
+    """Converts messages. They contain the names of the replicated partition."""
 
     cluster_id: str | None = None
     topic: str = CLUSTER_METADATA_TOPIC
@@ -71,7 +72,7 @@ class RequestCodec:
     # Requests
 
     def to_request(self, request: core.Request, own: Voter | None = None) -> WireRequest:
-        """Convert the core's request to Kafka's message. ``own`` is this node as a voter; a leader
+        """Convert the core's request to Kafka's message. ``own`` is this node as a voter, because a leader
         announces its address."""
         match request:
             case core.VoteRequest():
@@ -246,7 +247,7 @@ class RequestCodec:
         )
 
     def _only(self, topics: object, name: object) -> object:
-        """The partition of a request, which must name this partition and no other."""
+        """Find the partition of a request. The request must contain this partition and no other partition."""
         if isinstance(topics, list | tuple) and len(topics) == 1 and name == self.topic:
             partitions = topics[0].partitions
             if len(partitions) == 1:

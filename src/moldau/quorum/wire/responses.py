@@ -1,4 +1,5 @@
-"""Converts between the core's responses and Kafka's; see ``requests.py`` for the requests."""
+"""Converts between the core's responses and Kafka's responses. The module ``requests.py`` does the same for
+requests."""
 
 from dataclasses import replace
 from typing import Any, TypeAlias, assert_never
@@ -52,9 +53,10 @@ def to_response(
     request: WireRequest | None = None,
     leader: Voter | None = None,
 ) -> WireResponse:
-    """Convert the core's answer to Kafka's message. It contains the leader's address, if ``leader`` has one.
+    """Convert the core's answer to Kafka's message. The message contains the leader's address, if ``leader``
+    has an address.
 
-    ``request`` is the answered message, which changes of voters need.
+    ``request`` is the answered message. It is needed for changes of voters.
     """
     if isinstance(response, core.VoterChangeResponse):
         assert isinstance(request, CHANGE_REQUESTS)
@@ -230,7 +232,7 @@ def _from_fetch(data: fetch_wire.PartitionData) -> core.FetchResponse:
 
 
 def _bytes(records: object) -> bytes:
-    """The records, which are one or several buffers, as bytes. Bytes that are kept must not refer to a
+    """The records, which are in one or several buffers, as bytes. Bytes that are stored must not refer to a
     socket's buffer."""
     if records is None:
         return b""

@@ -104,7 +104,7 @@ def from_change_request(message: ChangeRequest) -> core.VoterChangeRequest:
 def change_response(
     request: ChangeRequest, response: core.VoterChangeResponse, leader: Voter | None
 ) -> ChangeResponse:
-    """The answer to ``request``. ``leader`` has its address, if it is known."""
+    """The answer to ``request``. ``leader`` has the leader's address, if the address is known."""
     text = response.message or None
     match request:
         case add_wire.AddRaftVoterRequest():
@@ -149,7 +149,8 @@ def change_error(request: ChangeRequest, error: ErrorCode, message: str | None =
 
 
 def endpoints_of_request(message: Message) -> Iterator[tuple[int, str, int]]:
-    """Id, host and port of the leader that sent a request, from its first listener."""
+    """Id, host and port of the leader that sent a request. Host and port come from the leader's first
+    listener."""
     if isinstance(message, begin_wire.BeginQuorumEpochRequest | end_wire.EndQuorumEpochRequest):
         leader_ids = [part.leader_id for topic in message.topics for part in topic.partitions]
         for endpoint in message.leader_endpoints[:1]:
@@ -166,7 +167,7 @@ def endpoints_of_response(message: Message) -> Iterator[tuple[int, str, int]]:
 
 
 def leader_endpoint(message: Message, leader: Voter) -> list[Message]:
-    """The ``node_endpoints`` of an answer of this kind, if the leader's address is known."""
+    """The field ``node_endpoints`` for an answer of this kind, if the leader's address is known."""
     kinds: dict[type[Message], type[Message]] = {
         vote_wire.VoteResponse: vote_wire.NodeEndpoint,
         begin_wire.BeginQuorumEpochResponse: begin_wire.NodeEndpoint,

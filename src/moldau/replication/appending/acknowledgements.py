@@ -2,9 +2,11 @@
 
 Waiting appends are ordered by offset. Therefore a move of the watermark examines only the appends that it
 completes and one more. Their deadlines are in the structure that all waiters of the node share, so thousands
-of waiting producers and fetches share one timer. The order by offset is kept here, because an append waits
-for an offset. A fetch waits for any change of its partitions and is found by key. If appends were also found
-by key, each move would wake all appends of a partition.
+of waiting producers and fetches share one timer.
+
+The order by offset is kept here, because an append waits for an offset. A fetch waits for any change of its
+partitions, and is found by the partition's key. If appends were also found by key, each move of the watermark
+would wake all appends of a partition.
 """
 
 import asyncio
@@ -59,14 +61,15 @@ class Acknowledgements:
     def add(
         self, last_offset: int, outcome: AppendOutcome, timeout_ms: int
     ) -> "asyncio.Future[AppendOutcome]":
-        """Answer ``outcome`` when the watermark has passed ``last_offset``, or a time-out after
-        ``timeout_ms``."""
+        """Complete an append with ``outcome`` when the watermark has passed ``last_offset``. After
+        ``timeout_ms`` the append is completed with a time-out."""
         deadlines = self._deadlines
         due = deadlines.due(timeout_ms / 1000)
         append = _Append(self, last_offset, outcome, due, deadlines.loop.create_future())
         waiting = self._waiting
         position = len(waiting)
-        # Offsets are in ascending order, except when a duplicate waits for the offset of the first append.
+        # Offsets are in ascending order, with one exception: a duplicate waits for the offset of the original
+        # append.
         while position and waiting[position - 1].last_offset > last_offset:
             position -= 1
         if position == len(waiting):
@@ -77,15 +80,15 @@ class Acknowledgements:
         return append.future
 
     def advance(self, high_watermark: int, refusal: AppendOutcome | None = None) -> None:
-        """Complete the appends below the watermark. If ``refusal`` is given, they are answered with this
-        outcome."""
+        """Complete the appends below the watermark. If ``refusal`` is given, it is the outcome of these
+        appends."""
         waiting = self._waiting
         while waiting and waiting[0].last_offset < high_watermark:
             append = waiting.popleft()
             self._answer(append, append.outcome if refusal is None else refusal)
 
     def fail(self, outcome: AppendOutcome) -> None:
-        """Answer all waiting appends with ``outcome``."""
+        """Complete all waiting appends with ``outcome``."""
         waiting = self._waiting
         while waiting:
             self._answer(waiting.popleft(), outcome)

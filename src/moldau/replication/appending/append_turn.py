@@ -1,8 +1,8 @@
-"""Collects appends whose requests arrived together, so that they share one write per partition.
+"""Collects appends whose requests arrived together. These appends share one write per partition.
 
 The driver calls ``append`` any number of times. It calls ``settle`` before any other access to a partition,
-and ``end`` before an answer is sent. When ``end`` raises, no answer of the turn may be sent. The producers
-then get no answer, and retry.
+and ``end`` before a response is sent. When ``end`` raises an exception, no response of the turn may be sent.
+The producers then get no response, and retry.
 """
 
 from moldau.replication.partition_interface import AppendAnswer, Partition
@@ -10,7 +10,7 @@ from moldau.runtime.fair_lane import FairClient
 
 
 class AppendTurn:
-    """The appends of one turn of a connection. Partitions of other kinds append immediately."""
+    """The appends of one turn of a connection. A partition that does not share writes appends immediately."""
 
     def __init__(self) -> None:
         self._unsettled: dict[Partition, None] = {}
@@ -35,8 +35,7 @@ class AppendTurn:
         return partition.append(records, required_acks=required_acks, timeout_ms=timeout_ms, client=client)
 
     def settle(self) -> None:
-        """Write the staged records. If a write fails, its error is raised by every call until the turn
-        ends."""
+        """Write the staged records. If a write fails, every call raises the error until the turn ends."""
         if self._unsettled:
             partitions, self._unsettled = self._unsettled, {}
             for partition in partitions:
@@ -48,7 +47,7 @@ class AppendTurn:
             raise self._failure
 
     def end(self) -> None:
-        """Write the staged records; the next append begins a new turn."""
+        """Write the staged records and end the turn. The next append begins a new turn."""
         try:
             self.settle()
         finally:

@@ -10,7 +10,8 @@ from moldau.storage.log.partition_log import PartitionLog
 
 
 class RecordDeletion:
-    """Deletes the oldest records of a partition that this replica leads. It is used on the event loop."""
+    """Deletes the oldest records of a partition that this replica leads. This class is used on the event
+    loop."""
 
     def __init__(self, topic: str, log: PartitionLog, replica: Replica, policy: ReplicaPolicy) -> None:
         self._topic = topic
@@ -20,11 +21,11 @@ class RecordDeletion:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     async def delete(self, before_offset: int) -> int:
-        """Delete records below an offset (-1 means the watermark). Returns the low watermark, which is the
-        lowest log start of all replicas.
+        """Delete records below an offset (-1 means the high watermark). Returns the low watermark, which is
+        the lowest log start of all replicas.
 
         Followers get the new start with their next fetch. Followers on fenced brokers are ignored. Raises
-        ``KafkaError``, also when the leadership ends in the meantime. The caller limits the time.
+        ``KafkaError``, also when the leadership ends in the meantime. The caller limits the waiting time.
         """
         target = self._target(before_offset)
         self._log.update_log_start_offset(target)
@@ -61,8 +62,8 @@ class RecordDeletion:
         return target
 
     def replicas_moved(self) -> None:
-        """Check the waiting deletions. The followers' log starts, the active brokers or the role may have
-        changed."""
+        """Check the waiting deletions, because the followers' log starts, the active brokers or the role may
+        have changed."""
         for target, future in self._waiting:
             if future.done():
                 continue

@@ -1,10 +1,10 @@
 """Appends that are acknowledged only after they are flushed (``flush.messages``).
 
-A partition has this class or ``GroupCommit``. This class is for logs with the policy WRITTEN. A flush is
-needed only for every n-th message, and the appends between two flushes are acknowledged when they are
-written. A failed flush refuses the appends that wait for it, and acks=1 also waits. ``GroupCommit`` is for
-the policy FSYNCED. Every append is synced, acks=1 is answered before the sync, and a failure ends the
-leadership.
+A partition uses this class or ``GroupCommit``. This class is for logs with the policy WRITTEN. Only every
+n-th message needs a flush, and the appends between two flushes are acknowledged when they are written.
+Appends with acks=1 wait for a flush, too. If the flush fails, the appends that wait for it are refused.
+``GroupCommit`` is for the policy FSYNCED. Every append is synced, acks=1 is answered before the sync, and a
+failure ends the leadership.
 """
 
 import asyncio
@@ -19,18 +19,17 @@ from moldau.storage.log.partition_log import PartitionLog
 
 
 class FlushQueue:
-    """The appends of one partition that wait for a flush by ``flush.messages``.
+    """The appends of one partition that wait for a flush because of ``flush.messages``.
 
     All appends that arrive during a flush share the next flush. The high watermark stays below an append
-    until it is flushed, so that consumers do not read records that a loss of power could remove.
+    until the append is flushed. Otherwise consumers could read records that a loss of power removes.
     """
 
     def __init__(
         self, log: PartitionLog, on_flushed: Callable[[int], None], unexpected: UnexpectedErrors
     ) -> None:
-        """``on_flushed`` is called with the offset below which the log is flushed as ``flush.messages``
-        requires.
-        """
+        """``on_flushed`` is called with an offset. The log is flushed below this offset, as
+        ``flush.messages`` requires."""
         self._log = log
         self._on_flushed = on_flushed
         self._unexpected = unexpected
@@ -38,7 +37,7 @@ class FlushQueue:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, last_offset: int, go_on: Callable[[], AppendAnswer]) -> "asyncio.Future[AppendOutcome]":
-        """Complete an append by calling ``go_on`` when it is flushed."""
+        """When an append is flushed, complete it by calling ``go_on``."""
         answer: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
         self._waiting.append((last_offset, go_on, answer))
         self.begin()
@@ -50,7 +49,7 @@ class FlushQueue:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="flush.messages")
 
     def refuse(self, outcome: AppendOutcome) -> None:
-        """Answer all waiting appends with ``outcome``."""
+        """Complete all waiting appends with ``outcome``."""
         while self._waiting:
             pass_on(outcome, self._waiting.popleft()[2])
 
@@ -60,7 +59,7 @@ class FlushQueue:
             while log.must_flush:
                 await log.flush()
                 self._settle(log.flushed_offset if log.must_flush else log.log_end_offset)
-            # Another flush may have been completed earlier.
+            # Another flush may already have completed these appends.
             self._settle(log.log_end_offset)
         except KafkaError as error:
             self.refuse(AppendOutcome(error.code, message=error.message))

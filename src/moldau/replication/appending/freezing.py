@@ -1,9 +1,9 @@
 """Delays the appends of a partition while its active chunk ends (KIP-1114).
 
-A frozen partition has another queue for batches that must be opened. This queue is busy for every client, so
-all batches wait in it. Partitions that are not frozen therefore need no check. When the freeze ends, the
-batches go to the real queue in their order. They get its answers: they are appended, or refused because the
-leadership has ended.
+A partition has a queue for batches that must be opened. While the partition is frozen, another queue replaces
+it. This queue is busy for every client, so all batches wait in it. Partitions that are not frozen therefore
+need no check. When the freeze ends, the batches go to the real queue in their order. There they are appended,
+or they are refused because the leadership has ended.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class _HeldAppends(OpeningQueue):
         return answer
 
     def refuse(self) -> None:
-        """Refuse all batches, also those that arrive later."""
+        """Refuse all batches, including batches that arrive later."""
         self._is_refusing = True
         held, self._held = self._held, []
         for _, _, _, refuse, _, answer in held:
@@ -57,13 +57,13 @@ class _HeldAppends(OpeningQueue):
 
 
 async def _refuse_deletion(before_offset: int) -> int:
-    # The state for the next chunk already contains the start of the log.
+    # The state for the next chunk already contains the start of the log, so the start must not move.
     raise KafkaError(ErrorCode.not_leader_or_follower, _ENDING)
 
 
 class AppendFreeze:
     """The freeze of one partition. Producers wait. Markers of transactions and deletions of records are
-    refused, and their senders send them again."""
+    refused. Their senders retry."""
 
     def __init__(self, partition: ClassicPartition, machine: Machine) -> None:
         self._partition = partition
@@ -78,17 +78,17 @@ class AppendFreeze:
 
     @property
     def is_drained(self) -> bool:
-        """Whether all earlier appends are in the log, and committed."""
+        """Whether all earlier appends are in the log and committed."""
         partition = self._partition
         return self._queue.is_empty and partition.high_watermark == partition.log.log_end_offset
 
     def refuse(self) -> None:
-        """Until the end, answer NOT_LEADER_OR_FOLLOWER to all batches, because it takes too long to keep
-        them."""
+        """From now until the end of the freeze, answer NOT_LEADER_OR_FOLLOWER to all batches. The freeze
+        takes too long to keep the batches."""
         self._held.refuse()
 
     def end(self) -> None:
-        """Let the partition append again. The waiting batches are appended or refused."""
+        """End the freeze. The waiting batches are appended or refused."""
         self._partition.guards.refuses_markers = False
         self._partition.delete_records = self._delete_records
         self._partition.opening = self._queue

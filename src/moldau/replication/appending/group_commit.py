@@ -1,6 +1,7 @@
 """Syncs a log while it has appends that are not durable. Concurrent appends share one sync.
 
-This is for logs with the policy FSYNCED; ``flushes.py`` describes the difference from ``flush.messages``.
+This module is for logs with the policy FSYNCED. The module ``flushes.py`` describes the difference from
+``flush.messages``.
 """
 
 import asyncio
@@ -20,12 +21,12 @@ class SyncedLog(Protocol):
     def log_end_offset(self) -> int: ...
 
     async def flush(self) -> int:
-        """Make all earlier appends durable; return the offset below which everything is durable."""
+        """Make all earlier appends durable. Returns the offset below which all records are durable."""
         ...
 
 
 class GroupCommit:
-    """The syncs of one partition's log in one leader epoch (a term), one at a time.
+    """The syncs of one partition's log in one leader epoch (a term). There is one sync at a time.
 
     The contract is: call :meth:`begin_term` before the first append of a term, :meth:`plan` after each
     append, and :meth:`truncated` after each truncation. ``on_synced`` gets the durable offset after each
@@ -49,8 +50,8 @@ class GroupCommit:
         self.failure: KafkaError | None = None
 
     def begin_term(self) -> None:
-        """Begin a term. Its first sync also covers the existing log, because it is unknown how much of it
-        is durable."""
+        """Begin a term. Its first sync also covers the existing log, because some records of this log are
+        possibly not durable."""
         self._synced_offset, self.failure = -1, None
 
     def check(self) -> None:
@@ -65,7 +66,8 @@ class GroupCommit:
             self._running = loop.create_task(self._run(), name=f"sync {self._name}")
 
     def truncated(self, log_end_offset: int) -> None:
-        """Note a truncation of the log. Records that are appended after it are not durable yet."""
+        """Note a truncation of the log. Records that are appended after the truncation are not durable
+        yet."""
         self._synced_offset = min(self._synced_offset, log_end_offset)
 
     async def settled(self) -> None:

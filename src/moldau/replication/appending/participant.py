@@ -1,4 +1,4 @@
-"""A classic partition as a participant in transactions: its leader verifies the first batch and writes the
+"""A classic partition as a participant in transactions. Its leader verifies the first batch and writes the
 marker."""
 
 import asyncio
@@ -23,7 +23,8 @@ from moldau.runtime.fair_lane import FairClient
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
 
 COMMIT_TIMEOUT_MS: Final = 5_000
-"""Time for which a marker waits for the high watermark. After that the coordinator sends the marker again."""
+"""Time for which a marker waits for the high watermark. After this time the coordinator sends the marker
+again."""
 
 
 class GuardedReplica(Protocol):
@@ -63,7 +64,7 @@ class ClassicTransactions:
     def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
         replica = self._replica
         if not replica.is_leader:
-            # This append refuses the batch with the right error.
+            # This append will refuse the batch with the right error.
             return self._append(batch)
         if replica.guards.is_open(batch.producer_id, batch.producer_epoch) and turn.is_free:
             return self._append(batch)
@@ -92,7 +93,7 @@ class ClassicTransactions:
         )
 
     async def producers(self) -> Sequence[ActiveProducer] | None:
-        """This replica's log contains all producers."""
+        """This replica's log contains all producers, so no other node has newer information."""
         return None
 
     async def write_marker(self, marker: TransactionMarker) -> None:
@@ -112,7 +113,7 @@ class ClassicTransactions:
 
 
 def _withdraw_after(answer: "AppendAnswer | None", withdraw: Callable[[], None]) -> None:
-    """Withdraw the guard when the batch is appended or refused. A worker may do this later."""
+    """Withdraw the guard when the batch is appended or refused. This may happen later, on a worker."""
     if answer is None or isinstance(answer, AppendOutcome):
         withdraw()
     else:

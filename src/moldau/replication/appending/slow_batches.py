@@ -1,8 +1,8 @@
-"""Batches whose check before the append takes a long time. A worker opens them, and they are appended in
-order.
+"""Batches that need a long check before the append. A worker opens them, and they are appended in order.
 
-The node has one thread for opening batches, which its clients share fairly (``Machine.opening``). An append
-of a client to the partition waits for earlier batches of this client, but not for batches of other clients.
+The node has one thread for opening batches (``Machine.opening``). The node's clients share this thread
+fairly. An append of a client to the partition waits for earlier batches of this client, but not for batches
+of other clients.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ class OpeningQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no batch waits."""
+        """Whether the queue is empty."""
         return not self._waiting
 
     def put(
         self, client: FairClient | None, steps: Steps[Any], go_on: GoOn, refuse: Refuse, *, is_lasting: bool
     ) -> "asyncio.Future[AppendOutcome]":
         """Open a batch in ``steps``, then call ``go_on`` with the result. If ``steps`` or ``go_on`` raises an
-        exception, ``refuse`` gets it.
+        exception, call ``refuse`` with this exception.
 
         ``is_lasting`` means that the batch is appended even if its client closes the connection first.
         """
@@ -78,7 +78,7 @@ class OpeningQueue:
 
 
 def pass_on(outcome: AppendAnswer, answer: "asyncio.Future[AppendOutcome]") -> None:
-    """Complete ``answer`` with an outcome, now or when it is available."""
+    """Complete the future ``answer`` with an outcome, now or when the outcome is available."""
     if isinstance(outcome, AppendOutcome):
         if not answer.done():
             answer.set_result(outcome)

@@ -1,9 +1,9 @@
 """Refuses transactional batches that belong to no open transaction (KIP-890).
 
-A batch may arrive late, after its transaction was aborted. If it were appended after the marker, it would
-open a transaction that never ends. Therefore the first batch of a transaction needs a guard. The guard is
-issued before the coordinator is asked whether the partition belongs to the transaction. A marker, or the end
-of the leadership, makes the guard invalid.
+A batch may arrive late, after its transaction was aborted. If the batch were appended after the marker, it
+would open a transaction that never ends. Therefore the first batch of a transaction needs a guard. The guard
+is issued before the coordinator is asked whether the partition belongs to the transaction. A marker, or the
+end of the leadership, makes the guard invalid.
 """
 
 from typing import Final, NamedTuple
@@ -13,12 +13,12 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.partition_log import PartitionLog
 
 VERSION_WITH_BUMPS: Final = 2
-"""From this transaction version on, a marker has the producer epoch that follows the epoch of its
+"""From this transaction version on, the producer epoch in a marker is one higher than the epoch of its
 transaction (KIP-890)."""
 
 
 class TransactionGuard:
-    """Identifies one check with the coordinator. Guards are compared by identity."""
+    """Identifies one check by the coordinator. Guards are compared by identity."""
 
     __slots__ = ()
 
@@ -35,11 +35,11 @@ class _Issued(NamedTuple):
     producer_epoch: int
     guard: TransactionGuard
     checks: int
-    """Number of checks with the coordinator that share the guard."""
+    """Number of checks by the coordinator that share the guard."""
 
 
 class TransactionChecks:
-    """The guards of one partition. They are used on the event loop."""
+    """The guards of one partition. This class is used on the event loop."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
@@ -53,10 +53,11 @@ class TransactionChecks:
         return len(self._issued)
 
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
-        """A guard for the producer's next batch; ``None`` if its transaction is already open here.
+        """A guard for the producer's next batch. The result is ``None`` if the producer's transaction is
+        already open here.
 
-        The guard must be withdrawn when the batch is appended or refused. Raises INVALID_PRODUCER_EPOCH for a
-        producer that is fenced here.
+        The caller must withdraw the guard when the batch is appended or refused. Raises
+        INVALID_PRODUCER_EPOCH for a producer that is fenced here.
         """
         if self._is_open(producer_id, producer_epoch):
             return None
@@ -85,11 +86,12 @@ class TransactionChecks:
             )
 
     def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
-        """Check a marker of a transaction version before it is appended, in the same turn of the event loop.
+        """Check a marker of a transaction version before the marker is appended, in the same turn of the
+        event loop.
 
-        From version 2 on, the end of a transaction increases the epoch. If a marker has the epoch of an open
-        transaction, it is therefore a late copy of the previous transaction's marker. It is refused with
-        INVALID_PRODUCER_EPOCH. Without an open transaction a late copy changes nothing, and is accepted.
+        From version 2 on, the end of a transaction increases the epoch. Therefore a marker with the epoch of
+        an open transaction is a late copy of the previous transaction's marker. It is refused with
+        INVALID_PRODUCER_EPOCH. If no transaction is open, a late copy changes nothing, and is accepted.
         """
         if self.refuses_markers:
             raise KafkaError(ErrorCode.not_leader_or_follower, "the active chunk of the partition ends")
@@ -100,8 +102,8 @@ class TransactionChecks:
             )
 
     def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:
-        """Withdraw the guard of a check that appended nothing. The guard becomes invalid, unless another
-        check shares it."""
+        """Withdraw the guard of a check after which nothing was appended. The guard becomes invalid, unless
+        another check shares it."""
         issued = self._issued.get(producer_id)
         if issued is None or issued.guard is not guard:
             return
@@ -111,8 +113,8 @@ class TransactionChecks:
             del self._issued[producer_id]
 
     def appended(self, header: BatchHeader) -> None:
-        """Remove guards after an append. A marker makes them invalid, and an open transaction needs no
-        guard."""
+        """Remove the producer's guard after an append. A marker makes the guard invalid, and an open
+        transaction needs no guard."""
         self._issued.pop(header.producer_id, None)
 
     def clear(self) -> None:

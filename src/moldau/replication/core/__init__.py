@@ -1,1 +1,1 @@
-"""The core of a replica: roles, epochs, watermark, in-sync sets. Pure."""
+"""The core of a replica: its role, epoch, watermark and in-sync set. Pure."""

@@ -12,17 +12,19 @@ class EpochHistory(Protocol):
     def epoch_for_offset(self, offset: int, /) -> int | None: ...
 
     def end_offset_for(self, epoch: int, log_end_offset: int, /) -> tuple[int, int]:
-        """The largest known epoch not above ``epoch``, and its end offset; (-1, -1) when it is unknown."""
+        """The largest known epoch not above ``epoch``, and the end offset of this epoch; (-1, -1) when it is
+        unknown."""
         ...
 
 
 def diverging_epoch(
     history: EpochHistory, log_end_offset: int, offset: int, last_fetched_epoch: int
 ) -> tuple[int, int] | None:
-    """Compare a fetcher's log with this one (KIP-595). Returns ``None`` if it agrees up to ``offset``.
+    """Compare a fetcher's log with this log (KIP-595). Returns ``None`` if the two logs agree up to
+    ``offset``.
 
-    Otherwise returns the largest epoch here that is not above the fetcher's epoch, and its end offset; (-1,
-    -1) if there is none.
+    Otherwise returns the largest epoch here that is not above the fetcher's epoch, and the end offset of this
+    epoch. Returns (-1, -1) if there is no such epoch.
     """
     if last_fetched_epoch < 0:
         return None

@@ -16,13 +16,13 @@ class FetchPosition(NamedTuple):
     leader_epoch: int
     offset: int
     last_fetched_epoch: int
-    """Epoch of the last record before the offset; -1 when there is none."""
+    """Epoch of the last record before the offset; -1 when there is no such record."""
     log_start_offset: int = 0
     """The start of the follower's own log."""
 
 
 class FollowerReplica:
-    """One term of this broker as a follower of one leader (in one leader epoch)."""
+    """A term in which this broker follows one leader. It lasts for one leader epoch."""
 
     name: ClassVar = ReplicaRole.FOLLOWER
 
@@ -34,9 +34,8 @@ class FollowerReplica:
         self._policy = policy
 
     def position(self, history: EpochHistory, log_end_offset: int) -> FetchPosition:
-        """The position of the next fetch. Its last fetched epoch is that of the last record, even if a
-        later epoch has begun.
-        """
+        """The position of the next fetch. The last fetched epoch is the epoch of the last record, even if a
+        later epoch has begun."""
         epoch = history.epoch_for_offset(log_end_offset - 1) if log_end_offset else None
         return FetchPosition(
             self.leader_id, self.leader_epoch, log_end_offset, UNDEFINED if epoch is None else epoch
@@ -45,11 +44,11 @@ class FollowerReplica:
     def truncation(
         self, history: EpochHistory, log_end_offset: int, diverging_epoch: int, end_offset: int
     ) -> int:
-        """The offset at which the log must be truncated, given the leader's largest epoch that is not above
-        the epoch of the last record here.
+        """The offset at which the log must be truncated. ``diverging_epoch`` is the leader's largest epoch
+        that is not above the epoch of the last record here. It ends at ``end_offset``.
 
-        If this log does not have the leader's epoch either, it is truncated at the end of its own largest
-        epoch below the leader's epoch, and the next fetch starts there (KIP-279). Raises
+        This log may not have the diverging epoch. Then it is truncated at the end of its own largest epoch
+        below the diverging epoch, and the next fetch starts there (KIP-279). Raises
         :class:`IllegalMoveError` like :meth:`truncated`.
         """
         offset = self._agreed_offset(history, log_end_offset, diverging_epoch, end_offset)
@@ -61,7 +60,8 @@ class FollowerReplica:
         self, history: EpochHistory, log_end_offset: int, diverging_epoch: int, end_offset: int
     ) -> int:
         if end_offset == UNDEFINED:
-            # The leader's epochs begin above this log's end. Only committed records are certain to agree.
+            # All epochs of the leader begin above this log's end. Only committed records are certain to
+            # agree.
             return min(self.high_watermark, log_end_offset)
         if diverging_epoch == UNDEFINED:
             return min(end_offset, log_end_offset)
@@ -73,11 +73,12 @@ class FollowerReplica:
         return min(own_end, end_offset, log_end_offset)
 
     def truncated(self, log_end_offset: int) -> bool:
-        """Note a truncation of the log; return whether it removed records that this replica considered
+        """Note a truncation of the log. Returns whether it removed records that this replica considered
         committed.
 
-        With WRITTEN that can be legal (after an unclean election, or if a leader lost its last writes). With
-        policies that count only synced records it is illegal, and :class:`IllegalMoveError` is raised.
+        With the policy WRITTEN such a truncation can be legal, after an unclean election or if a leader lost
+        its last writes. With policies that count only synced records the truncation is illegal, and
+        :class:`IllegalMoveError` is raised.
         """
         if log_end_offset >= self.high_watermark:
             return False
@@ -93,7 +94,7 @@ class FollowerReplica:
         return offset < self.high_watermark and self._policy.durability is Durability.FSYNCED
 
     def appended(self, log_end_offset: int, leader_high_watermark: int) -> bool:
-        """Note that fetched records were appended; return whether the watermark moved."""
+        """Note that fetched records were appended. Returns whether the watermark moved."""
         watermark = min(leader_high_watermark, log_end_offset)
         if watermark <= self.high_watermark:
             return False
@@ -101,8 +102,8 @@ class FollowerReplica:
         return True
 
     def acknowledged_offset(self, log_end_offset: int, synced_offset: int) -> int:
-        """The offset to acknowledge to the leader. This follower's copies below it count towards the
-        watermark."""
+        """The offset that is acknowledged to the leader. This follower's copies below the offset count
+        towards the watermark."""
         if self._policy.durability is Durability.FSYNCED:
             return min(synced_offset, log_end_offset)
         return log_end_offset

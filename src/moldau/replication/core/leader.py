@@ -3,17 +3,18 @@ Pure.
 
 **The watermark** is the minimum of the acknowledged offsets of the leader and of these replicas:
 
-* the *maximal* in-sync set (KIP-497). It contains the members of the committed set and of the proposal in
-  progress. The controller has committed one of these two sets. All members of that set have all records
-  below the watermark;
-* replicas that have caught up and may join. If the watermark did not wait for them, it would move away from a
-  replica that will soon join, as long as producers continue.
+* the members of the *maximal* in-sync set (KIP-497). This set contains the committed set and the set of the
+  proposal in progress. The controller has committed one of these two sets. Therefore all members of the
+  committed set have all records below the watermark;
+* replicas that have caught up and may join. If the watermark did not wait for them, producers would move it
+  away from a replica that will soon join.
 
 The watermark never moves back, and it does not advance while fewer than ``min.insync.replicas`` are in sync.
 
 **The in-sync set** is changed only by the controller. :meth:`LeaderReplica.propose` returns a proposal, which
-the driver sends (AlterPartition). The driver then reports one result: the committed set from the answer or
-the metadata (:meth:`LeaderReplica.set_changed`), or a failure (:meth:`LeaderReplica.proposal_failed`).
+the driver sends (AlterPartition). The driver then reports one result. It is either the committed set from the
+response or the metadata (:meth:`LeaderReplica.set_changed`), or a failure
+(:meth:`LeaderReplica.proposal_failed`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +26,7 @@ from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
 from moldau.replication.core.role_names import ReplicaRole
 
 UNKNOWN_EPOCH = -1
-"""An unknown broker epoch, because requests of older versions have no such field."""
+"""Stands for an unknown broker epoch, because requests of older versions have no such field."""
 
 
 @dataclass(slots=True)
@@ -35,17 +36,17 @@ class FollowerProgress:
     log_end_offset: int = -1
     log_start_offset: int = -1
     acknowledged_offset: int = -1
-    """The end of the follower's log, or of its synced part. Its copies below this offset count towards the
-    watermark."""
+    """The end of the follower's log, or of the synced part of this log. The follower's copies below this
+    offset count towards the watermark."""
     last_caught_up_ms: int = 0
     leader_end_at_last_fetch: int = 0
     last_fetch_ms: int = 0
     broker_epoch: int = UNKNOWN_EPOCH
-    """The follower's incarnation at its last fetch (KIP-903)."""
+    """The follower's broker epoch at its last fetch (KIP-903)."""
 
 
 class InSyncMember(NamedTuple):
-    """A replica of a proposed set, and the incarnation whose fetches the leader has received."""
+    """A replica of a proposed set, and the incarnation from which the leader has received fetches."""
 
     broker_id: int
     broker_epoch: int
@@ -53,12 +54,12 @@ class InSyncMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InSyncProposal:
-    """A change of the in-sync set that the leader requests from the controller (AlterPartition)."""
+    """A change of the in-sync set. The leader requests it from the controller (AlterPartition)."""
 
     leader_epoch: int
     partition_epoch: int
-    """The committed partition epoch on which the proposal is based. The controller refuses any other
-    epoch."""
+    """The committed partition epoch on which the proposal is based. The controller refuses any other epoch.
+    """
     members: tuple[InSyncMember, ...]
 
     @property
@@ -67,7 +68,7 @@ class InSyncProposal:
 
 
 class ProposalFailure(Enum):
-    """The known outcome of a proposal that was not answered with a committed set."""
+    """The known outcome of a proposal when the response contains no committed set."""
 
     NOT_ATTEMPTED = "the controller has not committed it and will not"
     SUPERSEDED = "the controller is ahead of this leader: newer metadata are on their way"
@@ -76,7 +77,7 @@ class ProposalFailure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
-    """A leadership as the controller committed it."""
+    """A leadership that the controller has committed."""
 
     leader_epoch: int
     replicas: Iterable[int]
@@ -86,13 +87,13 @@ class LeaderAndIsr:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOffsets:
-    """The offsets at the beginning of a leadership."""
+    """The offsets that are known when a leadership begins."""
 
     log_end: int
     high_watermark: int
     synced: int = 0
-    """Records below this offset are durable. It is used if, by the policy, only durable records are
-    acknowledged."""
+    """Records below this offset are durable. The value is needed only if the policy acknowledges only durable
+    records."""
 
 
 class LeaderReplica:
@@ -142,7 +143,7 @@ class LeaderReplica:
     # -- the log --------------------------------------------------------------------------------
 
     def local_append(self, log_end_offset: int) -> bool:
-        """Note the new end of the local log; return whether the high watermark moved."""
+        """Note the new end of the local log. Returns whether the high watermark moved."""
         self.log_end_offset = log_end_offset
         if self.alone:
             self.acknowledged_offset = log_end_offset
@@ -156,7 +157,7 @@ class LeaderReplica:
         return self.advance()
 
     def local_sync(self, synced_offset: int) -> bool:
-        """Note that the local log is durable below an offset; return whether the high watermark moved."""
+        """Note that the local log is durable below an offset. Returns whether the high watermark moved."""
         if not self._syncs:
             return False
         self.acknowledged_offset = min(synced_offset, self.log_end_offset)
@@ -165,8 +166,8 @@ class LeaderReplica:
     # -- followers ------------------------------------------------------------------------------
 
     def is_stale_fetch(self, replica_id: int, broker_epoch: int) -> bool:
-        """Whether a fetch comes from an old incarnation of a follower, which a newer incarnation has
-        replaced."""
+        """Whether a fetch comes from an old incarnation of a follower. A newer incarnation has replaced
+        it."""
         progress = self.followers.get(replica_id)
         return progress is not None and UNKNOWN_EPOCH < broker_epoch < progress.broker_epoch
 
@@ -180,11 +181,11 @@ class LeaderReplica:
         broker_epoch: int = UNKNOWN_EPOCH,
         log_start_offset: int = -1,
     ) -> bool:
-        """Note a fetch of a follower whose log agrees up to ``fetch_offset``; return whether the watermark
+        """Note a fetch of a follower whose log agrees up to ``fetch_offset``. Returns whether the watermark
         moved.
 
-        ``synced_offset`` is the end of the durable part of the follower's log, if the policy requires that.
-        By default all records before the fetch offset are durable.
+        ``synced_offset`` is the end of the durable part of the follower's log, if the policy requires this
+        value. Otherwise all records before the fetch offset count as durable.
         """
         progress = self.followers.get(replica_id)
         if progress is None or UNKNOWN_EPOCH < broker_epoch < progress.broker_epoch:
@@ -192,8 +193,8 @@ class LeaderReplica:
         if fetch_offset >= self.log_end_offset:
             progress.last_caught_up_ms = now_ms
         elif fetch_offset >= progress.leader_end_at_last_fetch:
-            # The follower now has all records that existed at its last fetch, so it was caught up at that
-            # time.
+            # The follower now has all records that existed at its last fetch. Therefore it was caught up at
+            # the time of that fetch.
             progress.last_caught_up_ms = max(progress.last_caught_up_ms, progress.last_fetch_ms)
         progress.log_end_offset = progress.acknowledged_offset = fetch_offset
         progress.log_start_offset = log_start_offset
@@ -209,7 +210,8 @@ class LeaderReplica:
         return self.advance()
 
     def end_offsets_with(self, offset: int) -> dict[int, int]:
-        """The log ends of the in-sync followers, by id, whose logs contain an offset or end there."""
+        """The log ends of in-sync followers, by their ids. Only followers are included whose logs contain an
+        offset or end there."""
         return {
             replica: progress.log_end_offset
             for replica, progress in self.followers.items()
@@ -246,11 +248,12 @@ class LeaderReplica:
         )
 
     def _is_long_enough(self, progress: FollowerProgress) -> bool:
-        """Whether a follower has all committed records, including the last record of earlier terms."""
+        """Whether a follower has all committed records. It must also have the last record of earlier
+        terms."""
         return progress.acknowledged_offset >= max(self.high_watermark, self.start_offset)
 
     def _may_join(self, replica_id: int) -> bool:
-        """Whether a follower's broker is active (KIP-841), in the same incarnation that has fetched
+        """Whether a follower's broker is active (KIP-841) and still has the incarnation that has fetched
         (KIP-903)."""
         active_epoch = self._active.get(replica_id)
         progress = self.followers[replica_id]
@@ -261,7 +264,7 @@ class LeaderReplica:
     # -- the in-sync set ------------------------------------------------------------------------
 
     def brokers_changed(self, active: Mapping[int, int]) -> bool:
-        """Note the epochs of the brokers that are not fenced and not shutting down; return whether the
+        """Note the epochs of the brokers that are not fenced and not shutting down. Returns whether the
         watermark moved."""
         self._active = active
         self._joining = {replica for replica in self._joining if self._may_join(replica)}
@@ -271,14 +274,16 @@ class LeaderReplica:
     def set_changed(
         self, in_sync: Iterable[int], partition_epoch: int = -1, replicas: Iterable[int] | None = None
     ) -> bool:
-        """Note a set that the controller has committed. Older partition epochs are ignored.
+        """Note an in-sync set that the controller has committed. Sets with older partition epochs are
+        ignored.
 
         Returns whether the watermark moved.
         """
         if partition_epoch < self.partition_epoch:
             return False
         if partition_epoch > self.partition_epoch:
-            # A proposal either resulted in this set, or is based on an epoch that the controller now refuses.
+            # This set is the result of the proposal, or the proposal is based on an epoch that the controller
+            # now refuses.
             self.pending, self._must_send_again = None, False
         self.partition_epoch = partition_epoch
         self.in_sync = frozenset(in_sync)
@@ -293,8 +298,8 @@ class LeaderReplica:
         return self.advance()
 
     def propose(self, now_ms: int, lag_ms_max: int, *, local_broker_epoch: int) -> InSyncProposal | None:
-        """A proposal to send now; ``None`` when the set is correct, or when a proposal waits for its
-        answer."""
+        """The proposal to send now. It is ``None`` when the set is correct, or when the controller has not
+        yet answered a proposal."""
         if self.pending is not None:
             send_again, self._must_send_again = self._must_send_again, False
             return self.pending if send_again else None
@@ -337,7 +342,7 @@ class LeaderReplica:
         return self.in_sync if self.pending is None else self.in_sync | self.pending.in_sync
 
     def change_min_in_sync(self, min_in_sync: int) -> bool:
-        """Set ``min.insync.replicas``, which has changed; return whether the watermark moved."""
+        """Set ``min.insync.replicas``, which has changed. Returns whether the watermark moved."""
         self.min_in_sync = min_in_sync
         self._bounds_changed()
         return self.advance()
@@ -359,7 +364,7 @@ class LeaderReplica:
         self.alone = not bounding and not self._syncs and self.has_enough_in_sync
 
     def advance(self) -> bool:
-        """Move the watermark to its highest valid position; return whether it moved."""
+        """Move the watermark to its highest valid position. Returns whether it moved."""
         candidate = self.acknowledged_offset
         if candidate <= self.high_watermark or not self.has_enough_in_sync:
             return False

@@ -1,6 +1,5 @@
-"""The conditions under which a record of a partition is committed, and the calls of clients that may
-change the partition's log. Pure.
-"""
+"""The conditions under which a record of a partition is committed, and the rules for calls of clients that
+change the partition's log. Pure."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -22,27 +21,29 @@ class ReplicaPolicy:
 
     durability: Durability = Durability.WRITTEN
     needs_min_in_sync_always: bool = False
-    """Whether ``min.insync.replicas`` is used unchanged even if the partition has fewer replicas."""
+    """Whether ``min.insync.replicas`` also applies if the partition has fewer replicas. If not, the number of
+    replicas limits it."""
     clients_append: bool = True
-    """Whether clients may append. Otherwise only the coordinators of this broker may append."""
+    """Whether clients may append. If not, only the coordinators of this broker may append."""
     clients_shorten: bool = True
-    """Whether DeleteRecords may move the log's start. Otherwise only snapshots may move it."""
+    """Whether DeleteRecords may move the log's start. If not, only snapshots may move it."""
 
 
 WRITTEN: Final = ReplicaPolicy()
 """Apache Kafka's rules for the partitions of users."""
 FSYNCED: Final = ReplicaPolicy(Durability.FSYNCED, needs_min_in_sync_always=True)
-"""The policy for records that free bytes or decide outcomes. A committed record survives a loss of power."""
+"""The policy for records that allow deletions of data or decide outcomes. A committed record survives a loss
+of power."""
 SNAPSHOTTED: Final = ReplicaPolicy(
     Durability.FSYNCED, needs_min_in_sync_always=True, clients_append=False, clients_shorten=False
 )
-"""The policy of a log that one coordinator writes and shortens by snapshots. Records are acknowledged when
-they are synced."""
+"""The policy of a log that one coordinator writes and shortens by snapshots. Records are synced before they
+are acknowledged."""
 
 
 def policy_of(topic: str) -> ReplicaPolicy:
-    """The policy of a topic, by name. All topics except some internal topics have the policy for users'
-    topics."""
+    """The policy of a topic, by the topic's name. All topics have the policy of users' topics, except some
+    internal topics."""
     state = STATE_TOPICS.get(topic)
     if state is None:
         return WRITTEN

@@ -4,8 +4,8 @@ The driver carries out a replica's decisions in this order:
 
 * *A new term as leader* (:meth:`Replica.lead`): the epoch begins at the log's end before any append.
 * *A new term as follower* (:meth:`Replica.follow`): epochs without records are removed from the log's
-  history. Then the follower fetches from :meth:`FollowerReplica.position`. If the leader answers with a
-  diverging epoch, the log is truncated at :meth:`FollowerReplica.truncation` and
+  history. Then the follower fetches from :meth:`FollowerReplica.position`. If the leader's response has a
+  diverging epoch, the log is truncated at :meth:`FollowerReplica.truncation`. Then
   :meth:`FollowerReplica.truncated` is called, before any append.
 * *An append or a sync*: the log is changed first. Then :meth:`LeaderReplica.local_append`,
   :meth:`LeaderReplica.local_sync` or :meth:`FollowerReplica.appended` is called. With the FSYNCED policy a
@@ -28,7 +28,7 @@ from moldau.runtime.errors import ErrorCode
 
 
 class ResignedReplica:
-    """A replica that does not lead and does not follow: before its first metadata, without a leader, or
+    """A replica that neither leads nor follows. It has no metadata yet, its partition has no leader, or it is
     stopped."""
 
     name: ClassVar = ReplicaRole.RESIGNED
@@ -90,10 +90,10 @@ class Replica:
         synced_offset: int,
         now_ms: int,
     ) -> bool:
-        """Lead in ``leader_epoch``, because the metadata name this broker as leader. Within the current epoch
-        only the sets are updated.
+        """Lead in ``leader_epoch``, because this broker is the leader in the metadata. If this epoch has
+        already begun, only the sets are updated.
 
-        Return whether the watermark moved.
+        Returns whether the watermark moved.
         """
         role = self.role
         if isinstance(role, LeaderReplica) and role.leader_epoch == leader_epoch:
@@ -111,7 +111,7 @@ class Replica:
         return self.role.advance()
 
     def follow(self, leader_epoch: int, leader_id: int) -> bool:
-        """Follow the leader that the metadata name; return whether this begins a term."""
+        """Follow the leader in the metadata. Returns whether a new term begins."""
         role = self.role
         if isinstance(role, FollowerReplica) and (role.leader_epoch, role.leader_id) == (
             leader_epoch,
@@ -124,7 +124,7 @@ class Replica:
         return True
 
     def resign(self, leader_epoch: int) -> bool:
-        """Resign, because no broker leads or this broker stops; return whether the role or its epoch
+        """Resign, because no broker leads or because this broker stops. Returns whether the role or its epoch
         changed."""
         role = self.role
         if isinstance(role, ResignedReplica) and role.leader_epoch == leader_epoch:
@@ -136,7 +136,8 @@ class Replica:
         return True
 
     def _may_move(self, target: ReplicaRole, leader_epoch: int) -> bool:
-        """Whether the move is allowed; False for an older epoch. Raises :class:`IllegalMoveError`."""
+        """Whether the move is allowed. The result is False for an older epoch. Raises
+        :class:`IllegalMoveError`."""
         source, known = self.role.name, self.role.leader_epoch
         if leader_epoch < known:
             return False
@@ -148,7 +149,7 @@ class Replica:
         return True
 
     def change_min_in_sync(self, min_in_sync: int) -> bool:
-        """Set ``min.insync.replicas``, which has changed; return whether the watermark moved."""
+        """Set ``min.insync.replicas``, which has changed. Returns whether the watermark moved."""
         self.min_in_sync = min_in_sync
         role = self.role
         return isinstance(role, LeaderReplica) and role.change_min_in_sync(min_in_sync)
@@ -170,7 +171,7 @@ class Replica:
         return ErrorCode.unknown_leader_epoch
 
     def readable_end(self, *, is_replica: bool) -> int:
-        """The offset up to which a reader may read. Followers may read the leader's whole log."""
+        """The offset up to which a reader may read. Followers may read the whole log of the leader."""
         role = self.role
         if is_replica and isinstance(role, LeaderReplica):
             return role.log_end_offset

@@ -1,5 +1,5 @@
-"""The roles of a replica, and the table of legal changes between them. The diagram in the docs is made
-from it."""
+"""The roles of a replica, and the table of legal changes between the roles. The diagram in the docs is made
+from this table."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -14,7 +14,8 @@ class ReplicaRole(Enum):
 
 
 class IllegalMoveError(ValueError):
-    """There are two leaders of one epoch, or a truncation below the watermark that the policy forbids."""
+    """Either one epoch has two leaders, or a truncation would go below the watermark although the policy
+    forbids this."""
 
 
 _R, _F, _L = ReplicaRole
@@ -31,9 +32,9 @@ LEGAL_MOVES: Mapping[tuple[ReplicaRole, ReplicaRole], str] = {
     (_L, _F): "a newer epoch of another leader",
     (_L, _L): "elected again in a newer epoch",
 }
-"""(from, to) → condition. A resigned replica may get a role in its own epoch. Every other change, except
-the change to resigned, needs a newer epoch, because an epoch has only one leader.
-"""
+"""The key is a pair of roles, from and to. The value is the condition. A resigned replica may get a role in
+its own epoch. Every other change, except the change to resigned, needs a newer epoch, because an epoch has
+only one leader."""
 
 
 def mermaid() -> str:

@@ -1,7 +1,7 @@
 """The follower's side of a fetch session with one leader (KIP-227). Pure.
 
-The leader remembers the followed partitions and their positions. A request contains only the changes since
-the last request. After each :meth:`request` the caller must call either :meth:`accept` or :meth:`reset`.
+The leader stores the followed partitions and their positions. A request contains only the changes since the
+last request. After each :meth:`request` the caller must call either :meth:`accept` or :meth:`reset`.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ INITIAL_EPOCH: Final = 0
 EPOCH_MAX: Final = 2**31 - 1
 
 PositionOf = Callable[[PartitionKey], FetchPosition | None]
-"""Returns the position from which a partition must be fetched; ``None`` when the partition must not be
+"""Returns the position from which a partition must be fetched. ``None`` means that the partition must not be
 fetched now."""
 
 
@@ -35,14 +35,15 @@ class FetchLimits:
     """The limits of a follower's requests, with Kafka's config names."""
 
     max_bytes: int = 1 << 20
-    """Maximum bytes of one partition."""
+    """Maximum bytes that are fetched of one partition."""
     response_max_bytes: int = 10 << 20
     wait_max_ms: int = 500
     min_bytes: int = 1
 
 
 class FollowerSession:
-    """The partitions that one fetcher follows, and the partitions among them that the leader knows."""
+    """The partitions that one fetcher follows. For each of them, this class knows whether the leader has it
+    in the session."""
 
     def __init__(self, local_id: int, limits: FetchLimits) -> None:
         self._local_id = local_id
@@ -72,11 +73,13 @@ class FollowerSession:
         self._changed[key] = None
 
     def changed(self, key: PartitionKey) -> None:
-        """Note that the position of a partition may have changed, or that it may be fetched again."""
+        """Note that the position of a partition may have changed, or that the partition may be fetched
+        again."""
         self._changed[key] = None
 
     def sent(self, key: PartitionKey) -> FetchPosition | None:
-        """The position of the last request for a partition; ``None`` when none was sent."""
+        """The position of the last request for a partition. It is ``None`` when the partition was not
+        requested."""
         return self._sent.get(key)
 
     def request(self, position_of: PositionOf, broker_epoch: int) -> FetchRequest | None:
@@ -99,7 +102,7 @@ class FollowerSession:
             return None
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._local_id, replica_epoch=broker_epoch),
-            # No records are requested, because the request only removes partitions from the session.
+            # The request only removes partitions from the session, so it asks for no records.
             max_wait_ms=self._limits.wait_max_ms if self._sent else 0,
             min_bytes=self._limits.min_bytes,
             max_bytes=self._limits.response_max_bytes,
@@ -122,8 +125,8 @@ class FollowerSession:
         )
 
     def accept(self, response: FetchResponse) -> bool:
-        """Note an answer of the leader. Returns False when the leader does not know the session. Then
-        everything is requested again."""
+        """Note a response of the leader. Returns False when the leader does not know the session. Then the
+        next request contains all partitions."""
         if response.error_code is not ErrorCode.none:
             self.reset()
             return False
@@ -135,6 +138,6 @@ class FollowerSession:
         return True
 
     def reset(self) -> None:
-        """Begin a new session. The leader may have lost its state of the session or have a different
-        state."""
+        """Begin a new session. The leader may have lost its state of the session, or its state may be
+        different."""
         self._session_id, self._epoch = NO_SESSION, INITIAL_EPOCH

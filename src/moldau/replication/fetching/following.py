@@ -1,4 +1,4 @@
-"""The methods with which a fetcher changes the log of a follower."""
+"""The methods that a fetcher calls to change the log of a follower."""
 
 import logging
 from collections.abc import Callable, Coroutine
@@ -22,12 +22,17 @@ logger = logging.getLogger(__name__)
 class Following:
     """Makes a follower's log equal to the log of its leader.
 
-    A fetcher fetches from :meth:`position`, with :meth:`acknowledged_offset`. Then it calls one of the
-    following methods, with the leader epoch of that position. It calls :meth:`truncate` if the answer has a
-    diverging epoch, and :meth:`start_over` if the leader's log begins after the end of this log. It calls
-    :meth:`begin_behind_remote` if only the local part of the leader's log begins there, and
-    :meth:`begin_at_snapshot` if the answer names a snapshot. Otherwise it calls :meth:`append`, or
-    :meth:`begin_with` if :meth:`begins_inside`. If the epoch has changed, the methods raise ``KafkaError``.
+    A fetcher fetches from :meth:`position`, and sends :meth:`acknowledged_offset`. Then it calls one of the
+    following methods, with the leader epoch of that position:
+
+    * :meth:`truncate` if the response has a diverging epoch;
+    * :meth:`start_over` if the leader's log begins after the end of this log;
+    * :meth:`begin_behind_remote` if only the local part of the leader's log begins after the end of this log;
+    * :meth:`begin_at_snapshot` if the response names a snapshot;
+    * :meth:`begin_with` if :meth:`begins_inside` is true;
+    * :meth:`append` in all other cases.
+
+    If the epoch has changed, the methods raise ``KafkaError``.
     """
 
     def __init__(
@@ -39,7 +44,8 @@ class Following:
         watermark_moved: Callable[[], None],
         snapshots: SnapshotLog | None = None,
     ) -> None:
-        """``snapshots`` is the same log, if snapshots shorten it. Its own snapshots then move its start."""
+        """``snapshots`` is the same log, if snapshots shorten it. The log's start is then moved by its own
+        snapshots."""
         self._name = name
         self._log = log
         self._replica = replica
@@ -55,13 +61,13 @@ class Following:
         log = self._log
         found = self._follower().position(log.leader_epochs, log.log_end_offset)
         if self._snapshots is not None and found.offset:
-            # Directly after a snapshot, the log has no record with an epoch for the request.
+            # Directly after a snapshot, the log has no record that could give the epoch for the request.
             found = found._replace(last_fetched_epoch=self._snapshots.last_epoch)
         return found._replace(log_start_offset=log.offsets.log_start_offset)
 
     def acknowledged_offset(self) -> int:
-        """The offset that is sent to the leader with a fetch. This replica's copies below it count towards
-        the watermark."""
+        """The offset that a fetch sends to the leader. This replica's copies below it count towards the
+        watermark."""
         follower, log = self._follower(), self._log
         if log.must_flush:
             return log.offsets.flushed_offset
@@ -83,7 +89,8 @@ class Following:
     ) -> AppendInfo:
         """Append fetched records, and adopt the leader's watermark and log start.
 
-        Raises ``KafkaError`` in another leader epoch, or if the batches do not follow the log's end.
+        Raises ``KafkaError`` if the leader epoch has changed, or if the first batch does not begin at the
+        log's end.
         """
         follower, log = self._follower(leader_epoch), self._log
         info = log.append_as_follower(batches)
@@ -98,8 +105,8 @@ class Following:
     def begins_inside(self, batches: bytes | memoryview) -> bool:
         """Whether the log is empty, and its first offset is inside the first of the fetched batches.
 
-        DeleteRecords may move the start of the leader's log into a batch. A follower that starts over there
-        gets the whole batch.
+        DeleteRecords may move the start of the leader's log into a batch. A follower that starts over at this
+        offset gets the whole batch.
         """
         log = self._log
         if self._snapshots is not None or log.local_log_start_offset != log.log_end_offset:
@@ -110,15 +117,16 @@ class Following:
     async def begin_with(
         self, leader_epoch: int, batches: bytes, *, high_watermark: int, log_start_offset: int
     ) -> None:
-        """Start the empty log over at the first of the fetched batches, and append them as :meth:`append`
-        does."""
+        """Start the empty log over at the beginning of the first fetched batch, and append the batches as
+        :meth:`append` does."""
         follower = self._follower(leader_epoch)
         first = next(header for _, header in iter_headers(memoryview(batches)))
         await self._cut(follower, self._log.truncate_fully_and_start_at(first.base_offset))
         self.append(leader_epoch, batches, high_watermark=high_watermark, log_start_offset=log_start_offset)
 
     async def truncate(self, leader_epoch: int, diverging_epoch: int, end_offset: int) -> int:
-        """Truncate the log at the diverging epoch in the leader's answer; return the new end."""
+        """Truncate the log at the diverging epoch in the leader's response. Returns the new end of the
+        log."""
         follower, log = self._follower(leader_epoch), self._log
         target = follower.truncation(log.leader_epochs, log.log_end_offset, diverging_epoch, end_offset)
         await self._cut(follower, log.truncate_to(target))
@@ -148,11 +156,10 @@ class Following:
             self._watermark_moved()
 
     def defers(self, move: Callable[[], None]) -> bool:
-        """Whether the log is being truncated. The last requested change of the role is then made after the
-        truncation.
+        """Whether the log is being truncated. If it is, ``move`` is called after the truncation, unless a
+        later move replaces it.
 
-        Before the truncation is complete, a leader may not append, and a follower of another epoch may not
-        append.
+        Before the truncation is complete, no leader may append, and no follower in another epoch may append.
         """
         if self._has_ended:
             return False
@@ -166,7 +173,7 @@ class Following:
         return self._cuts
 
     def end(self) -> None:
-        """Stop permanently. The log may be deleted when a truncation in progress ends."""
+        """Stop permanently. If a truncation is in progress, the log may be deleted only after it."""
         self._has_ended = True
         self._next_move = None
 

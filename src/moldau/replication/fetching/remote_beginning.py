@@ -1,5 +1,5 @@
-"""Starts the log of a follower that ends before its leader's first local offset. The records between these
-offsets are in the remote tier.
+"""Starts the log of a follower at the leader's first local offset. The follower's log ends before this
+offset, and the records between the two offsets are in the remote tier.
 
 The log begins after a remote segment, with the leader epochs and the producers of that segment (KIP-405,
 "Follower replication"). The follower fetches from there.
@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 Ask = Callable[[Message], Awaitable[Any]]
 """Sends a request to the leader; raises ``KafkaError``."""
 _FOLLOWER: Final = -1
-"""The replica id of a client, because only fetches may report a replica's progress to the leader."""
+"""The request has the replica id of a client, because only fetches may report a replica's progress to the
+leader."""
 
 
 async def begin_behind_remote(
@@ -41,7 +42,7 @@ async def begin_behind_remote(
     """Start the log over at the leader's local log start, or after the segment that contains that offset.
 
     ``log_start_offset`` is the leader's log start. Raises ``KafkaError`` while this is not possible, for
-    example because the remote metadata are late or the store fails.
+    example because the remote metadata arrive late or the store fails.
     """
     remote = partition.remote.part
     if remote is None:
@@ -73,7 +74,7 @@ async def _epoch_before(
 async def list_offset(
     ask: Ask, partition: ClassicPartition, sent: FetchPosition, timestamp: int
 ) -> FoundOffset:
-    """An offset of the leader's log."""
+    """Ask the leader for an offset of its log."""
     wanted = ListOffsetsPartition(
         partition_index=partition.key.partition,
         current_leader_epoch=sent.leader_epoch,

@@ -1,8 +1,8 @@
-"""Copies the logs of leaders. There is one task for each followed broker, each with a fetch session.
+"""Copies the logs of leaders. There is one task for each followed broker. Each task has a fetch session.
 
 It drives :class:`FollowerSession` and each partition's :class:`Following`. A partition is *held* while its
-log is truncated or synced, or for a pause after an error. A held partition is left out of requests, and the
-other partitions continue.
+log is truncated or synced, or for a pause after an error. Requests leave out a held partition and continue
+with the other partitions.
 """
 
 import asyncio
@@ -37,19 +37,19 @@ from moldau.storage.snapshots.snapshot_log import SnapshotLog
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_MS: Final = 20
-"""Pause after a partition's first error. Usually one of the two brokers has not received the result of an
+"""Pause after a partition's first error. Usually one of the two brokers does not know the result of an
 election yet."""
 _UNKNOWN_SESSION: Final = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
 HURRY_S: Final = 0.05
 """A request that is older than this is cancelled, so that a new request can include a new partition."""
 HURRIES_MAX: Final = 5
-"""Number of consecutive errors of a partition. After that, no more requests are cancelled for this partition.
-"""
+"""Number of consecutive errors of a partition. After these errors, no more requests are cancelled for this
+partition."""
 THROTTLED_S: Final = 0.1
 """The pause after which a follower checks its quota again."""
 SYNC_POLL_MS: Final = 5
 """Longest wait of a fetch for other partitions while a partition is synced. A connection has one fetch at a
-time, and only the next fetch acknowledges the synced records."""
+time. The synced records are acknowledged only by the next fetch."""
 BYTES_A_TURN: Final = 1 << 20
 """Number of bytes that are appended in one turn of the event loop."""
 
@@ -102,7 +102,7 @@ class _Followed:
 
 
 class ReplicaFetcher:
-    """Follows partitions of one leader over one connection. It is used on the event loop."""
+    """Follows partitions of one leader over one connection. This class is used on the event loop."""
 
     def __init__(
         self,
@@ -150,13 +150,14 @@ class ReplicaFetcher:
         self._ask_soon()
 
     def remove(self, key: PartitionKey) -> None:
-        """Stop following a partition. An answer that arrives later is ignored."""
+        """Stop following a partition. A response that arrives later is ignored."""
         self._release(key)
         if self._followed.pop(key, None) is not None:
             self._session.remove(key)
 
     def brokers_changed(self) -> None:
-        """Use the leader's address and this broker's registration. One of them may have changed."""
+        """Use the leader's present address and this broker's present registration. One of them may have
+        changed."""
         self._wake.set()
 
     def _ask_soon(self) -> None:
@@ -165,13 +166,12 @@ class ReplicaFetcher:
             self._hurry = asyncio.get_running_loop().call_later(HURRY_S, self._give_up)
 
     def _give_up(self) -> None:
-        """Cancel the request, because the leader may wait for ``replica.fetch.wait.max.ms`` before it
-        answers a request of idle partitions.
-        """
+        """Cancel the request. If the partitions are idle, the leader may wait for
+        ``replica.fetch.wait.max.ms`` before it responds."""
         self._hurry = None
         leader = self._leader()
         has_work = any(isinstance(each.held, asyncio.Task) for each in self._followed.values())
-        # Work on held partitions may also send requests to the leader.
+        # The work on held partitions may also send requests to the leader.
         if leader is not None and not has_work:
             self._gives_up = True
             leader.disconnect()
@@ -207,7 +207,7 @@ class ReplicaFetcher:
                     await self._wake.wait()
 
     async def _fetch(self) -> bool:
-        """Send one request and process its answer; returns False when there is nothing to request."""
+        """Send one request and process the response. Returns False when there is nothing to request."""
         broker_epoch = self._brokers.local_epoch
         leader = self._leader()
         if broker_epoch < 0 or leader is None:
@@ -223,7 +223,7 @@ class ReplicaFetcher:
             response: FetchResponse = await leader.ask(request, timeout_ms)
         except KafkaError:
             if self._gives_up:
-                # The answer may have been sent, so the leader may assume that it has arrived.
+                # The response may have been sent, so the leader may assume that it has arrived.
                 self._session.reset()
                 return True
             raise
@@ -254,7 +254,7 @@ class ReplicaFetcher:
         try:
             position = following.position()
         except KafkaError:
-            return None  # The replica is not a follower any more; its host will remove it soon.
+            return None  # The replica is not a follower any more. The replica's host will remove it soon.
         if position.leader_id != self._leader_id:
             return None
         if following.acknowledged_offset() < position.offset:
@@ -274,7 +274,7 @@ class ReplicaFetcher:
         return quota.is_throttled(partition.topic, partition.key.partition) and quota.is_exceeded(now_s)
 
     def _process_answer(self, key: PartitionKey, row: PartitionData) -> int:
-        """Process the leader's answer for one partition; return the number of appended bytes."""
+        """Process the leader's response for one partition. Returns the number of appended bytes."""
         followed, sent = self._followed.get(key), self._session.sent(key)
         if followed is None or sent is None or followed.held is not None:
             return 0
@@ -324,7 +324,7 @@ class ReplicaFetcher:
             )
             return 0
         if following.position() != sent:
-            # The answer is for another position, because the partition was removed and added again in the
+            # The response is for another position, because the partition was removed and added again in the
             # meantime.
             self._session.changed(key)
             return 0
@@ -347,9 +347,8 @@ class ReplicaFetcher:
         return info.size_bytes
 
     async def _start_again(self, partition: ClassicPartition, sent: FetchPosition) -> None:
-        """Handle a leader whose log does not contain the end of this log: start over at its start, or
-        truncate at its end.
-        """
+        """Handle a leader whose log does not contain the end of this log. Start over at the start of the
+        leader's log, or truncate at its end."""
         start = await self._offset(partition, sent, EARLIEST_TIMESTAMP)
         if start > sent.offset:
             logger.warning(
@@ -372,9 +371,8 @@ class ReplicaFetcher:
         sent: FetchPosition,
         snapshot_id: LogPosition,
     ) -> None:
-        """Handle a leader whose log begins after the end of this log: fetch the snapshot that covers the
-        missing records.
-        """
+        """Handle a leader whose log begins after the end of this log. Fetch the snapshot that contains the
+        state of the missing records."""
         logger.info("%s fetches snapshot %s from broker %d", _name(partition), snapshot_id, self._leader_id)
         epoch = sent.leader_epoch
         download = SnapshotDownload(
@@ -391,7 +389,8 @@ class ReplicaFetcher:
         return (await list_offset(self._ask, partition, sent, timestamp)).offset
 
     async def _ask(self, request: Message, version: int | None = None) -> Any:
-        """Send a request to the leader that is not a fetch. ``version`` is that of :meth:`RemoteNode.ask`."""
+        """Send a request that is not a fetch to the leader. ``version`` has the meaning that it has in
+        :meth:`RemoteNode.ask`."""
         leader = self._leader()
         if leader is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {self._leader_id} is not known")
@@ -404,7 +403,8 @@ class ReplicaFetcher:
     # -- holding --------------------------------------------------------------------------------
 
     def _hold(self, followed: "_Followed", work: Work) -> asyncio.Task[None]:
-        """Leave a partition out of requests until ``work`` on it is complete; return the task of the work."""
+        """Leave a partition out of requests until ``work`` on it is complete. Returns the task of the
+        work."""
         self._session.changed(followed.key)
         task = followed.held = asyncio.get_running_loop().create_task(self._do(followed, work))
         return task

@@ -1,4 +1,4 @@
-"""The fetchers of a broker. It assigns partitions to fetchers, and starts and stops them."""
+"""The fetchers of a broker. This module assigns partitions to fetchers, and starts and stops the fetchers."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from moldau.runtime.unexpected import UnexpectedErrors
 
 
 class ReplicaFetchers:
-    """The fetchers of a broker, one or more for each leader that it follows."""
+    """The fetchers of a broker. There are one or more for each leader that it follows."""
 
     def __init__(
         self,
@@ -37,7 +37,8 @@ class ReplicaFetchers:
         self._is_stopped = False
 
     def follow(self, partition: ClassicPartition, leader_id: int) -> None:
-        """Follow this leader, and no other leader. Ignored after :meth:`stop`."""
+        """Follow this leader, and no other leader, for a partition. After :meth:`stop` the call is
+        ignored."""
         if self._is_stopped:
             return
         key = partition.key
@@ -62,9 +63,8 @@ class ReplicaFetchers:
         return leader_id, (key.topic_id.int + key.partition) % self._settings.fetcher_count
 
     def resize(self, fetcher_count: int) -> None:
-        """Use another number of connections to each leader, and move the partitions whose connection is
-        another one then.
-        """
+        """Use another number of connections to each leader. Some partitions then belong to another
+        connection, and are moved to it."""
         self._settings = replace(self._settings, fetcher_count=fetcher_count)
         for key, home in list(self._homes.items()):
             leader_id, _ = home
@@ -85,12 +85,12 @@ class ReplicaFetchers:
             ending.add_done_callback(self._ending.discard)
 
     def brokers_changed(self) -> None:
-        """Use the addresses and this broker's registration, which may have changed."""
+        """Use the present addresses and this broker's present registration, because they may have changed."""
         for fetcher in self._fetchers.values():
             fetcher.brokers_changed()
 
     def problems(self) -> list[str]:
-        """A sentence for each leader that does not answer."""
+        """A sentence for each leader that does not respond."""
         return sorted({fetcher.problem for fetcher in self._fetchers.values() if fetcher.problem})
 
     async def stop(self) -> None:

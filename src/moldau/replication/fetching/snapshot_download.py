@@ -1,4 +1,4 @@
-"""Fetches a snapshot of a partition from its leader (KIP-630's FetchSnapshot), one range of bytes after
+"""Fetches a snapshot of a partition from its leader (KIP-630's FetchSnapshot), one byte range after
 another."""
 
 from collections.abc import Awaitable, Callable
@@ -45,7 +45,7 @@ class SnapshotDownload:
         self._ask = ask
 
     async def run(self, log: SnapshotLog) -> None:
-        """Download the snapshot, and return when the log has the complete, durable snapshot. It is not used
+        """Download the snapshot. Returns when the log has the complete, durable snapshot, which is not used
         yet.
 
         Raises ``KafkaError`` when the leader now has another snapshot, or is not the leader any more.
@@ -62,7 +62,7 @@ class SnapshotDownload:
             raise
 
     async def _copy_range(self, writer: RawSnapshotWriter) -> bool:
-        """Copy the next bytes; return whether they were the last bytes."""
+        """Copy the next bytes. Returns whether they were the last bytes."""
         position = writer.size_bytes
         response = await self._ask(self._request(position))
         if response.error_code is not ErrorCode.none:

@@ -1,5 +1,5 @@
-"""Offsets of a classic partition by timestamp (ListOffsets): special timestamps, and searches in the local
-log and the remote tier."""
+"""Offsets of a classic partition by timestamp (ListOffsets). It handles special timestamps, and searches the
+local log and the remote tier."""
 
 from moldau.protocol.special_timestamps import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -68,8 +68,8 @@ class OffsetLookup:
         return await find_timestamp(log, lambda: self._slot.part, lookup, timestamp_ms, end)
 
     def _check_watermark(self, watermark: int) -> None:
-        """Check the watermark of a new leader. It may be below a watermark that clients got from the previous
-        leader (KIP-207)."""
+        """Refuse a lookup while the watermark of a new leader may be below a watermark that clients got from
+        the previous leader (KIP-207)."""
         leader = self._replica.leader
         if leader is not None and watermark < leader.start_offset:
             raise KafkaError(
@@ -84,6 +84,6 @@ class OffsetLookup:
             return FoundOffset()
         log, copied = self._log, await remote.highest_offset()
         if copied < 0 and log.local_log_start_offset > log.log_start_offset:
-            return FoundOffset()  # This leader does not know yet which part was copied.
+            return FoundOffset()  # This leader does not know yet which part of the log was copied.
         offset = max(copied + 1, log.log_start_offset)
         return FoundOffset(offset, -1, log.epoch_for_offset(offset))

@@ -1,8 +1,8 @@
 """Finds records by timestamp in single batches without blocking the event loop, for partitions of all kinds.
 
-The timestamps in a header are set by the producer. A batch whose header does not match its records must be
-opened, and there may be many such batches. Therefore a long batch is opened by the node's opening thread
-(``Machine.opening``), and the event loop runs between two batches.
+The producer sets the timestamps in a header. If they do not match the batch's records, the batch must be
+opened, and there may be many such batches. Therefore the node's opening thread (``Machine.opening``) opens a
+long batch, and the event loop runs between two batches.
 
 A batch with unreadable records does not stop a search, because its header is used. A search by time returns
 the batch's first offset, because a consumer that starts there misses no record. A search for the largest
@@ -35,9 +35,8 @@ class RecordLookup:
         self._partition = partition
 
     async def at_or_after(self, batch: Buffer, timestamp_ms: int, starting_offset: int) -> Position | None:
-        """The first record with at least this timestamp, not below ``starting_offset``; ``None`` if there
-        is none.
-        """
+        """The first record with at least this timestamp, at or after ``starting_offset``; ``None`` if there
+        is no such record."""
         header = parse_header(batch)
         if header.max_timestamp < timestamp_ms or header.last_offset < starting_offset:
             return None
@@ -45,13 +44,13 @@ class RecordLookup:
         return await self._search(batch, choose_at_or_after(timestamp_ms, starting_offset), stand_in)
 
     async def of_max_timestamp(self, batch: Buffer) -> Position | None:
-        """The first record with the max timestamp of the header; ``None`` if no record has it."""
+        """The first record that has the max timestamp of the header; ``None`` if no record has it."""
         header = parse_header(batch)
         stand_in = header.last_offset, header.max_timestamp
         return await self._search(batch, choose_exactly(header.max_timestamp), stand_in)
 
     async def latest(self, batch: Buffer, starting_offset: int) -> Position | None:
-        """The first record with the largest timestamp, among the records not below ``starting_offset``."""
+        """The first record with the largest timestamp. Records below ``starting_offset`` do not count."""
         header = parse_header(batch)
         stand_in = header.last_offset, header.max_timestamp
         return await self._search(batch, choose_latest(starting_offset), stand_in)

@@ -1,4 +1,5 @@
-"""Searches of a classic partition by timestamp, in its local log and in the earlier part in the remote tier.
+"""Searches of a classic partition by timestamp. They cover its local log and the earlier part in the remote
+tier.
 
 Many batches may have to be opened, so the event loop runs between two batches.
 """
@@ -22,8 +23,8 @@ async def find_timestamp(
 ) -> FoundOffset:
     """The first record at or after a time, below ``end_offset``."""
     searched_to = -1
-    # The search is repeated if the local part became shorter in the meantime, because the removed part was
-    # not searched yet.
+    # If the local part became shorter in the meantime, search again, because the removed part was not
+    # searched yet.
     while (part := remote()) is not None and (
         max(searched_to, log.log_start_offset) < log.local_log_start_offset
     ):

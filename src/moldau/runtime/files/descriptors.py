@@ -1,13 +1,13 @@
 """A limit on the file descriptors that open files use.
 
-A node has as many open files as it has segments, and the process may have far fewer descriptors. Therefore a
-file that was not used for a while closes its descriptor. At its next use it reopens its path. For its user
-the file stays open: it follows a rename, and it stays readable after its name is removed or given to another
-file.
+A node has as many open files as it has segments, but the process may have far fewer descriptors. Therefore a
+file that was not used for a while closes its descriptor. At its next use it opens its path again. For its
+user the file stays open. It follows a rename, and it stays readable after its name is removed or given to
+another file.
 
 **Threads.** A file may be used from several threads. A user first registers itself (``users.append``), then
 reads the descriptor. A thread that closes a descriptor first hides it, then checks for users. At least one of
-the two threads sees the other, so the frequent uses of a file need no lock.
+the two threads sees the other thread. Therefore the frequent uses of a file need no lock.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from moldau.runtime.files.open_files import descriptors_for_files
 T = TypeVar("T")
 
 LACK_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
-"""Error numbers of an operation that found no free descriptor; they do not mean that the disk has failed."""
+"""Error numbers of an operation that found no free descriptor. They do not mean that the disk has failed."""
 
 _GIVEN_BACK_AT_ONCE: Final = 16
 NO_DESCRIPTOR: Final = -1
@@ -34,11 +34,11 @@ class Holder(Protocol):
 
     path: str
     users: list[None]
-    """One entry for each operation in progress."""
+    """A list with one entry for each operation in progress."""
     is_recent: bool
     """Whether the file was used since the last search for unused files."""
     pins: int
-    """While it is above 0, the descriptor is not closed, because the path may name another file."""
+    """While this number is above 0, the descriptor is not closed, because the path may name another file."""
 
     def hide_descriptor(self) -> int:
         """Hide the descriptor from new users, and return it."""
@@ -57,7 +57,7 @@ class Descriptors:
     """The open files of a process that have a descriptor. The least recently used file is first."""
 
     def __init__(self, limit: Callable[[], int] = descriptors_for_files) -> None:
-        """``limit`` is read each time a file is opened. Files that are in use may exceed it."""
+        """``limit`` is read each time a file is opened. If more files are in use, the limit is exceeded."""
         self._limit = limit
         self._lock = threading.RLock()
         self._holders: OrderedDict[Holder, None] = OrderedDict()
@@ -75,15 +75,15 @@ class Descriptors:
         return len(self._holders)
 
     def enter(self, holder: Holder) -> None:
-        """Record that a file was opened."""
+        """Note that a file was opened."""
         with self._lock:
             folder, name = os.path.split(holder.path)
             self._by_folder.setdefault(folder, {}).setdefault(name, []).append(holder)
             self.opened(holder)
 
     def opened(self, holder: Holder) -> None:
-        """Record that a file has opened a descriptor. Descriptors of other files are closed when there are
-        too many."""
+        """Note that a file has opened a descriptor. Descriptors of other files are closed when there are too
+        many."""
         with self._lock:
             self._holders[holder] = None
             limit = self._limit()
@@ -92,7 +92,7 @@ class Descriptors:
             self._close_unused()
 
     def leave(self, holder: Holder, descriptor: int) -> None:
-        """Close a file; its descriptor is closed when no other thread uses it any more."""
+        """Close a file. Its descriptor is closed when no other thread uses it any more."""
         with self._lock:
             self._holders.pop(holder, None)
             self._forget_name(holder)
@@ -151,7 +151,7 @@ class Descriptors:
 
     @contextlib.contextmanager
     def renaming(self, source: str, target: str) -> Iterator[None]:
-        """A context in which a file, or a folder without open files in its subfolders, is renamed."""
+        """A context in which a file is renamed, or a folder without open files in its subfolders."""
         with self._pinned([*self._named(source), *self._inside(source)]) as moved, self.removing(target):
             yield
             with self._lock:
@@ -163,7 +163,7 @@ class Descriptors:
 
     @contextlib.contextmanager
     def removing(self, path: str) -> Iterator[None]:
-        """A context in which a file's name, or a folder, is removed. Open files in it stay usable."""
+        """A context in which a file's name, or a folder, is removed. Open files in the folder stay usable."""
         with self._pinned([*self._named(path), *self._inside(path)]) as nameless:
             yield
             with self._lock:

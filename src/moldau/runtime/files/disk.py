@@ -2,14 +2,14 @@
 
 The durability rules that callers rely on, and that the simulated disk enforces:
 
-* Bytes written to a file survive the end of the *process* at once, and the end of the *machine*
-  only after :meth:`File.sync`.
-* The creation, renaming or removal of a file survives a crash of the machine only once :meth:`Disk.sync_dir`
-  on its folder has returned.
-* :meth:`Disk.write_atomically` does all of that. After it returns the new content is durable. A crash at any
-  moment leaves either the complete old content or the complete new content.
+* If the *process* ends, all bytes written to a file stay. If the *machine* crashes, only the bytes stay that
+  were written before the last :meth:`File.sync`.
+* A file may be created, renamed or removed. This change survives a crash of the machine only after
+  :meth:`Disk.sync_dir` on the file's folder has returned.
+* :meth:`Disk.write_atomically` does these syncs itself. After it returns the new content is durable. A crash
+  at any moment leaves either the complete old content or the complete new content.
 
-Every operation may raise :class:`DiskError`; it carries the path and the operating system's reason.
+Every operation may raise :class:`DiskError`. The error has the path and the operating system's reason.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class DiskSpace(NamedTuple):
 
 
 class File(Protocol):
-    """An open file, addressed by position. It has one writer and any number of readers."""
+    """An open file. It is read and written by position. It has one writer and any number of readers."""
 
     @property
     def path(self) -> str: ...
@@ -42,8 +42,8 @@ class File(Protocol):
         ...
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
-        """Write all buffers, one after the other, from ``position`` on. Returns the number of bytes, which is
-        always all of them."""
+        """Write all buffers, one after the other, from ``position`` on. Returns the number of bytes. This is
+        always the size of all buffers."""
         ...
 
     def read_at(self, position: int, size: int) -> bytes:
@@ -53,19 +53,19 @@ class File(Protocol):
     def read_once(self, position: int, size: int) -> memoryview:
         """Like ``read_at``, for content that is not read again soon. Bypasses the page cache if possible.
 
-        The bytes are in recycled memory, which is reused when no view of it is left.
+        The bytes are in recycled memory. It is reused when no view of it is left.
         """
         ...
 
     def view(self, position: int, size: int) -> memoryview:
-        """Bytes that will not change or move, without a copy if possible.
+        """Bytes that will not change or move, if possible without a copy.
 
         Use it only for ranges that are complete and are never truncated (committed bytes of a log).
         """
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut (or extend with zeros) to ``size`` bytes."""
+        """Cut the file to ``size`` bytes, or extend it with zeros."""
         ...
 
     def sync(self) -> None:
@@ -75,16 +75,16 @@ class File(Protocol):
     def fill(self, content: Buffer) -> None:
         """Write the durable content of a new file that is not read again soon. Blocking.
 
-        Like ``write_at``, ``sync`` and ``forget_pages``, but bypasses the page cache if the file system
-        supports it and the content begins on a page boundary. That costs a third of the CPU time.
+        Does the same as ``write_at``, ``sync`` and ``forget_pages``. It bypasses the page cache if the file
+        system supports this and the content begins on a page boundary. That costs a third of the CPU time.
         """
         ...
 
     def forget_pages(self, position: int = 0, size: int = 0) -> None:
-        """Allow the system to reuse the memory of synced bytes from ``position`` on (with ``size`` 0: up to
-        the end).
+        """Allow the system to reuse the memory of synced bytes from ``position`` on. With ``size`` 0, the
+        range ends at the end of the file.
 
-        This is a hint for content that is not read again soon. Only the time of the next read changes.
+        This is a hint for content that is not read again soon. It affects only the time of the next read.
         """
         ...
 
@@ -103,7 +103,7 @@ class Disk(Protocol):
     """Folders and files by absolute path."""
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
-        """Open a file. Raises ``FileNotFoundError`` when it is absent and must not be created."""
+        """Open a file. Raises ``FileNotFoundError`` when the file does not exist and must not be created."""
         ...
 
     def read(self, path: str) -> bytes:
@@ -164,8 +164,8 @@ class Disk(Protocol):
         ...
 
     def lock(self, path: str) -> Lock:
-        """Lock a file against every other process and every other lock of this process. The file is created
-        when absent.
+        """Lock a file against every other process and every other lock of this process. If the file does not
+        exist, it is created.
 
         Raises :class:`DiskError` with ``EAGAIN`` when the file is locked already.
         """

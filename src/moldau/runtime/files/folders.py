@@ -9,7 +9,7 @@ class DurableFolders:
     """Makes folders at or below ``root`` (absolute), and syncs each new name in its parent.
 
     Created folders are remembered until :meth:`forget`. Above ``root`` only missing folders are created and
-    synced. Existing folders there belong to other owners and may not even be readable.
+    synced. Existing folders above ``root`` belong to other owners, and possibly cannot even be read.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:
@@ -18,7 +18,7 @@ class DurableFolders:
         self._known: set[str] = set()
 
     def make(self, folder: str) -> None:
-        """Make a folder with its parents. It is durable when this returns. Raises ``OSError``."""
+        """Make a folder with its parents. The folder is durable when this returns. Raises ``OSError``."""
         if folder in self._known:
             return
         unsure = [folder]

@@ -14,27 +14,29 @@ from moldau.runtime.files import residency
 from moldau.runtime.files.descriptors import NO_DESCRIPTOR, PROCESS, Descriptors
 from moldau.runtime.files.disk import Buffer, DiskError, DiskSpace, File, Lock
 
-_FADVISE = getattr(os, "posix_fadvise", None)  # not on macOS
+_FADVISE = getattr(os, "posix_fadvise", None)  # Not on macOS.
 
-_O_DIRECT = getattr(os, "O_DIRECT", 0)  # not on macOS
+_O_DIRECT = getattr(os, "O_DIRECT", 0)  # Not on macOS.
 
 UNCACHED_SIZE_BYTES: Final = 1024 * 1024
-"""For smaller amounts the system calls, or the wait for the device, cost more than they save."""
+"""Size in bytes. For smaller amounts the system calls, or the wait for the device, cost more than they save.
+"""
 
 WRITE_SIZE_BYTES_MAX: Final = 1024 * 1024
 """Maximum size of one write into the page cache. For larger writes Linux allocates blocks of 2 MiB. A virtual
-machine may return its free memory to its host. It must then request these blocks from the host again, which
-costs several times the CPU."""
+machine may have returned its free memory to its host. Then it must request these blocks from the host again,
+which costs several times the CPU."""
 
 UNCACHED_PIECE_SIZE_BYTES: Final = 2 * 1024 * 1024
-"""Size of one read or write that bypasses the page cache. A sync of another file then waits for one piece,
-not for a whole file."""
+"""Size of one read or write that bypasses the page cache. If another file is synced, this sync then waits for
+one piece, not for a whole file."""
 
 UNCACHED_READ_SIZE_BYTES: Final = 128 * 1024
-"""Smaller reads are covered by the system's read-ahead."""
+"""Size in bytes. For smaller reads, the system's read-ahead is sufficient."""
 
 COPIED_VIEW_SIZE_BYTES: Final = 64 * 1024
-"""A view up to this size beyond the end of the map is copied, because extending the map would cost more."""
+"""Size in bytes. A view may end beyond the end of the map. Up to this size the view is copied, because
+extending the map would cost more."""
 
 FILES_SYNCED_TOGETHER: Final = 16
 
@@ -84,7 +86,8 @@ class LocalFile:
     )
 
     def __init__(self, path: str, descriptor: int, flags: int, descriptors: Descriptors) -> None:
-        """``flags`` are those of ``open``. From now on the descriptor belongs to this object."""
+        """``flags`` are the flags of the system call ``open``. From now on the descriptor belongs to this
+        object."""
         self.path = path
         self.users: list[None] = []
         self.is_recent = True
@@ -109,7 +112,8 @@ class LocalFile:
         self._descriptor = descriptor
 
     def drop_map(self) -> None:
-        """Schedule the removal of the map, because a socket may still be sending views of it."""
+        """Schedule the removal of the map. It cannot be removed now, because a socket may still be sending
+        views of it."""
         unused, self._map, self._map_view = self._map, None, None
         if unused is not None:
             residency.PROCESS.retire(unused)
@@ -124,8 +128,8 @@ class LocalFile:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
         descriptors = self._descriptors
         with descriptors.lock:
-            # The thread that closes the descriptor has the lock. It may have restored the descriptor in the
-            # meantime.
+            # The thread that closes the descriptor has the lock. In the meantime it may have restored the
+            # descriptor.
             if self._descriptor != NO_DESCRIPTOR:
                 return self._descriptor
         path = self.path
@@ -185,7 +189,7 @@ class LocalFile:
         return total
 
     def _write_piece(self, position: int, buffers: Sequence[Buffer], size: int) -> None:
-        # Like _used, without the cost of a context manager, because each append calls it.
+        # Like _used, but without the cost of a context manager, because each append calls it.
         self.users.append(None)
         self.is_recent = True
         try:

@@ -6,7 +6,7 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 OPEN_FILES_MIN: Final = 256
-"""A node with a lower limit does not start, because its own files and sockets leave too few descriptors for
+"""A node with a lower limit does not start. Its own files and sockets would leave too few descriptors for
 clients."""
 
 _UNLIMITED: Final = 1 << 30
@@ -26,9 +26,9 @@ def _limits() -> tuple[int, int] | None:
 
 
 def allow_many_open_files() -> int:
-    """Raise the soft limit to the hard limit, as Java does. Returns the limit (-1: none).
+    """Raise the soft limit to the hard limit, as Java does. Returns the limit, or -1 if there is none.
 
-    The soft limit of a login shell is often 1,024, which a few hundred partitions need.
+    The soft limit of a login shell is often 1,024. A few hundred partitions need more.
     """
     try:
         import resource
@@ -47,7 +47,8 @@ def allow_many_open_files() -> int:
 
 
 def lack_of_open_files() -> str | None:
-    """The reason why the process's limit of open files is too low for a node; None when it is sufficient."""
+    """The reason why the process's limit of open files is too low for a node. The result is None when the
+    limit is sufficient."""
     limits = _limits()
     if limits is None or limits[0] >= OPEN_FILES_MIN:
         return None
@@ -65,8 +66,8 @@ def descriptors_for_files() -> int:
 
 
 def last_descriptor_for_clients() -> int | None:
-    """The highest file descriptor that a connection may use, so that some are left for the disk. None means
-    any.
+    """The highest file descriptor that a connection may use, so that some descriptors are left for the disk.
+    None means that there is no limit.
 
     The system assigns the lowest free number, so the number of a new descriptor shows how many are open.
     """

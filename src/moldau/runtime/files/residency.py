@@ -1,12 +1,13 @@
 """Limits the memory that is counted for memory maps of files, and removes maps outside the event loop.
 
-Used pages of a mapped file stay in the process's page table until the map is removed. A broker that reads a
-large log would appear to use as much memory as the log, though the kernel can reclaim all of it. Removing the
-page table entries is cheap and safe: views stay valid, and an access restores the page.
+Used pages of a mapped file stay in the process's page table until the map is removed. If a broker reads a
+large log, it would appear to use as much memory as the log, although the kernel can free this memory at any
+time. Removing the page table entries is cheap and safe, because views stay valid and an access restores the
+page.
 
-Removing a map takes time in proportion to its pages. The last map of a deleted file also frees the file (some
-file systems first write it back). Therefore an unneeded map is *retired*: a thread removes it as soon as no
-view of it is left.
+Removing a map takes time in proportion to its pages. If the file was deleted, its last map also frees the
+file (some file systems first write it back). Therefore a map that is no longer needed is *retired*. A thread
+removes it as soon as no view of it is left.
 """
 
 import contextlib
@@ -15,11 +16,11 @@ import threading
 from typing import Final
 
 RESIDENT_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Maximum number of bytes that the views of all maps cover together. Above it, the page table entries of all
-maps are removed."""
+"""Maximum number of bytes that the views of all maps contain together. If there are more, the page table
+entries of all maps are removed."""
 
 _INLINE_SIZE_BYTES_MAX: Final = 1024 * 1024
-"""Maps up to this size are removed immediately: that takes microseconds."""
+"""Size in bytes. Maps up to this size are removed immediately, because this takes microseconds."""
 
 _RETRY_S_MIN: Final = 0.02
 _RETRY_S_MAX: Final = 1.0
@@ -37,7 +38,7 @@ class Residency:
         self._is_unmapping = False
 
     def shown(self, shown: mmap.mmap, size_bytes: int) -> None:
-        """Record that a view of ``size_bytes`` of a map was made."""
+        """Note that a view of ``size_bytes`` of a map was made."""
         self._maps[id(shown)] = shown
         self._size_bytes += size_bytes
         if self._size_bytes > self._size_bytes_max:
@@ -53,7 +54,7 @@ class Residency:
         self._size_bytes = 0
 
     def retire(self, unused: mmap.mmap) -> None:
-        """Remove a map in a thread, once its last view is gone. The caller drops its own references."""
+        """Remove a map in a thread, as soon as its last view is gone. The caller drops its own references."""
         self._maps.pop(id(unused), None)
         if len(unused) <= _INLINE_SIZE_BYTES_MAX:
             return
@@ -83,7 +84,7 @@ class Residency:
 
 
 def _close(unused: mmap.mmap) -> bool:
-    """Remove a map without holding Python's lock; return False while views of it exist."""
+    """Remove a map without holding Python's lock. Returns False while views of the map exist."""
     try:
         unused.close()
     except BufferError:

@@ -1,4 +1,4 @@
-"""Files whose checksum is stored while they are closed, so that any change to them is detected.
+"""Files whose checksum is stored while they are closed. Any change to a closed file is therefore detected.
 
 SQLite detects only damage to the structure of its pages. A database that is only a cache is sealed when it is
 closed cleanly. It is rebuilt when its content does not match the seal.
@@ -42,7 +42,7 @@ def remove_database(disk: Disk, path: str) -> None:
 
 
 def _move_aside(disk: Disk, folder: str) -> None:
-    """Rename a folder that this program did not make. Its owner may need its content."""
+    """Rename a folder that this program did not make. The owner of the folder may need its content."""
     target = next(
         f"{folder}.folder-{number}" for number in count(1) if not disk.is_dir(f"{folder}.folder-{number}")
     )
@@ -74,7 +74,8 @@ def break_seal(disk: Disk, path: str) -> Seal:
 
 
 def _file_sum(disk: Disk, path: str) -> bytes:
-    """Size and checksum of a file to which no code writes. A gigabyte takes some tenths of a second."""
+    """Size and checksum of a file to which no code writes now. For a gigabyte this takes some tenths of a
+    second."""
     file = disk.open(path, read_only=True)
     try:
         size_bytes, crc = file.size(), 0

@@ -1,5 +1,5 @@
-"""The kinds of coordinators of a broker: the entry of a kind, and the registry of all entries.
+"""The kinds of coordinators of a broker. There is an entry for each kind, and a registry of all entries.
 
-A subsystem builds the entry of its kind and contributes it. The code in this folder does not depend on any
-kind.
+A subsystem makes the entry of its kind and contributes this entry. The code in this folder does not depend on
+any kind.
 """

@@ -1,4 +1,5 @@
-"""A kind of coordinator in a broker: creation of its topic, permission to find it, its APIs."""
+"""A kind of coordinator in a broker. The entry creates the kind's topic, checks who may find a coordinator,
+and has the kind's APIs."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,23 +15,23 @@ from moldau.replication.classic_partition import ClassicPartition
 
 
 class Leaders(Protocol):
-    """The coordinators of one kind: one for each partition of the topic that this broker leads.
+    """The coordinators of one kind. There is one for each partition of the topic that this broker leads.
 
     Each term of leadership begins once and ends once. Late changes are filtered out before these calls
     (``coordinators/terms.py``).
     """
 
     def lead(self, partition: ClassicPartition, epoch: int) -> None:
-        """Begin a term of leadership, and end a term with an older epoch."""
+        """Begin a term of leadership. If a term with an older epoch is in progress, end it."""
         ...
 
     def leave(self, partition: int, epoch: int) -> None:
-        """End the term of leadership, as of ``epoch``."""
+        """End the term of leadership, because this broker no longer leads from ``epoch`` on."""
         ...
 
 
 def everybody(context: RequestContext) -> None:
-    """The access check of a kind of coordinator that every principal may look up."""
+    """The access check of a kind of coordinators that every principal may look up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class KeyLookup:
     partition_of: Callable[[str, int], int]
     """Returns the partition of a key, given the number of partitions. Raises INVALID_REQUEST."""
     check: Callable[[RequestContext], None] = everybody
-    """Raises an authorization error for a principal that may not find the coordinators."""
+    """Raises an authorization error if a principal may not find the coordinators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +52,14 @@ class CoordinatorEntry:
     topic: InternalTopic
     leaders: Leaders
     runtime: CoordinatorRuntime[Any, Any] | None = None
-    """The runtime of a kind with shards."""
+    """The runtime of a kind whose coordinators have shards."""
     on_change: Callable[[int], None] | None = None
     """Called with a partition after its term has begun or ended."""
     until_loaded: Callable[[], Awaitable[None]] | None = None
-    """Returns when the loads in progress have ended; ``None`` when the start of the node does not wait for
-    loads.
-    """
+    """Returns when the loads in progress have ended. ``None`` means that the start of the node does not wait
+    for loads."""
     lookup: KeyLookup | None = None
-    """``None`` for coordinators that clients cannot look up."""
+    """The lookup of the coordinators; ``None`` if clients cannot look them up."""
     handlers: Mapping[int, Handler] = field(default_factory=dict)
     """Kafka's APIs that the coordinators answer."""
     calls: Sequence[CallHandlers] = ()

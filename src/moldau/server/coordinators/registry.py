@@ -13,9 +13,8 @@ from moldau.server.coordinators.entry import CoordinatorEntry, KeyLookup
 
 
 class CoordinatorRegistry:
-    """The entries of all kinds, by topic and by key type. It follows the leadership of the topics'
-    partitions.
-    """
+    """The entries of all kinds, by topic and by key type. The registry follows the leadership of the topics'
+    partitions."""
 
     def __init__(self, entries: Iterable[CoordinatorEntry] = ()) -> None:
         self._entries: dict[str, CoordinatorEntry] = {}
@@ -24,7 +23,7 @@ class CoordinatorRegistry:
             self.add(entry)
 
     def add(self, entry: CoordinatorEntry) -> None:
-        """Add a kind, before the first partition of its topic is led."""
+        """Add a kind. Call this before the first partition of the kind's topic is led."""
         if entry.topic.name in self._entries:
             raise ValueError(f"{entry.topic.name} has two kinds of coordinators")
         if entry.lookup is not None and entry.lookup.key_type in self.lookups():
@@ -32,7 +31,7 @@ class CoordinatorRegistry:
         self._entries[entry.topic.name] = entry
 
     def runtimes(self) -> list[CoordinatorRuntime[Any, Any]]:
-        """The runtimes of the kinds with shards, in the order of their contribution."""
+        """The runtimes of the kinds whose coordinators have shards, in the order of their contribution."""
         return [entry.runtime for entry in self._entries.values() if entry.runtime is not None]
 
     def lookups(self) -> dict[int, tuple[InternalTopic, KeyLookup]]:
@@ -44,7 +43,7 @@ class CoordinatorRegistry:
         }
 
     async def until_loaded(self, timeout_s: float) -> bool:
-        """Wait for the loads in progress; returns False at the time-out."""
+        """Wait for the loads in progress. Returns False at the time-out."""
         loads = [
             asyncio.ensure_future(entry.until_loaded())
             for entry in self._entries.values()
@@ -70,7 +69,7 @@ class CoordinatorRegistry:
             entry.begin(partition, change.begins)
 
     def leads_no_more(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None:
-        """Stop leading a partition, as of ``epoch``. Late calls are ignored."""
+        """Stop leading a partition from ``epoch`` on. Late calls are ignored."""
         entry = self._entries.get(topic)
         if entry is None:
             return

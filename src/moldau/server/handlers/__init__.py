@@ -1,3 +1,2 @@
-"""A package for each API family. Each package offers handlers to the dispatcher and depends only on what
-it needs.
-"""
+"""Request handlers. There is a package for each API family. It offers handlers to the dispatcher, and depends
+only on the parts of the node that it needs."""

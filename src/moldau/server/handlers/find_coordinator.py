@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker leads the partition that a key belongs to."""
+"""FindCoordinator: finds the broker that leads the partition to which a key belongs."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -22,7 +22,7 @@ _BATCHED_VERSION: Final = 4
 
 
 class CoordinatorHandlers:
-    """The FindCoordinator API; creates the coordinators' topic at the first request."""
+    """The FindCoordinator API. It creates the coordinators' topic at the first request."""
 
     def __init__(
         self,
@@ -30,7 +30,8 @@ class CoordinatorHandlers:
         creator: TopicCreator,
         lookups: Callable[[], Mapping[int, tuple[InternalTopic, KeyLookup]]],
     ) -> None:
-        """``lookups`` contains, by key type, the topic and the lookup of a key. It is read for each key."""
+        """``lookups`` contains, for each key type, the topic and the lookup of a key. It is read for each
+        key."""
         self._view = view
         self._creator = creator
         self._lookups = lookups
@@ -71,7 +72,8 @@ class CoordinatorHandlers:
         topic, lookup = found
         lookup.check(context)
         await self._creator.ensure(topic)
-        # The topic's actual number of partitions is used; the configuration only applies at its creation.
+        # The actual number of the topic's partitions is used. The configured number applies only when the
+        # topic is created.
         created = self._view.image.topics.get(topic.name)
         count = topic.partition_count if created is None else len(created.partitions)
         leader = self._view.leader_of(topic.name, lookup.partition_of(key, count))

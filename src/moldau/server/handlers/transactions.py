@@ -1,4 +1,4 @@
-"""The APIs of transaction coordinators: handlers authorise a request, then the service decides."""
+"""The APIs of transaction coordinators. A handler authorises a request, and then the service decides."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -61,7 +61,7 @@ Results = dict[TxnPartition, ErrorCode]
 
 
 class TransactionHandlers:
-    """The APIs about transactional ids, and InitProducerId for every kind of producer."""
+    """The APIs that use transactional ids, and InitProducerId for every kind of producer."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class TransactionHandlers:
         """The partitions that cannot join a transaction, or that the client of ``context`` may not write.
 
         Rights and topics are looked up once for each topic, because a request may have thousands of
-        partitions of a topic.
+        partitions of one topic.
         """
         refused: Results = {}
         for topic in topics:
@@ -226,7 +226,7 @@ class TransactionHandlers:
     async def describe(
         self, context: RequestContext, request: description.DescribeTransactionsRequest
     ) -> description.DescribeTransactionsResponse:
-        names = dict.fromkeys(request.transactional_ids)  # a transaction may have thousands of partitions
+        names = dict.fromkeys(request.transactional_ids)  # A transaction may have thousands of partitions.
         return description.DescribeTransactionsResponse(
             transaction_states=[await self._describe(context, name) for name in names]
         )
@@ -295,7 +295,7 @@ class TransactionHandlers:
 
 
 def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
-    """The identity that a producer sent. Raises INVALID_REQUEST when only half of it is set."""
+    """The identity that a producer sent. Raises INVALID_REQUEST when only one half of the identity is set."""
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
         raise KafkaError(ErrorCode.invalid_request)
     if request.producer_id == NO_PRODUCER_ID:
@@ -304,7 +304,7 @@ def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
 
 
 def _code(context: RequestContext, error: ErrorCode) -> ErrorCode:
-    """The error code that the version of the request has for an error."""
+    """The error code that stands for an error in the version of the request."""
     known_from = FENCED_VERSIONS.get(ApiKey(context.api_key), 0)
     if error is ErrorCode.producer_fenced and context.api_version < known_from:
         return ErrorCode.invalid_producer_epoch

@@ -1,6 +1,6 @@
 """The racks of the cluster according to this broker's metadata: gateways, and the racks of clients.
 
-Every broker with the same metadata returns the same answers.
+All brokers that have the same metadata compute the same results.
 """
 
 import re
@@ -21,7 +21,7 @@ _CLIENTS_MAX: Final = 10_000
 
 
 def named_rack(client_id: str | None) -> str | None:
-    """The rack that a client's id names: ``orders,rack=b`` names ``b``.
+    """The rack that is named in a client's id: ``orders,rack=b`` names ``b``.
 
     ``diskless_az``, ``ws_az`` and ``automq_az`` mean the same as ``rack``. Settings are separated by ``,``,
     ``;``, ``&`` or blanks.
@@ -50,16 +50,16 @@ class ClusterRacks:
 
     @property
     def own_rack(self) -> str | None:
-        """The rack that this broker registered with."""
+        """The rack in this broker's registration."""
         own = self._image().brokers.get(self._local_id)
         return None if own is None else own.rack
 
     def of_client(self, client_id: str | None) -> str | None:
-        """The rack that a client's id names, if a broker is registered in that rack.
+        """The rack that is named in a client's id, if a broker is registered in that rack.
 
         Client libraries append text to client ids (``rack=b-StreamThread-1``). The result is therefore the
-        longest known rack that is a prefix of the value. After the rack, the value must end or continue with
-        a ``-``, ``_`` or ``.``.
+        longest known rack with which the value begins. After the rack, the value must end or continue with a
+        ``-``, ``_`` or ``.``.
         """
         if client_id is None or "=" not in client_id:
             return None
@@ -72,9 +72,8 @@ class ClusterRacks:
         return known[client_id]
 
     def nearest_broker(self, topic: Topic, index: int, client_rack: str) -> int:
-        """The broker to which a consumer of another rack is redirected (KIP-392); -1 when this broker
-        serves the consumer.
-        """
+        """The broker to which a consumer of another rack is redirected (KIP-392). It is -1 when this broker
+        serves the consumer."""
         if client_rack == self.own_rack:
             return -1
         owner = topic.partitions[index].owner
@@ -91,8 +90,9 @@ class ClusterRacks:
     def reader_of(self, object_key: str, writer_id: int) -> int | None:
         """The broker of this rack that reads an object from the store for the whole rack.
 
-        It is the object's writer when the writer is in this rack, because the writer has the object in
-        memory. None when this broker is alone in its rack or has no rack. It then reads the object itself.
+        If the object's writer is in this rack, the result is the writer, because it has the object in memory.
+        The result is None when this broker is alone in its rack or has no rack. This broker then reads the
+        object itself.
         """
         if not self.has_peers:
             return None

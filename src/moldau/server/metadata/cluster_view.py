@@ -1,6 +1,5 @@
-"""The cluster as this broker sees it: the current image, its own identity, and the addresses of other
-brokers.
-"""
+"""The cluster according to this broker's metadata: the current image, the broker's own identity, and the
+addresses of other brokers."""
 
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from moldau.server.metadata.cluster_racks import ClusterRacks
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """A broker, with the address at which clients of a listener reach it."""
+    """A broker, with its address for clients of one listener."""
 
     node_id: int
     host: str
@@ -24,7 +23,7 @@ class BrokerAddress:
 
 
 class ClusterView:
-    """The cluster according to the newest committed metadata that this node has seen."""
+    """The cluster according to the newest committed metadata on this node."""
 
     def __init__(
         self,
@@ -42,9 +41,11 @@ class ClusterView:
         return self._image()
 
     def controller_for_clients(self) -> int:
-        """A broker that forwards to the active controller. Clients never connect to the controller itself.
+        """A broker that forwards requests to the active controller. Clients never connect to the controller
+        itself.
 
-        This broker can always forward, so it is returned. Kafka's brokers also return a live broker here.
+        This broker can always forward requests, so the result is this broker. In Kafka the result is also a
+        live broker.
         """
         return self.local_id if self._is_alive(self.local_id) else -1
 
@@ -67,20 +68,22 @@ class ClusterView:
         return next((found for found in self.brokers(listener_name) if found.node_id == node_id), None)
 
     def address(self, node_id: int, listener_name: str) -> NodeAddress | None:
-        """The address at which other brokers reach a broker, fenced or not; ``None`` while it is unknown."""
+        """The address at which other brokers reach a broker, which may be fenced. The result is ``None``
+        while the address is unknown."""
         broker = self.image.brokers.get(node_id)
         endpoint = None if broker is None else broker.endpoint(listener_name)
         return None if endpoint is None else NodeAddress(endpoint.host, endpoint.port)
 
     def leader_of(self, topic: str, index: int) -> int | None:
-        """The leader of a partition; None when the partition does not exist, -1 when it has no leader."""
+        """The leader of a partition. The result is None when the partition does not exist, and -1 when it has
+        no leader."""
         found = self.image.topics.get(topic)
         if found is None or not 0 <= index < len(found.partitions):
             return None
         return found.partitions[index].leader
 
     def offline_replicas(self, partition: PartitionRegistration, alive: Container[int]) -> list[int]:
-        """The replicas whose brokers are not ``alive``, or whose log directories have failed (KIP-858)."""
+        """The replicas whose brokers are not ``alive`` or whose log directories have failed (KIP-858)."""
         if partition.has_leader and len(partition.isr) == len(partition.replicas):
             # A replica leaves the in-sync set when its directory fails.
             return [replica for replica in partition.replicas if replica not in alive]

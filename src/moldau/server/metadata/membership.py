@@ -10,7 +10,7 @@ from moldau.records.control import VoterEndpoint
 
 
 def membership_of(config: BrokerConfig, directory_id: uuid.UUID) -> Membership:
-    """``directory_id`` is the id of the folder with the metadata log.
+    """``directory_id`` is the id of the folder that contains the metadata log.
 
     A node that is not a controller cannot become a voter. A controller whose listener has no fixed port
     cannot become a voter, either.
@@ -35,8 +35,9 @@ def controller_endpoints(config: BrokerConfig) -> tuple[VoterEndpoint, ...]:
 
 
 def _reachable(endpoint: ListenerEndpoint, config: BrokerConfig) -> VoterEndpoint:
-    """The endpoint, with an address that other nodes can reach. If the listener is on all interfaces, this is
-    the address in ``controller.quorum.voters``, or this machine's address when there is none."""
+    """The endpoint, with an address that other nodes can reach. If the listener is on all interfaces, the
+    host comes from ``controller.quorum.voters``. If there is no such entry, the host is the loopback address.
+    """
     if not endpoint.host:
         static = next((each for each in config.quorum_voters if each.node_id == config.node_id), None)
         endpoint = replace(endpoint, host=static.host if static is not None else "127.0.0.1")

@@ -1,7 +1,9 @@
-"""A node's replica of the cluster metadata: the quorum, its log, and the image that follows from the log.
+"""A node's replica of the cluster metadata. It consists of the quorum, the quorum's log, and the image that
+the records of the log make.
 
-A broker and a controller in the same process share a replica. The controller changes it while this node leads
-the quorum; the broker only reads it. A node that is no voter follows the quorum as an observer.
+A broker and a controller in the same process share a replica. The controller changes the metadata while this
+node leads the quorum. The broker only reads them. A node that is not a voter follows the quorum as an
+observer.
 """
 
 import asyncio
@@ -52,11 +54,11 @@ CURRENT_TIMEOUT_S = 30.0
 
 
 class MetadataNode:
-    """Opens the metadata log and runs this node's replica of the quorum on it.
+    """Opens the metadata log and runs this node's replica of the quorum on this log.
 
-    Brokers' subsystems use it as a :class:`moldau.server.metadata.view.MetadataView`.
+    The subsystems of a broker use it as a :class:`moldau.server.metadata.view.MetadataView`.
 
-    Use: construct, add listeners to :attr:`log`, ``await start()``, ``await stop()``.
+    Use it in this order: construct it, add listeners to :attr:`log`, ``await start()``, ``await stop()``.
     """
 
     def __init__(
@@ -69,8 +71,8 @@ class MetadataNode:
         listeners: BoundListeners,
         features: FeatureRanges = settings.SUPPORTED_FEATURES,
     ) -> None:
-        """Open the log. ``logs`` manages the folder that contains it, and is open. ``listeners`` are this
-        node's. If the cluster has a feature level above ``features``, the node ends.
+        """Open the log. ``logs`` manages the folder that contains the log, and is open. ``listeners`` are
+        this node's listeners. If the cluster has a feature level above ``features``, the node stops.
 
         Raises ``FormatError`` for a folder that is not formatted, ``DamagedLogError``, ``QuorumStateError``.
         """
@@ -125,8 +127,8 @@ class MetadataNode:
     async def until_current(self) -> None:
         """Return when this node's image has every record that was committed at the time of the call.
 
-        The quorum's leader provides the offset of the committed end. Raises ``KafkaError`` while it does not
-        answer.
+        The quorum's leader tells this node the end of the committed records. Raises ``KafkaError`` while the
+        leader does not answer.
         """
         if self.driver.is_leader:
             committed_end = self.driver.describe().high_watermark
@@ -149,7 +151,7 @@ class MetadataNode:
         ]
 
     async def start(self) -> None:
-        """Replay the metadata. When this method returns, a single voter leads the quorum.
+        """Replay the metadata. If this node is a single voter, it leads the quorum when this method returns.
 
         Raises ``FormatError`` for a controller with static voters that are not configured. Raises
         ``DamagedLogError`` when a single voter's metadata are older than its logs.
@@ -165,8 +167,8 @@ class MetadataNode:
         end_offset = self._stored.end_offset
         await self.driver.start()
         if is_single_voter(self._config):
-            # Another part of the node ends it after a failure of the quorum, or after a record that cannot be
-            # applied.
+            # After a failure of the quorum, or after a record that cannot be applied, another part of the
+            # node stops the node.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CURRENT_TIMEOUT_S):
                     await self.log.until_applied(end_offset)
@@ -188,8 +190,8 @@ def _elapsed_s() -> float:
 def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogManager) -> SnapshotLog:
     """Check that the metadata log has lost no records. Raises ``FormatError`` and ``DamagedLogError``."""
     if not machine.disk.is_dir(folder):
-        # Formatting creates the folder. A start without the folder would create a new cluster over the data
-        # of an old one.
+        # Formatting creates this folder. A start without the folder would create a new cluster over the data
+        # of an old cluster.
         name = folder.rpartition("/")[2]
         others = (path.rstrip("/") for path in config.log_dirs)
         found = next((path for path in others if machine.disk.is_dir(f"{path}/{name}")), None)
@@ -203,8 +205,8 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
             f" {advice}"
         )
     if not any(name.endswith((SNAPSHOT_SUFFIX, LOG_SUFFIX)) for name in machine.disk.list(folder)):
-        # Formatting writes a snapshot, so a folder without one has lost files. A voter that has lost its log
-        # and its vote could undo committed records.
+        # Formatting writes a snapshot, so a folder without a snapshot has lost files. A voter that has lost
+        # its log and its vote could undo committed records.
         raise DamagedLogError(
             f"{folder} holds neither a snapshot nor a log, though {config.metadata_log_dir} is formatted."
             " Nothing was changed. Restore it from a backup, or see 'Damaged files' in docs/operations.md."
@@ -247,7 +249,8 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
 
 
 def _check_parts(disk: Disk, folder: str, log: SnapshotLog, logs: LogManager, *, is_only_voter: bool) -> None:
-    """Report missing files of a log with records. With several voters, a lost vote file stops the start."""
+    """Report missing files of a log that has records. If there are several voters and the vote file is
+    missing, the node does not start."""
     if not log.end_offset:
         return
     if not disk.exists(f"{folder}/{QUORUM_STATE}"):
@@ -269,10 +272,10 @@ def _check_parts(disk: Disk, folder: str, log: SnapshotLog, logs: LogManager, *,
 
 
 def _check_vote(disk: Disk, folder: str) -> None:
-    """Raise ``DamagedLogError`` when the node has voted and its log is missing.
+    """Raise ``DamagedLogError`` when the node has voted but its log is missing.
 
-    The log is created before the first vote. Its segments may be missing only when a snapshot replaces all of
-    it.
+    The log is created before the first vote. Its segments may be missing only when a snapshot replaces the
+    whole log.
     """
     names = disk.list(folder)
     is_replaced = any(found.offset for name in names if (found := snapshot_of(name)) is not None)

@@ -37,7 +37,8 @@ _API_KEYS: Final[dict[type, ApiKey]] = {
 
 
 RECONNECT_LIMITS: Final = ClientLimits(reconnect_backoff_ms=20, reconnect_backoff_max_ms=100)
-"""The backoff of connections to controllers. A backoff of a second would delay elections by a second."""
+"""The backoff of connections to controllers. A longer backoff, for example a second, would delay elections by
+this time."""
 
 
 class QuorumPeers:
@@ -47,7 +48,7 @@ class QuorumPeers:
     """
 
     def __init__(self, find: Callable[[int], Voter | None], client: RpcClient) -> None:
-        """``find`` returns a node with its address, given its id."""
+        """``find`` returns a node with its address, by the node's id."""
         self._find = find
         self._client = client
 
@@ -62,7 +63,8 @@ class QuorumPeers:
         return response
 
     async def high_watermark(self, leader_id: int | None) -> int:
-        """Request the committed end of the metadata log from the quorum's leader; -1 before its first commit.
+        """Ask the quorum's leader for the committed end of the metadata log. The result is -1 before the
+        leader's first commit.
 
         Raises ``KafkaError`` when the leader is unknown, does not answer, or no longer leads.
         """

@@ -1,4 +1,4 @@
-"""The effective configurations of topics and of this broker, as of the current image."""
+"""The effective configurations of topics and of this broker. They are computed from the current image."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -11,14 +11,14 @@ from moldau.config.topic_config import TOPIC, TopicConfig
 logger = logging.getLogger(__name__)
 
 SHARED_MAX: Final = 1_000
-"""Maximum number of different sets of overrides whose configurations are cached."""
+"""Maximum number of cached configurations. Each set of overrides has its own configuration."""
 
 
 class EffectiveConfigs:
-    """Resolves configurations.
+    """Computes effective configurations.
 
     Topics with the same overrides share a configuration, which is cached until this broker's own
-    configuration changes. Without the cache, a change of a thousand topics would resolve each topic's
+    configuration changes. Without the cache, a change of a thousand topics would compute each topic's
     configuration on the event loop.
     """
 
@@ -36,12 +36,12 @@ class EffectiveConfigs:
 
     @property
     def broker(self) -> BrokerConfig:
-        """The configuration in this broker's file, with the cluster's dynamic configs on top."""
+        """The configuration in this broker's file. The cluster's dynamic configs replace its values."""
         self._refresh()
         return self._broker
 
     def topic(self, name: str) -> TopicConfig:
-        """A topic's overrides on top of the broker's configuration."""
+        """The broker's configuration, in which a topic's overrides replace values."""
         self._refresh()
         found = self._topics.get(name)
         if found is None:
@@ -77,8 +77,8 @@ class EffectiveConfigs:
         self._complain("this broker", self._broker.unusable)
 
     def _complain(self, what: str, unusable: Mapping[str, str]) -> None:
-        """Log only once that a value in the cluster's metadata is unusable, and that the default of its key
-        applies instead."""
+        """A value in the cluster's metadata cannot be used, so the default of its key applies. Log this only
+        once."""
         for reason in unusable.values():
             if reason not in self._complaints:
                 self._complaints.add(reason)

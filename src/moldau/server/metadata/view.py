@@ -1,4 +1,5 @@
-"""A node's metadata for its subsystems: read-only, with notifications."""
+"""A node's metadata for its subsystems. They can read the metadata and get notifications, but cannot change
+the metadata."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -27,7 +28,7 @@ class QuorumView(Protocol):
 
     @property
     def kraft_version(self) -> int:
-        """1 if a record of the log contains the voters (KIP-853), else 0."""
+        """1 if a record of the log contains the voters (KIP-853), otherwise 0."""
         ...
 
     @property
@@ -35,7 +36,7 @@ class QuorumView(Protocol):
 
     @property
     def voice(self) -> QuorumVoice:
-        """Reports problems."""
+        """Reports problems of the quorum."""
         ...
 
     @property
@@ -51,11 +52,12 @@ class QuorumView(Protocol):
 
 
 class MetadataView(Protocol):
-    """The metadata that a broker follows. It sends changes to the active controller through a channel."""
+    """The metadata that a broker follows. The broker sends changes to the active controller through a
+    channel."""
 
     @property
     def publisher(self) -> MetadataPublisher:
-        """The publisher of the image to its subscribers."""
+        """Publishes the image to its subscribers."""
         ...
 
     @property

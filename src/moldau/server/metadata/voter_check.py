@@ -1,4 +1,5 @@
-"""The check of a controller before it becomes a voter (KIP-853): its address and its supported versions."""
+"""The check of a controller before it becomes a voter (KIP-853). It checks the controller's address and
+supported versions."""
 
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ from moldau.server import settings
 
 
 class VoterCheck:
-    """Made by the active controller for each request to add a voter."""
+    """The active controller makes such a check for each request to add a voter."""
 
     def __init__(self, config: BrokerConfig, client: RpcClient) -> None:
         self._config = config
@@ -25,7 +26,7 @@ class VoterCheck:
     async def __call__(self, request: AddRaftVoterRequest, image: Callable[[], MetadataImage]) -> None:
         """Raises ``KafkaError`` with a sentence for the operator.
 
-        ``image`` returns the active controller's image, including changes that it has decided and not
+        ``image`` returns the active controller's image. It includes changes that are decided but not
         committed yet.
         """
         if settings.is_whole_cluster(self._config):

@@ -3,7 +3,8 @@
 The log's end is recorded twice: in ``durable-offset`` beside the log, and in the checkpoints of the log
 folders. When one of the two records is missing, the partitions' folders are checked. A partition's topic and
 leader epoch were committed to the metadata before its folder contained them. Therefore the metadata log must
-contain them, too. This is true only for a single voter; other nodes may receive metadata after the start.
+contain them, too. The check is valid only for a single voter, because other nodes may receive metadata after
+the start.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +46,7 @@ _ADVICE = (
 def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> None:
     """Raise :class:`DamagedLogError` when a partition's folder is newer than the metadata log in ``folder``.
 
-    Does nothing while both records of the log's end exist. The call blocks and changes nothing.
+    Does nothing if both records of the log's end exist. The call blocks and changes nothing.
     """
     missing = _missing_witness(disk, folder, logs)
     if missing is None:
@@ -53,10 +54,10 @@ def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> Non
     try:
         found = _replay(disk, folder)
     except (KafkaError, MetadataError, ProtocolError):
-        return  # The start of the node finds the damage again, and its error names the place.
+        return  # The start of the node finds the damage again. Its error then names the place of the damage.
     if found.end_offset < logs.metadata_watermark.stored()[0]:
         return  # The check of the log's end refuses such a log.
-    # The order is fixed, so that each start names the same folder.
+    # The order is fixed, so that each start names the same folder in the error.
     for log in sorted(logs, key=lambda log: log.directory):
         reason = _contradiction(log, found)
         if reason is not None:
@@ -67,14 +68,13 @@ def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> Non
 
 
 def is_single_voter(config: BrokerConfig) -> bool:
-    """Whether the quorum has this node as its only, static voter."""
+    """Whether this node is the only voter of the quorum, and the voter is static."""
     return [voter.node_id for voter in config.quorum_voters] == [config.node_id]
 
 
 def check_broker_epochs_are_known(folder: str, end_offset: int, logs: LogManager) -> None:
-    """Raise :class:`DamagedLogError` when a single voter's broker stopped cleanly, and its metadata log does
-    not have the broker's registration any more. The broker epoch is the offset of the registration's record.
-    """
+    """Raise :class:`DamagedLogError` when a single voter's broker stopped cleanly but its metadata log no
+    longer has the broker's registration. The broker epoch is the offset of the registration's record."""
     for directory in logs.directories:
         if directory.clean_epoch >= end_offset:
             found = f"broker epoch {directory.clean_epoch} in {directory.path}/{CLEAN_SHUTDOWN}"
@@ -124,8 +124,8 @@ def _contradiction(log: PartitionLog, found: "_Replayed") -> str | None:
 
 def _newer_epoch(log: PartitionLog, topic: Topic) -> str | None:
     partition = log.topic_partition.partition
-    # In the folders of some kinds, and of coordinators' logs with snapshots, the epochs are not those of the
-    # metadata.
+    # In the folders of some kinds, and in coordinators' logs with snapshots, the epochs are not leader epochs
+    # of the metadata.
     has_cluster_epochs = kind_of(topic).has_cluster_epochs and topic.name not in SNAPSHOT_TOPICS
     if not has_cluster_epochs or partition >= len(topic.partitions):
         return None
@@ -137,8 +137,8 @@ def _newer_epoch(log: PartitionLog, topic: Topic) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Replayed:
-    """The image that results from a log, the topics that the log's records delete, and the log's end
-    offset."""
+    """Returns the image that the records of a log make, the topics that these records delete, and the log's
+    end offset."""
 
     image: MetadataImage
     removed: set[UUID]
@@ -177,7 +177,7 @@ def _replay(disk: Disk, folder: str) -> _Replayed:
 
 
 def _batches(disk: Disk, folder: str, names: Sequence[str]) -> Iterator[tuple[int, memoryview]]:
-    """The valid batches of the segments, each with the offset after it."""
+    """The valid batches of the segments. Each batch comes with the offset after it."""
     for base_offset in sorted(
         base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None
     ):

@@ -1,1 +1,1 @@
-"""A node's meters, and ``/metrics`` and ``/health``."""
+"""A node's meters, and the pages ``/metrics`` and ``/health``."""

@@ -13,7 +13,7 @@ from moldau.storage.log_manager import LogManager
 
 
 class Monitoring:
-    """Serves the two pages; ``listener`` is ``host:port`` (``metrics.listener``)."""
+    """Serves the two pages. ``listener`` is ``host:port`` (``metrics.listener``)."""
 
     def __init__(
         self,

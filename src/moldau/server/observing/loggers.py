@@ -1,4 +1,4 @@
-"""The levels of this process's loggers, shown as a config resource (BROKER_LOGGER, KIP-412)."""
+"""The levels of this process's loggers. They are shown as a config resource (BROKER_LOGGER, KIP-412)."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ LEVELS: Final[Mapping[str, int]] = {
     "DEBUG": logging.DEBUG,
     "TRACE": 5,
 }
-"""Kafka's names for Python's levels; TRACE includes everything."""
+"""Kafka's names for Python's levels. TRACE includes all messages."""
 
 
 class LevelChange(Protocol):
@@ -32,8 +32,7 @@ class LevelChange(Protocol):
 
 def levels() -> dict[str, str]:
     """The effective level of every logger, by name. The list may contain parents that exist only as
-    placeholders.
-    """
+    placeholders."""
     names = sorted(logging.root.manager.loggerDict)
     return {ROOT: _name_of(logging.root.level), **{name: _name_of(_effective(name)) for name in names}}
 
@@ -45,7 +44,7 @@ def check(changes: Sequence[LevelChange]) -> None:
 
 
 def apply(changes: Sequence[LevelChange]) -> None:
-    """Apply changes that have passed :func:`check`. A restart of the process loses them."""
+    """Apply changes that have passed :func:`check`. They are lost when the process restarts."""
     for change in changes:
         logger = logging.root if change.name == ROOT else logging.getLogger(change.name)
         is_set = change.config_operation == ConfigOperation.SET

@@ -1,4 +1,4 @@
-"""Meters of a node, under the names of Kafka's dashboards."""
+"""Meters of a node, under the names that Kafka's dashboards use."""
 
 from collections.abc import Callable, Iterable
 
@@ -22,7 +22,7 @@ class NodeMeters:
         self.registry.scoped(group, scope).gauge(name, read, **tags)
 
     def watch_network(self, listeners: Iterable[str], counters: NetworkCounters) -> None:
-        """Export the counters of a socket server as meters."""
+        """Show the counters of a socket server as meters."""
         scoped = self.registry.scoped("kafka.server", "socket-server-metrics")
         tags = {"listener": ",".join(listeners)}
         readings: dict[str, Callable[[], float]] = {

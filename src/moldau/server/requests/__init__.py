@@ -1,1 +1,1 @@
-"""The path of a request through a node: dispatch, large requests, fetch sessions."""
+"""The way of a request through a node: dispatch, large requests, fetch sessions."""

@@ -1,8 +1,8 @@
-"""From a request's bytes to its handler and back: decode, dispatch, encode, count.
+"""Passes a request's bytes to its handler, and the handler's response back: decode, dispatch, encode, count.
 
-A handler gets the request's context and its decoded message and returns the response message, an awaitable of
-it, or ``None`` when the protocol has no response. The call is synchronous, because record bytes in the
-message are views of the receive buffer. They are valid until the handler returns or first awaits.
+A handler gets the request's context and its decoded message. It returns the response message, an awaitable of
+this message, or ``None`` when the protocol has no response. The call is synchronous, because record bytes in
+the message are views of the receive buffer. They are valid until the handler returns or first awaits.
 """
 
 import asyncio
@@ -33,16 +33,15 @@ from moldau.server.requests.slices import has_many_rows, is_costly, is_large
 from moldau.server.requests.throttles import Hold, Throttles, rest_ms, with_throttle_time
 
 DirectHandler: TypeAlias = Callable[[RequestContext, memoryview], Answer]
-"""A direct handler: makes the response's body from a request's body, for the usual shape of a frequent
+"""A direct handler. It makes the response's body from a request's body, for the usual shape of a frequent
 request.
 
-``None`` means that the request has another shape. Nothing was done, and the API's handler processes the
-request.
+``None`` means that the request has another shape. In this case the direct handler has done nothing, and the
+API's general handler processes the request.
 """
 DirectTable: TypeAlias = Mapping[int, Callable[[int], DirectHandler | None]]
 """Factories of direct handlers, by API key. A factory returns the direct handler of a version, if there is
-one.
-"""
+one."""
 
 MANY_ROWS_BYTES: Final = 2048
 """A request with more bytes than this limit has many rows. In each turn of the event loop, only one such
@@ -52,19 +51,17 @@ logger = logging.getLogger(__name__)
 
 
 class RequestObserver(Protocol):
-    """Counts requests. It is called very often, so it must be cheap."""
+    """Counts requests. It is called very often, so it must be fast."""
 
     def requests_handled(self, api_key: int, count: int, seconds: float, request_bytes: int) -> None:
-        """Count ``count`` answered requests of an API, each after ``seconds``, with ``request_bytes`` in
-        total.
-        """
+        """Count ``count`` answered requests of an API. Each took ``seconds``, and all together had
+        ``request_bytes``."""
         ...
 
 
 class RequestTurn(Protocol):
-    """Work that is shared by the direct requests of a connection in the same turn (see
-    ``replication.append_turn``).
-    """
+    """Work that the direct requests of a connection share if they arrive in the same turn (see
+    ``replication.append_turn``)."""
 
     def settle(self) -> None: ...
 
@@ -104,7 +101,7 @@ class _Route(NamedTuple):
 
 
 class Dispatcher:
-    """The dispatcher of a kind of listener. APIs that are not in its table are not served there."""
+    """The dispatcher of a kind of listener. It does not serve APIs that are not in its table."""
 
     def __init__(
         self,
@@ -116,7 +113,7 @@ class Dispatcher:
         workers: Workers | None = None,
         unexpected: UnexpectedErrors | None = None,
     ) -> None:
-        """``workers`` decode large requests and encode the answers to them.
+        """``workers`` decode large requests and encode the responses to them.
 
         ``unexpected`` receives exceptions of handlers that are not Kafka errors.
         """
@@ -230,7 +227,7 @@ class Dispatcher:
             if self._turn_is_open and self._turn is not None:
                 self._turn.settle()
             outcome = route.handler(context, request)
-            # counted once, even if the request is handled in slices
+            # The request is counted once, even if it is handled in slices.
             if route.hold is not None and not held_until_s:
                 held_until_s.append(route.hold(context, isinstance(outcome, Awaitable)))
             return outcome
@@ -238,7 +235,7 @@ class Dispatcher:
         api = replace(route.api, handle=handle)
 
         def finish(message: Message) -> Message:
-            """Set the throttle time of a message. It runs on a worker thread."""
+            """Set the throttle time of a message. This function runs on a worker thread."""
             until_s = held_until_s[0] if held_until_s else 0.0
             return with_throttle_time(message, rest_ms(until_s, loop.time()))
 
@@ -319,8 +316,8 @@ class Dispatcher:
     def _encoded(
         self, context: RequestContext, encode: Callable[[Any], Buffers], message: Message
     ) -> Buffers:
-        """Encode an answer. If an answer cannot be encoded, this is a defect of the broker, and an error is
-        sent instead."""
+        """Encode a response. If a response cannot be encoded, the broker has a defect, and an error is sent
+        instead."""
         try:
             return encode(message)
         except Exception as error:
@@ -337,7 +334,7 @@ class Dispatcher:
     def end_turn(self) -> None:
         """Complete the shared work of requests that arrived together, after all of them were dispatched.
 
-        When this raises, none of their answers may be sent.
+        When this raises an exception, none of their responses may be sent.
         """
         if not self._turn_is_open:
             return
@@ -373,7 +370,7 @@ class Dispatcher:
 
 
 def _throttled(answer: Message, until_s: float) -> Message:
-    """The answer, in which the remaining throttle time of its sender is set."""
+    """The response, in which the sender's remaining throttle time is set."""
     if not until_s:
         return answer
     return with_throttle_time(answer, rest_ms(until_s, asyncio.get_running_loop().time()))
@@ -384,9 +381,9 @@ async def _as_coroutine(outcome: Awaitable[Message | None]) -> Message | None:
 
 
 def failure(context: RequestContext, error: BaseException) -> Message:
-    """The response to a request whose handler failed, with the error at the top level.
+    """The response to a request whose handler failed. The error is at the top level.
 
-    Raises the error again when the response has no field for it; the connection is then closed.
+    If the response has no field for the error, raises the error again. The connection is then closed.
     """
     cls = response_class(context.api_key)
     if isinstance(error, KafkaError):
@@ -403,10 +400,11 @@ def failure(context: RequestContext, error: BaseException) -> Message:
 
 
 def refusal(cls: type[Message], version: int, code: ErrorCode) -> Message | None:
-    """A message with ``code`` in the field that ``version`` has for it: at the top level, or in a single row.
+    """A message with ``code`` in the field for errors, which ``version`` has at the top level or in a single
+    row.
 
-    ``None`` when there is no such field, because a response without the code would look like an empty
-    success.
+    The result is ``None`` when there is no such field, because a response without the code would look like an
+    empty success.
     """
     found: Message | None = None
     for name, declared in cls.__dataclass_fields__.items():

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227): the broker remembers which partitions a fetcher follows.
+"""Incremental fetch sessions (KIP-227). The broker stores which partitions a fetcher follows.
 
 A full request (epoch 0) opens a session and lists partitions. Later requests contain only changes, and
 responses contain only partitions with new data. A session belongs to a single fetcher. Its epoch increases by
@@ -41,7 +41,8 @@ class SessionPosition:
 
 
 class FetchSession:
-    """The partitions of a fetcher, in the order in which they are served. The order rotates, for fairness."""
+    """The partitions of a fetcher, in the order in which they are served. The order rotates, so that each
+    partition can be the first."""
 
     def __init__(self, session_id: int, positions: dict[FetchTarget, SessionPosition], now_s: float) -> None:
         self.session_id = session_id
@@ -68,9 +69,8 @@ class FetchSession:
             self.positions.pop(target, None)
 
     def served(self, target: FetchTarget) -> None:
-        """Move a partition that returned data to the end, so that the other partitions come first next
-        time.
-        """
+        """Move a partition that returned data to the end, so that the other partitions are read first next
+        time."""
         position = self.positions.pop(target, None)
         if position is not None:
             self.positions[target] = position
@@ -81,7 +81,7 @@ class FetchScope:
     """The partitions and the session of a Fetch request."""
 
     session: FetchSession | None
-    """None means that the request has no session, and that the response names no session."""
+    """None means that the request has no session. The response then names no session."""
     positions: dict[FetchTarget, SessionPosition]
     incremental: bool
     """Whether the response omits partitions without new data."""
@@ -95,7 +95,7 @@ class FetchScope:
 
 
 class FetchSessions:
-    """All sessions of a broker: at most ``slot_count``."""
+    """All sessions of a broker. There are at most ``slot_count``."""
 
     def __init__(self, slot_count: int, new_id: Callable[[], int]) -> None:
         self._slot_count = slot_count
@@ -145,9 +145,8 @@ class FetchSessions:
         return session
 
     def _evict(self, newcomer_size: int, now_s: float) -> bool:
-        """Free a slot. It evicts a session unused for two minutes, or else a smaller old session
-        (KIP-227).
-        """
+        """Free a slot. It evicts a session that was not used for two minutes. If there is none, it evicts an
+        old session that is smaller (KIP-227)."""
         if not self._sessions:
             return False
         idle = min(self._sessions.values(), key=lambda session: session.last_used_s)

@@ -1,4 +1,4 @@
-"""Requests that a broker sends to the active controller in the name of a client."""
+"""Requests that a broker sends to the active controller for a client."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from moldau.runtime.errors import KafkaError
 
 
 async def forward(channel: ControllerChannel, context: RequestContext, request: Message) -> Any:
-    """The controller's response to a client's request, or a response with the error.
+    """The controller's response to a client's request. If this fails, a response with the error.
 
-    The broker passes on the client's principal and the deadline of the request.
+    The broker sends the client's principal and the deadline of the request, too.
     """
     try:
         return await channel.send(request, Caller.of(context), deadline_of(context, request))
@@ -23,9 +23,8 @@ async def forward(channel: ControllerChannel, context: RequestContext, request: 
 
 
 def decided_by(handler: Handler, api: int) -> Handler:
-    """The handler-table row of an API that the controller decides, for every listener on which the API is
-    served.
-    """
+    """The row of an API in the handler table. The controller decides the API's requests. The row is the same
+    for every listener on which the API is served."""
     decided = DECIDED_APIS.get(api)
     return (
         handler

@@ -1,9 +1,9 @@
-"""The answer to a whole request, encoded piece by piece while the answers to its slices arrive.
+"""The response to a whole request. It is encoded piece by piece while the responses to the request's slices
+arrive.
 
-Only the bytes of answered rows are kept, not their objects. A row of six bytes in a request may be answered
-by objects of several hundred bytes. A slice may end within a row, and the row then continues in the next
-slice. For this reason the last row of each nested array is kept open until its next part or the next row
-arrives.
+Only the bytes of finished rows are kept, not their objects. A row of six bytes in a request may cause objects
+of several hundred bytes in the response. A slice may end within a row, and the row then continues in the next
+slice. Therefore the last row of each nested array stays open until its next part or the next row arrives.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from moldau.runtime.errors import ErrorCode
 
 
 class JoinedAnswer:
-    """The answer in an API version; ``path`` lists the fields from the outermost array to the innermost."""
+    """The response in an API version. ``path`` lists the fields from the outermost array to the innermost."""
 
     def __init__(self, api_key: int, version: int, path: tuple[str, ...]) -> None:
         self._api_key = api_key
@@ -31,13 +31,12 @@ class JoinedAnswer:
 
     @property
     def message(self) -> Message | None:
-        """The answer without its rows, or the error that replaces the answer; None before the first slice
-        is answered.
-        """
+        """The response without its rows, or the error that replaces the response. It is None before the first
+        slice is answered."""
         return self._refusal or self._first
 
     def add(self, answer: Any) -> None:
-        """Append the answer to the next slice. An error of the whole request replaces all rows."""
+        """Add the response to the next slice. An error of the whole request replaces all rows."""
         if self._refusal is not None:
             return
         if getattr(answer, "error_code", ErrorCode.none) is not ErrorCode.none:
@@ -49,16 +48,15 @@ class JoinedAnswer:
         self._rows.extend(getattr(answer, self._path[0]))
 
     def encoded(self, message: Message) -> Buffers:
-        """The body of the answer. ``message`` is :attr:`message`; it may have other values beside the
-        rows.
-        """
+        """The body of the response. ``message`` is :attr:`message`, but its fields beside the rows may have
+        other values."""
         if self._refusal is not None:
             return encode_response(self._api_key, self._version, message)
         return [self._rows.encoded(message)]
 
 
 class EncodedRows:
-    """The rows of an array as bytes. The last row is kept separately while it may continue."""
+    """The rows of an array as bytes. The last row is stored separately, because it may continue."""
 
     def __init__(self, cls: type[Message], version: int, flexible: bool, path: tuple[str, ...]) -> None:
         self._encoders = array_encoders(cls, version, flexible, path[0])
@@ -92,7 +90,7 @@ class EncodedRows:
         self._last_rows.extend(getattr(rows[-1], field))
 
     def encoded(self, owner: Message) -> bytes:
-        """The bytes of ``owner`` with these rows as its array."""
+        """The bytes of ``owner``, in which these rows are the array."""
         self._close()
         encoders = self._encoders
         return b"".join(

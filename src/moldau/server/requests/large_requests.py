@@ -1,11 +1,13 @@
-"""Requests that take long to decode or to answer: a worker decodes them, and they are answered in slices.
+"""Requests that take long to decode or to answer. A worker decodes them, and they are answered in slices.
 
-The event loop serves every connection, so no step on it may take long. A request that costs more than
-``INLINE_PARSED_BYTES`` once it is parsed is decoded by a worker thread, which also encodes its answer. The
-handler gets the request in slices (see ``slices``), and other work gets a turn of the event loop after each
-slice. The answer to a slice is encoded before the next slice is handled (see ``joined_answers``), so that the
-answer's objects never exist all at once. Meanwhile the connection is not read, so that requests keep their
-order. The number of such requests in progress is limited to limit their memory.
+The event loop serves every connection, so no step on it may take long. Some requests need more memory than
+``INLINE_PARSED_BYTES`` after they are parsed. A worker thread decodes such a request and encodes its
+response. The handler gets the request in slices (see ``slices``), and other work can run on the event loop
+after each slice.
+
+The response to a slice is encoded before the next slice is handled (see ``joined_answers``). Therefore the
+objects of the whole response never exist at the same time. Meanwhile the connection is not read, so that
+requests keep their order. The number of such requests in progress is limited to limit their memory.
 """
 
 import asyncio
@@ -24,14 +26,16 @@ from moldau.server.requests.joined_answers import JoinedAnswer
 from moldau.server.requests.slices import cut_of, slices
 
 INLINE_PARSED_BYTES: Final = 192 * 1024
-"""The size of a parsed request up to which the event loop handles it: some 500 to 2,000 rows."""
+"""The event loop handles requests whose parsed size, in bytes, is not above this limit. They have about 500
+to 2,000 rows."""
 
 WHOLE_PARSED_BYTES: Final = 4 * 1024 * 1024
-"""The limit for requests that are not cut into slices: some 15,000 rows."""
+"""The limit, in bytes, for requests that are not cut into slices. They have about 15,000 rows."""
 
 ROWS_SHARE: Final = 5 / 8
-"""The share of an allowance that parsed rows may use if the request's rows are made distinct. The rest of the
-allowance is for the index of the rows and for the answer, which may be longer than the request."""
+"""The share of a memory limit that parsed rows may use if duplicate rows of the request are removed. The
+other part of the limit is for the index of the rows and for the response, which may be longer than the
+request."""
 
 AT_ONCE: Final = 4
 
@@ -51,10 +55,11 @@ class LargeRequests:
         api: Served,
         finish: Callable[[Message], Message],
     ) -> Buffers | None:
-        """The body of the answer, or None when there is none. The request is a decoded message or its bytes.
+        """The body of the response, or None when there is no response. The request is a decoded message or
+        its bytes.
 
-        ``finish`` completes the fields of the answer beside its rows, on a worker. Raises ParsedSizeError for
-        a request that is larger than its limit, and the errors of the handler.
+        ``finish`` completes the fields of the response beside its rows, on a worker. Raises ParsedSizeError
+        for a request that is larger than its limit, and the errors of the handler.
         """
         key, version = context.api_key, context.api_version
         async with self._places:
@@ -83,11 +88,11 @@ class LargeRequests:
     async def _in_slices(
         self, context: RequestContext, parts: Iterator[Any], handle: Handler, joined: JoinedAnswer
     ) -> list["asyncio.Future[Message | None]"]:
-        """Answer the slices in order. Meanwhile workers cut the next slice and encode the answer to the
+        """Answer the slices in order. Meanwhile workers cut the next slice and encode the response to the
         previous slice.
 
-        Answers to Produce may come later, because appends must not wait for each other. In this case their
-        futures are returned.
+        The responses to slices of Produce may arrive later, because appends must not wait for each other. In
+        this case their futures are returned.
         """
         waiting: list[asyncio.Future[Message | None]] = []
         part = await self._workers.run(next, parts, None)
@@ -106,7 +111,7 @@ class LargeRequests:
         return waiting
 
     async def encode(self, encode: Callable[[], Buffers], answer: "asyncio.Future[Buffers | None]") -> None:
-        """Encode a large answer to a small request, and complete its future."""
+        """Encode a large response to a small request, and complete the request's future."""
         try:
             body = await self._workers.run(encode)
         except asyncio.CancelledError:

@@ -1,5 +1,5 @@
-"""Large requests in parts: the rows of a request are cut into slices (``joined_answers`` joins their
-answers).
+"""Large requests in parts. The rows of a request are divided into slices (``joined_answers`` joins the
+responses to the slices).
 
 A slice is a request of the same class with some of the rows (see ``protocol/rows.py``).
 """
@@ -12,11 +12,11 @@ from moldau.protocol.rows import SLICE_ROWS, Cut
 from moldau.protocol.schema import Message
 
 MANY_ROWS: Final = 2_000
-"""Number of rows of an answer that are encoded without a break: some 5 ms."""
+"""Number of rows of a response that are encoded without a break. This takes about 5 ms."""
 
 
 def has_many_rows(long_answers: Sequence[tuple[str, ...]], answer: Message) -> bool:
-    """Whether a worker must encode an answer. ``long_answers`` are the paths to the rows of the answer."""
+    """Whether a worker must encode a response. ``long_answers`` are the paths to the rows of the response."""
     return any(
         sum(_weight(row, fields[1:]) for row in getattr(answer, fields[0])) > MANY_ROWS
         for fields in long_answers
@@ -24,7 +24,8 @@ def has_many_rows(long_answers: Sequence[tuple[str, ...]], answer: Message) -> b
 
 
 def is_costly(cuts: Sequence[Cut]) -> bool:
-    """Whether even small requests of an API are cut into slices, if they have several rows."""
+    """Whether requests of an API are divided into slices even if they are small. They must have several
+    rows."""
     return any(cut.rows < SLICE_ROWS for cut in cuts)
 
 
@@ -37,8 +38,8 @@ def is_large(cuts: Sequence[Cut], request: Message) -> bool:
 
 
 def cut_of(cuts: Sequence[Cut], request: Message) -> Cut | None:
-    """The way in which a request is sliced: the path to its array in this version. None when the request is
-    not sliced."""
+    """The way in which a request is sliced. It contains the path to the sliced array in this version. It is
+    None when the request is not sliced."""
     return next((cut for cut in cuts if getattr(request, cut.asked[0])), None)
 
 
@@ -65,8 +66,8 @@ def _batches(rows: Iterable[Any], inner: tuple[str, ...], most: int) -> Iterator
 
 
 def _pieces(row: Any, inner: tuple[str, ...], most: int) -> Iterator[tuple[Any, int]]:
-    """The row unchanged. A row with too many nested rows is returned several times, each time with some of
-    them."""
+    """The row unchanged. If a row has too many nested rows, it is returned several times, each time with some
+    of the nested rows."""
     weight = _weight(row, inner)
     if weight <= most or not inner:
         yield row, weight

@@ -1,10 +1,10 @@
-"""The place on the path of a request where a subsystem throttles the request's sender (KIP-219).
+"""The place where a subsystem throttles the sender of a request (KIP-219).
 
 The driver's contract. A throttle is called once for each request of its APIs, after the handler has returned.
 By then the request has taken effect, or waits to take effect. Each throttle returns a pause, and the
-connection is not read during the longest of these pauses. The answer contains the remaining time as
-``throttle_time_ms``, so a client that waits for it loses no time. The dispatcher calls
-throttles for most requests. A direct handler, which encodes its answers itself, calls them for its own
+connection is not read during the longest of these pauses. The response contains the remaining time as
+``throttle_time_ms``. Therefore a client that waits for the response loses no time. The dispatcher calls
+throttles for most requests. A direct handler, which encodes its responses itself, calls them for its own
 requests. An API without a throttle has no cost.
 
 Client quotas are not built. The only throttle of producers is the back-pressure of diskless topics
@@ -22,18 +22,18 @@ from moldau.protocol.schema import Message
 M = TypeVar("M", bound=Message)
 
 Throttle: TypeAlias = Callable[[RequestContext, bool], float]
-"""Returns the time in seconds during which the sender's connection is not read; 0 for no throttle.
+"""Returns the time in seconds during which the sender's connection is not read. The time 0 means that there
+is no throttle.
 
-The flag is true while the answer is pending, because it waits for an upload, for replicas or for records.
+The flag is true while the response waits for an upload, for replicas or for records.
 """
 Hold: TypeAlias = Callable[[RequestContext, bool], float]
-"""Calls all throttles of an API and pauses the connection. Returns the end of the pause in the event
-loop's seconds, or 0.
-"""
+"""Calls all throttles of an API and pauses the connection. Returns the end of the pause in seconds of the
+event loop's clock, or 0."""
 
 
 class Throttles:
-    """The throttles of all subsystems, by API key. Filled before the first request is dispatched."""
+    """The throttles of all subsystems, by API key. They are added before the first request is dispatched."""
 
     def __init__(self) -> None:
         self._throttles: dict[int, list[Throttle]] = {}
@@ -44,7 +44,8 @@ class Throttles:
             self._throttles.setdefault(api_key, []).append(throttle)
 
     def of(self, api_key: int) -> Hold | None:
-        """The call that applies all throttles of an API to a request; None without a throttle."""
+        """The function that applies all throttles of an API to a request. It is None if the API has no
+        throttle."""
         throttles = tuple(self._throttles.get(api_key, ()))
         if not throttles:
             return None
@@ -63,16 +64,14 @@ class Throttles:
 
 
 def rest_ms(until_s: float, now_s: float) -> int:
-    """The ``throttle_time_ms`` of an answer. The arguments are in the event loop's seconds; ``until_s`` is
-    0 without a throttle.
-    """
+    """The ``throttle_time_ms`` of a response. The arguments are in seconds of the event loop's clock;
+    ``until_s`` is 0 without a throttle."""
     return max(0, round((until_s - now_s) * 1000)) if until_s else 0
 
 
 def with_throttle_time(answer: M, throttle_time_ms: int) -> M:
-    """The answer with the throttle time set. It is unchanged when the time is 0 or the answer has no field
-    for it.
-    """
+    """The response with the throttle time set. It is unchanged when the time is 0 or the response has no
+    field for the time."""
     if not throttle_time_ms or "throttle_time_ms" not in type(answer).__dataclass_fields__:
         return answer
     return replace(answer, throttle_time_ms=throttle_time_ms)

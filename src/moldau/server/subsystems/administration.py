@@ -1,4 +1,4 @@
-"""The APIs for the cluster as a whole: metadata, topics, configurations, the quorum."""
+"""The APIs for the cluster as a whole. They concern metadata, topics, configurations and the quorum."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +23,7 @@ from moldau.server.subsystems.topic_creation_subsystem import TopicsSubsystem
 
 
 class AdministrationSubsystem(Subsystem):
-    """Answers from the image, and forwards changes to the active controller."""
+    """Answers requests from the image, and forwards changes to the active controller."""
 
     def __init__(
         self, context: BrokerContext, partitions: PartitionsSubsystem, topics: TopicsSubsystem
@@ -64,7 +64,7 @@ class AdministrationSubsystem(Subsystem):
         context: RequestContext,
         request: DescribeQuorumRequest,
     ) -> DescribeQuorumResponse:
-        """Only the quorum's leader can answer, so all other brokers forward the request to it."""
+        """Only the quorum's leader can answer this request, so all other brokers forward it to the leader."""
         if self._context.metadata.quorum.is_leader:
             return describe(context, request)
         response: DescribeQuorumResponse = await forward(self._context.channel, context, request)

@@ -1,6 +1,5 @@
-"""The broker's registration with the controller: it registers, sends heartbeats, and hands over before a
-stop.
-"""
+"""The broker's registration with the controller. The broker registers, sends heartbeats, and hands over its
+leaderships before a stop."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,8 +16,8 @@ from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.storage.folders.log_directory import LogDirectory, previous_broker_epoch
 
 CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 300_000
-"""Apache Kafka's limit. The controller agrees to the stop when all other active brokers have the new leaders
-in their metadata."""
+"""Apache Kafka's limit in seconds. The controller agrees to the stop when all other active brokers have the
+new leaders in their metadata."""
 
 
 class RegistrationSubsystem(Subsystem):
@@ -75,8 +74,8 @@ class RegistrationSubsystem(Subsystem):
             if not config.flag("controlled.shutdown.enable"):
                 await lifecycle.stop()
                 return
-            # The limit is half of a session. A container that stops together with all controllers is then not
-            # killed during the wait.
+            # The limit is half of a session. If a container stops together with all controllers, it is then
+            # not killed during the wait.
             silence_ms = config.integer("broker.session.timeout.ms") // 2
             await lifecycle.controlled_shutdown(CONTROLLED_SHUTDOWN_TIMEOUT_MS, silence_ms)
         finally:
@@ -85,7 +84,7 @@ class RegistrationSubsystem(Subsystem):
             self.handed_over.set()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Stop the node, because without a registration it would serve clients in an expired epoch."""
+        """Stop the node. Without a registration it would serve clients in an expired epoch."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._context.fail(str(error))
 
@@ -99,7 +98,8 @@ class RegistrationSubsystem(Subsystem):
     def _check_reported(self, directory: LogDirectory) -> None:
         """Stop the node if the controller does not know yet that a log directory has failed (KIP-858).
 
-        Otherwise the controller would leave the leaderships of its replicas with this broker.
+        If the node continued, the controller would not move the leaderships of the replicas in this
+        directory.
         """
         reported = () if self._lifecycle is None else self._lifecycle.reported_directories
         if directory.directory_id is not None and directory.directory_id not in reported:

@@ -12,11 +12,11 @@ from moldau.server.subsystems.topic_creation_subsystem import TopicsSubsystem
 logger = logging.getLogger(__name__)
 
 LOAD_WAIT_S: Final = 5.0
-"""Maximum time for which the start of a node waits until coordinators are loaded."""
+"""Maximum time, in seconds, for which the start of a node waits until coordinators are loaded."""
 
 
 class CoordinatorsSubsystem(Subsystem):
-    """Finds coordinators of all kinds, including kinds of subsystems that come after it in the list."""
+    """Finds coordinators of all kinds, including the kinds of subsystems that come later in the list."""
 
     def __init__(self, context: BrokerContext, extensions: Extensions, topics: TopicsSubsystem) -> None:
         self.registry = extensions.coordinators

@@ -20,7 +20,7 @@ SECURITY_PROTOCOL_PLAINTEXT: Final = 0
 class ListenersSubsystem(Subsystem):
     """The last subsystem of the list, because it serves the contributions of the other subsystems.
 
-    The broker opens and closes it between the steps of the other subsystems.
+    The broker opens and closes its listeners between the steps of the other subsystems.
     """
 
     def __init__(self, context: BrokerContext, extensions: Extensions) -> None:
@@ -60,7 +60,7 @@ class ListenersSubsystem(Subsystem):
         self.server.limits = settings.network_limits(self._context.metadata.configs.broker)
 
     async def open(self) -> list[Endpoint]:
-        """Accept connections; return the endpoints for clients."""
+        """Accept connections. Returns the endpoints for clients."""
         ports = await self.server.start()
         return [
             Endpoint(
@@ -73,10 +73,10 @@ class ListenersSubsystem(Subsystem):
         ]
 
     async def close(self) -> None:
-        """Stop reading requests, and answer or end those in progress."""
+        """Stop reading requests. Answer or end the requests in progress."""
         stopping = asyncio.ensure_future(self.server.stop(NETWORK_GRACE_S))
         await asyncio.sleep(0)
-        # No further requests are read, so waiting fetches are answered now and not at their deadlines.
+        # No more requests are read, so waiting fetches are answered now and not at their deadlines.
         self._context.arrivals.release_all()
         await stopping
         await self._dispatcher.close()

@@ -1,8 +1,8 @@
 """Warns about legal configurations that refuse every producer.
 
-Kafka accepts ``message.max.bytes=5`` and ``min.insync.replicas=2147483647``, and Moldau accepts them, too.
-Every producer is then refused with an error that shows only the symptom. A log line and a notice of the
-health page name the key.
+Kafka accepts ``message.max.bytes=5`` and ``min.insync.replicas=2147483647``, and Moldau accepts these values,
+too. Every producer then gets an error that does not show the cause. A log line and a notice on the health
+page name the key.
 """
 
 import logging
@@ -38,7 +38,8 @@ class ProduceLimitWarnings(Subsystem):
     """Checks every new image; :meth:`notice` has the result."""
 
     def __init__(self, broker: Callable[[], BrokerConfig], topic: Callable[[str], TopicConfig]) -> None:
-        """The arguments return the effective configuration of the broker, and of a topic given its name."""
+        """The arguments are functions. They return the effective configuration of the broker, and the
+        configuration of a topic by its name."""
         self._broker = broker
         self._topic = topic
         self._checked: tuple[BrokerConfig, int] | None = None
@@ -49,7 +50,8 @@ class ProduceLimitWarnings(Subsystem):
         return Contribution(notices={"limits": self.notice})
 
     def notice(self) -> str | None:
-        """The configurations that refuse every producer, in a sentence; None when there are none."""
+        """The configurations that refuse every producer, in one sentence; None when there are no such
+        configurations."""
         found = [*self._of_broker]
         for name, reasons in self._of_topics.items():
             found += [f"topic {name}: {reason}" for reason in reasons]

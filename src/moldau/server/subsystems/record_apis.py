@@ -59,5 +59,5 @@ class RecordsSubsystem(Subsystem):
         )
 
     async def serve(self) -> None:
-        """This broker leads partitions according to the image in which it is unfenced."""
+        """In the image in which this broker is unfenced, it may already lead partitions."""
         await self._partitions.settled()

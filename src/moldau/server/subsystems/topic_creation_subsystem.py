@@ -43,7 +43,7 @@ class TopicsSubsystem(Subsystem):
         await self.creator.ensure(topic)
 
     async def ensure_soon(self, topic: InternalTopic) -> None:
-        """Create an internal topic. When the controller refuses it, retry in the background."""
+        """Create an internal topic. If the controller refuses it, retry in the background."""
         try:
             await self.creator.ensure(topic)
         except KafkaError:
@@ -66,7 +66,7 @@ class TopicsSubsystem(Subsystem):
         await self._partitions.settled()
 
     def _problem(self) -> str | None:
-        """An internal topic that was needed and could not be created."""
+        """An internal topic was needed but could not be created."""
         refused = self.creator.refusals.items()
         return next((f"{name} cannot be created yet: {reason}" for name, reason in refused), None)
 

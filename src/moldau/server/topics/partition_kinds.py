@@ -1,6 +1,5 @@
-"""Kinds of partitions: implementations of the partition interface, and the topics that use each
-implementation.
-"""
+"""Kinds of partitions. A kind has an implementation of the partition interface, and the topics that use this
+implementation."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -20,7 +19,7 @@ class PartitionKind(Protocol[P]):
     partitions."""
 
     def log_config(self, topic: Topic) -> LogConfig | None:
-        """The log configuration of the kind's partitions; None when they have no log."""
+        """The log configuration of the kind's partitions. It is None when they have no log."""
         ...
 
     def open(self, topic: Topic, index: int) -> P:
@@ -31,8 +30,8 @@ class PartitionKind(Protocol[P]):
         """Lead or follow the partition, according to the topic's metadata. Call ``taken`` when the partition
         has its role.
 
-        The role begins at once, or after a truncation of the log that is in progress. If the partition gets
-        another role or is closed before that, ``taken`` is not called.
+        The role begins at once. If a truncation of the log is in progress, the role begins after it. If the
+        partition gets another role or is closed before that, ``taken`` is not called.
         """
         ...
 
@@ -45,25 +44,26 @@ class PartitionKind(Protocol[P]):
         ...
 
     def may_suspend(self, partition: P) -> bool:
-        """Whether the partition may be closed now, while its log is exchanged, and opened again."""
+        """Whether the partition may be closed now for an exchange of its log, and opened again after that."""
         return True
 
     def must_exchange(self, topic: Topic, index: int) -> bool:
-        """Whether the partition's log must be exchanged before the partition is opened, or opened again."""
+        """Whether the partition's log must be exchanged before the partition is opened the first time, or
+        again."""
         return False
 
     async def exchange(self, topic: Topic, index: int) -> None:
-        """Exchange the log of a closed partition. If the log is absent after that, it is created, and the
-        call is repeated if it is still due. Raises ``KafkaError``."""
+        """Exchange the log of a closed partition. Afterwards the log may be absent. Then it is created, and
+        this method is called again if an exchange is still needed. Raises ``KafkaError``."""
         raise KafkaError(ErrorCode.kafka_storage_error, f"{topic.name}-{index}: its log is not exchanged")
 
     def retire(self, topic: Topic, index: int) -> bool:
-        """Handle the log of a partition that has no replica on this broker any more. If the result is False,
-        the caller handles it."""
+        """Handle the log of a partition that no longer has a replica on this broker. If the result is False,
+        the caller handles the log."""
         return False
 
     def coordinator_replica(self, partition: P) -> ClassicPartition | None:
-        """The replica whose log a coordinator may use; None for a kind without such logs."""
+        """The replica whose log a coordinator may use. It is None for a kind without such logs."""
         return None
 
 
@@ -89,7 +89,8 @@ class RefusingKind(PartitionKind[Partition]):
 R = TypeVar("R", contravariant=True)
 
 StandIns = Callable[[Topic, int], Partition | None]
-"""Finds the stand-in for a partition that is in the metadata and has no replica on this broker."""
+"""Finds the stand-in for a partition. The partition is in the metadata, but it has no replica on this broker.
+"""
 
 
 def _any_topic(topic: Topic) -> bool:
@@ -109,15 +110,15 @@ class KindClaim(NamedTuple):
 
     kind: PartitionKind[Any]
     is_for: Callable[[Topic], bool] = _any_topic
-    """Whether a topic is of this kind. If the controller's table of kinds has a row for the kind, this is the
-    row's ``is_kind_of``."""
+    """Whether a topic is of this kind. If the controller's table of kinds has a row for the kind, this is
+    ``is_kind_of`` of that row."""
     stand_in: StandIns | None = None
     """Finds stand-ins, for a kind whose partitions accept requests on brokers without a replica."""
     wraps: PartitionKind[Any] | None = None
-    """The kind that this kind wraps; this kind then claims only topics of the wrapped kind."""
+    """The kind that this kind wraps. This kind then claims only topics of the wrapped kind."""
     reader_hooks: ReaderHooks[Any] | None = None
     """Returns callbacks for partitions that are read without a replica. Only a kind that wraps another kind
-    has it."""
+    has such callbacks."""
     gives_tier: bool = False
     """Whether this kind gives partitions of the wrapped kind a remote tier, or refuses them."""
     gives_chunks: bool = False
@@ -127,7 +128,7 @@ class KindClaim(NamedTuple):
 class PartitionKinds:
     """The kinds of a broker. When several kinds claim a topic, the last claim applies.
 
-    It is filled while the broker's subsystems are made, before the first partition is opened.
+    The kinds are added while the broker's subsystems are made, before the first partition is opened.
     """
 
     def __init__(self) -> None:
@@ -168,7 +169,7 @@ class PartitionKinds:
             )
 
     def of(self, topic: Topic) -> PartitionKind[Any]:
-        """The kind of a topic. The first claim is that of classic partitions, and it covers all topics."""
+        """The kind of a topic. Classic partitions make the first claim, which covers all topics."""
         return self._claim_on(topic).kind
 
     def reader_hooks(self, topic: Topic) -> ReaderHooks[Any] | None:
@@ -187,7 +188,7 @@ class PartitionKinds:
     def stand_in(self, topic: Topic, index: int) -> Partition | None:
         """The stand-in of a partition that has no replica on this broker; None for most kinds.
 
-        A kind that wraps another kind need not repeat the stand-in of the wrapped kind.
+        If a kind wraps another kind, it does not have to repeat the stand-in of the wrapped kind.
         """
         for claim in reversed(self._claims):
             if claim.stand_in is not None and claim.is_for(topic):

@@ -1,4 +1,4 @@
-"""Producer ids for idempotent producers, which the controller allocates in blocks (KIP-730)."""
+"""Producer ids for idempotent producers. The controller allocates them in blocks (KIP-730)."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ class ProducerIds:
         self._refill: asyncio.Task[None] | None = None
 
     def set_broker_epoch(self, broker_epoch: int) -> None:
-        """The epoch of this broker's registration, which the controller checks."""
+        """The epoch of this broker's registration. The controller checks this epoch."""
         self._broker_epoch = broker_epoch
 
     async def next_id(self) -> int:

@@ -18,9 +18,8 @@ class PartitionRegistry:
         image: Callable[[], MetadataImage],
         stand_in: Callable[[Topic, int], Partition | None] = lambda topic, index: None,
     ) -> None:
-        """``stand_in`` finds the stand-in for a partition that is in the metadata and has no replica on
-        this broker.
-        """
+        """``stand_in`` finds the stand-in for a partition that is in the metadata but has no replica on this
+        broker."""
         self._image = image
         self._stand_in = stand_in
         self.offline: dict[PartitionKey, str] = {}
@@ -59,21 +58,22 @@ class PartitionRegistry:
         return self._by_key.get((topic_id, index))
 
     def raw(self, *, by_id: bool) -> Callable[[tuple[bytes, int]], Partition | None]:
-        """A lookup by the partition number and the bytes of the topic's name or id in a request."""
+        """A lookup of partitions. It uses the partition number and the bytes of the topic's name or id in a
+        request."""
         return self._by_raw_id.get if by_id else self._by_raw_name.get
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """The name of a topic of the cluster. This broker need not have a partition of the topic."""
+        """The name of a topic of the cluster. This broker may have no partition of the topic."""
         return self._image().topic_name(topic_id)
 
     def find(self, topic: str, topic_id: UUID, index: int) -> Partition:
-        """The partition that a request names, by topic id if the request has one.
+        """The partition that a request names. The topic id is used if the request has an id.
 
-        Raises ``KafkaError`` when the topic or its id is unknown, when the partition is unknown, when this
-        broker has no replica, or when the replica is offline.
+        Raises ``KafkaError`` when the topic or its id is unknown, or when the partition is unknown. It also
+        raises this error when this broker has no replica, or when the replica is offline.
         """
-        # Compare by identity first. The decoder returns this very object, and comparing two UUIDs runs Python
-        # code.
+        # Compare by identity first. The decoder often returns the same object, and comparing two UUIDs runs
+        # Python code.
         if topic_id is ZERO_UUID or topic_id == ZERO_UUID:
             partition = self._by_name.get((topic, index))
         else:

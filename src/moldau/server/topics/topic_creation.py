@@ -1,4 +1,4 @@
-"""Creation of topics on demand: auto-created and internal ones."""
+"""Creation of topics when a request needs them: auto-created topics and internal topics."""
 
 import asyncio
 import logging
@@ -54,7 +54,7 @@ class TopicCreator:
         return self._name_error(name)
 
     async def create_automatically(self, names: list[str], caller: Caller) -> dict[str, ErrorCode]:
-        """Create topics with the broker's defaults, on behalf of a client. Returns the failures by name."""
+        """Create topics with the broker's defaults, for a client. Returns the failures by name."""
         refused = {name: error for name in names if (error := self._name_error(name)) is not None}
         names = [name for name in names if name not in refused]
         topics = [self._wanted(name) for name in names]
@@ -70,8 +70,8 @@ class TopicCreator:
         return self._internal_topic(internal)
 
     def _internal_topic(self, topic: InternalTopic) -> CreatableTopic:
-        # The configured replication factor applies, because a topic that is created with fewer replicas would
-        # never get more.
+        # The configured replication factor applies. A topic that is created with fewer replicas would never
+        # get more replicas.
         return CreatableTopic(
             name=topic.name,
             num_partitions=topic.partition_count,

@@ -1,8 +1,8 @@
 """The inactive chunks in a broker's log directories (KIP-1114). Each chunk is one folder with one log.
 
-A chunk's folder is the folder that the partition's log had before the chunk ended, under another name.
-Therefore no data is copied when a chunk ends: the log is closed durably, and its folder is renamed. The first
-read opens the log of a chunk. Nothing is appended to it.
+Before a chunk ends, its folder is the folder of the partition's log. When the chunk ends, this log is closed
+durably and its folder is renamed. Therefore no data is copied. The first read opens the log of a chunk.
+Nothing is appended to an inactive chunk.
 """
 
 import asyncio
@@ -34,7 +34,8 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 OPEN_LOGS_MAX: Final = 500
-"""Number of chunks whose logs are open at the same time. Beyond it, the least recently used log is closed."""
+"""Number of chunks whose logs are open at the same time. When one more log is opened, the least recently used
+log is closed."""
 
 
 class ChunkId(NamedTuple):
@@ -46,14 +47,14 @@ class ChunkId(NamedTuple):
 
 
 class ChunkSource(Protocol):
-    """A chunk on another broker, which is copied. The methods raise ``KafkaError``."""
+    """A chunk on another broker that is copied to this broker. The methods raise ``KafkaError``."""
 
     async def files(self) -> Mapping[str, int]:
         """The sizes of the chunk's files, by name."""
         ...
 
     async def read(self, name: str, position: int) -> bytes:
-        """A piece of a file; empty at its end."""
+        """A piece of a file. It is empty at the end of the file."""
         ...
 
 
@@ -67,7 +68,7 @@ class _Folder:
 
 
 class ChunkStore:
-    """Finds, carves, opens and removes the chunks of a broker. It is used on the event loop."""
+    """Finds, carves, opens and removes the chunks of a broker. This class is used on the event loop."""
 
     def __init__(self, machine: Machine, logs: LogManager) -> None:
         self._machine = machine
@@ -76,7 +77,7 @@ class ChunkStore:
         self._open: OrderedDict[ChunkId, PartitionLog] = OrderedDict()
 
     async def load(self) -> None:
-        """Find the chunks in the log directories, at the start. Their logs are not opened.
+        """Find the chunks in the log directories when the node starts. Their logs are not opened.
 
         A folder without a readable topic id is moved aside, because it would prevent another copy.
         """
@@ -120,16 +121,16 @@ class ChunkStore:
         return None if folder is None else folder.directory
 
     async def carve(self, name: TopicPartition, chunk: ChunkId, end_offset: int) -> None:
-        """Make the partition's log the log of an inactive chunk that ends before ``end_offset``.
+        """Turn the partition's log into the log of an inactive chunk that ends before ``end_offset``.
 
-        No code may use the log any more. A crash leaves the folder under its old name, or under the new name
-        with a complete log. Raises ``KafkaError``.
+        No code may use the partition's log after this call. A crash leaves the folder under its old name, or
+        under the new name with a complete log. Raises ``KafkaError``.
         """
         log, directory = self._logs.get(name), self._logs.home_of(name)
         assert log is not None, f"{name} has no log"
         assert directory is not None, f"{name} has no log directory"
         if log.log_end_offset > end_offset:
-            # These records are from an unclean leader. The partition's leader never had them.
+            # These records are from an unclean leader. The leader of the partition never had these records.
             await log.truncate_to(end_offset)
         path = await run_whole(self._logs.release(name, chunk_folder(name, chunk.start_offset)))
         assert path is not None, f"{name} has left"
@@ -158,8 +159,8 @@ class ChunkStore:
     def _open_folder(self, path: str, name: TopicPartition, chunk: ChunkId) -> PartitionLog:
         if not self._machine.disk.is_dir(path):
             raise KafkaError(ErrorCode.kafka_storage_error, f"{path} is gone")
-        # The log was closed durably, so no batch needs a check. The log is only read, so the topic's
-        # configuration is not needed.
+        # The log was closed durably, so no batch needs a check. The log is only read, so it does not need the
+        # topic's configuration.
         return PartitionLog.open(
             self._machine, path, name, topic_id=chunk.topic_id, clean_shutdown=True, may_be_tiered=True
         )
@@ -174,7 +175,8 @@ class ChunkStore:
         return {name: disk.size(f"{path}/{name}") for name in disk.list(path)}
 
     async def read_file(self, chunk: ChunkId, name: str, position: int, size_bytes: int) -> bytes:
-        """Bytes of a chunk's file. Raises ``KafkaError``, also if :meth:`files` does not contain the name."""
+        """Bytes of a chunk's file. Raises ``KafkaError``, also if the result of :meth:`files` does not
+        contain the name."""
         if name not in await self.files(chunk):
             raise KafkaError(ErrorCode.invalid_request, f"the chunk has no file {name!r}")
         path = f"{self._folder(chunk).path}/{name}"
@@ -196,9 +198,9 @@ class ChunkStore:
     async def copy(self, name: TopicPartition, chunk: ChunkId, end_offset: int, source: ChunkSource) -> None:
         """Copy a chunk that ends before ``end_offset`` into the log directory with the fewest chunks.
 
-        The copy is complete and checked before it gets the chunk's name. If the chunk is here already, the
-        copy replaces it in its directory, and the earlier folder is kept aside. Raises ``KafkaError`` and
-        ``OSError``.
+        The copy gets the chunk's name only after it is complete and checked. If the chunk is already on this
+        broker, the copy replaces it in its directory, and the earlier folder is moved aside. Raises
+        ``KafkaError`` and ``OSError``.
         """
         old = self._folders[chunk] if chunk in self else None
         directory = self._emptiest() if old is None else old.directory
@@ -217,7 +219,7 @@ class ChunkStore:
         await run(self._check_copy, path, name, chunk, end_offset)
         if old is not None and self._folders.get(chunk) is old:
             async with old.lock:
-                # After a crash here the chunk is missing, and is copied again.
+                # After a crash at this point the chunk is missing, and is copied again.
                 await self.put_aside(chunk)
         await run(self._finish_copy, path, target)
         self._folders[chunk] = _Folder(target, directory, asyncio.Lock())
@@ -244,7 +246,7 @@ class ChunkStore:
             file.close()
 
     def _check_copy(self, path: str, name: TopicPartition, chunk: ChunkId, end_offset: int) -> None:
-        # Without a recovery point, every batch is checked by its own checksum.
+        # The copy is opened without a recovery point. Therefore every batch is checked by its own checksum.
         log = PartitionLog.open(self._machine, path, name, topic_id=chunk.topic_id, may_be_tiered=True)
         found = log.log_end_offset
         log.close()
@@ -274,8 +276,8 @@ class ChunkStore:
         self._machine.disk.remove_tree(target)
 
     async def put_aside(self, chunk: ChunkId) -> None:
-        """Move a chunk aside because it is not in the metadata, or has another copy. Its folder is kept for a
-        long time, like the folder of a stray partition. Raises ``OSError``."""
+        """Move a chunk aside because it is not in the metadata, or because it is replaced by another copy.
+        Its folder is kept for a long time, like the folder of a stray partition. Raises ``OSError``."""
         folder, log = self._folders.pop(chunk), self._open.pop(chunk, None)
         if log is not None:
             log.take_offline("the chunk is moved aside")

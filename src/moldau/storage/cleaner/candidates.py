@@ -1,4 +1,4 @@
-"""Finds the part of a compacted log that can be cleaned, and its share of dirty bytes."""
+"""Finds the part of a compacted log that can be cleaned, and the share of dirty bytes in this part."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ from moldau.storage.segments.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class CleanableLog:
-    """A log that can be cleaned. The offsets ``[first_dirty_offset, first_uncleanable_offset)`` are new
-    since the last cleaning."""
+    """A log that can be cleaned. The records at the offsets ``[first_dirty_offset,
+    first_uncleanable_offset)`` are new since the last cleaning."""
 
     log: PartitionLog
     first_dirty_offset: int
@@ -36,10 +36,10 @@ class CleanableLog:
 def find_candidate(log: PartitionLog, checkpointed_offset: int | None, now_ms: int) -> CleanableLog | None:
     """The cleanable part of a log; None when there is nothing to clean.
 
-    Only whole segments are cleaned. The active segment is excluded, and so are segments with records younger
-    than ``min.compaction.lag.ms``. Segments that consumers cannot read to the end yet (because of the high
-    watermark or open transactions) are excluded, too. ``checkpointed_offset`` is the end of the last
-    cleaning; an impossible value is ignored.
+    Only whole segments are cleaned. The active segment is excluded. Segments with records younger than
+    ``min.compaction.lag.ms`` are excluded, too. Segments that consumers cannot yet read to the end (because
+    of the high watermark or open transactions) are also excluded. ``checkpointed_offset`` is the end of the
+    last cleaning. An impossible value is ignored.
     """
     segments = log.segments.segments
     start = segments[0].base_offset
@@ -63,7 +63,7 @@ def find_candidate(log: PartitionLog, checkpointed_offset: int | None, now_ms: i
 
 
 def _first_uncleanable(log: PartitionLog, first_dirty: int, stable_offset: int, now_ms: int) -> int:
-    """The number of the first segment that must not be cleaned."""
+    """The index of the first segment that must not be cleaned."""
     segments = log.segments.segments
     youngest_ms = now_ms - log.config.min_compaction_lag_ms
     for index in range(first_dirty, len(segments) - 1):

@@ -1,9 +1,8 @@
 """The log cleaner: compacts the logs of topics with ``cleanup.policy=compact``, as Kafka's does.
 
-Each round cleans the log that needs it most, in these steps:
+Each round cleans the log with the largest share of dirty bytes, in these steps:
 
-1. Flush the log and write its recovery point, because a gap above the recovery point would be treated as a
-loss.
+1. Flush the log and write its recovery point, because a gap above the recovery point would count as a loss.
 2. In a worker: collect the last offset of each key in the dirty part, until the memory is full.
 3. In a worker: write the records that must be kept into ``.cleaned`` segments, and sync them.
 4. Check that the old segments are unchanged. Swap them in a worker, while no other code may remove segments
@@ -42,7 +41,8 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 SLICE_SIZE_BYTES: Final = 256 * 1024
-"""Bytes that one call of a worker moves. The event loop runs between two calls, and limits the rate."""
+"""Number of bytes that one call of a worker moves. The event loop runs between two calls, and limits the
+rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class CleanerSettings:
 
 
 class CleanedLogs(Protocol):
-    """The access to the logs of a node that the cleaner needs."""
+    """The access to the logs of a node, as far as the cleaner needs it."""
 
     def __iter__(self) -> Iterator[PartitionLog]: ...
 
@@ -82,7 +82,7 @@ _NOTICED_MAX: Final = 3
 
 
 class SegmentsChangedError(Exception):
-    """The segments were truncated or deleted during the round, so the round is abandoned."""
+    """Segments of the round were truncated or deleted during the round, so the round is abandoned."""
 
 
 class LogCleaner:
@@ -99,7 +99,7 @@ class LogCleaner:
         """Logs that could not be cleaned, with the reason. They are skipped until the node is restarted."""
 
     def notice(self) -> str | None:
-        """A description of the logs that are not cleaned, with the reason; ``None`` when there is none."""
+        """Names the logs that are not cleaned, with the reason; ``None`` when there are no such logs."""
         found = [
             f"{log.topic_partition} is not compacted until the node is restarted: {reason}"
             for log in self._logs
@@ -109,8 +109,8 @@ class LogCleaner:
         return "; ".join([*found[:_NOTICED_MAX], *([f"and {more} more"] if more > 0 else [])]) or None
 
     async def run_for_ever(self) -> None:
-        """Run forever. The cleaner checks the logs every ``log.cleaner.backoff.ms``, by the current value
-        of this config."""
+        """Run forever. The cleaner checks the logs every ``log.cleaner.backoff.ms``. It reads the current
+        value of this config each time."""
         while True:
             await asyncio.sleep(self.settings.backoff_ms / 1000)
             try:
@@ -119,7 +119,7 @@ class LogCleaner:
                 logger.exception("the log cleaner failed; it will try again")
 
     async def run(self) -> None:
-        """Clean until no log needs it."""
+        """Clean until no log needs cleaning."""
         while self.settings.enable and await self.clean_dirtiest():
             pass
 
@@ -141,7 +141,8 @@ class LogCleaner:
         return True
 
     async def _candidate(self, log: PartitionLog) -> CleanableLog | None:
-        """The cleanable part of a log, assuming that it is flushed; None for a log that is not compacted."""
+        """The cleanable part of a log, on the assumption that the log is flushed. The result is None for a
+        log that is not compacted."""
         if not log.config.cleanup_compact or log.is_offline or _identity(log) in self.uncleanable:
             return None
         if log.is_being_copied:
@@ -188,8 +189,8 @@ class LogCleaner:
             aborted = [found for segment in log.segments.segments for found in segment.transaction_index]
             dirty = [source for source in sources if source.end_offset > candidate.first_dirty_offset]
             begin = candidate.first_dirty_offset
-            # Transactions that ended before this offset are skipped. Their markers are not read here, so
-            # their producers would stay in the aborted state forever.
+            # Transactions that ended before this offset are skipped. Their markers are not read here. If
+            # these transactions were included, their producers would stay in the aborted state forever.
             ending = CleanedTransactions(found for found in aborted if found.last_offset >= begin)
             await self._work(learn_offsets(offsets, dirty, begin, ending))
             end_offset = offsets.latest_offset + 1 if offsets.is_full else candidate.first_uncleanable_offset
@@ -220,7 +221,7 @@ class LogCleaner:
         transactions: CleanedTransactions,
         now_ms: int,
     ) -> tuple[int, int]:
-        """Rewrite and swap group by group; returns the bytes before and after."""
+        """Rewrite and swap the segments of each group. Returns the number of bytes before and after."""
         log = view.log
         last_records = {
             entry.producer_id: LastRecord(
@@ -252,7 +253,7 @@ class LogCleaner:
         return bytes_before, bytes_after
 
     async def _work(self, work: Iterator[int]) -> None:
-        """Run blocking work in slices, not faster than the configured rate."""
+        """Run blocking work in slices. The work is not faster than the configured rate."""
         loop = asyncio.get_running_loop()
         while True:
             started_s = loop.time()
@@ -270,7 +271,7 @@ class LogCleaner:
 
 
 def _identity(log: PartitionLog) -> tuple[TopicPartition, uuid.UUID | None]:
-    """The identity of a log. When the log is deleted and created again, its identity changes."""
+    """The identity of a log. A log that is deleted and created again has another identity."""
     return log.topic_partition, log.topic_id
 
 
@@ -293,8 +294,8 @@ class _LogView:
         self.segments = [segment for segment in log.segments.segments if segment.base_offset < end_offset]
 
     def check(self, group: Sequence[Source]) -> None:
-        """Check that a group of segments is unchanged in the log. Raises :class:`SegmentsChangedError`
-        otherwise."""
+        """Check that a group of segments is unchanged in the log. Otherwise raises
+        :class:`SegmentsChangedError`."""
         log = self.log
         segments = log.segments.segments
         first = log.segments.index_holding(group[0].segment.base_offset)
@@ -306,6 +307,6 @@ class _LogView:
             raise SegmentsChangedError
 
     async def swap(self, group: Sequence[Source], base_offset: int) -> list[str]:
-        """Replace a group by its cleaned segment; returns the files to be removed."""
+        """Replace a group by its cleaned segment. Returns the files that must be removed."""
         segments = [source.segment for source in group]
         return await self.log.replace_segments(segments, base_offset, partial(self.check, group))

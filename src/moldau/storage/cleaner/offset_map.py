@@ -1,9 +1,9 @@
-"""Stores the last offset of each key in the part of a log that is compacted next."""
+"""Stores the last offset of each key in the part of a log that will be compacted."""
 
 from hashlib import blake2b
 
 ENTRY_SIZE_BYTES = 166
-"""Measured size of one entry: a digest, an offset and their place in a dict."""
+"""Measured size of one entry in bytes. An entry is a digest and an offset, with their space in a dict."""
 
 _DIGEST_SIZE_BYTES = 16
 
@@ -12,7 +12,7 @@ class OffsetMap:
     """Keys and offsets in limited memory.
 
     Longer keys are stored as digests of 128 bits, so that the memory depends only on the number of keys.
-    Shorter keys are stored as they are; they cannot be equal to a digest.
+    Shorter keys are stored unchanged. They cannot be equal to a digest.
     """
 
     def __init__(self, memory_bytes: int) -> None:
@@ -27,7 +27,8 @@ class OffsetMap:
         return len(self._offsets)
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Record an offset; returns False, and stores nothing, when there is no room for another key."""
+        """Store the offset of a key. If there is no room for another key, stores nothing and returns
+        False."""
         if len(key) >= _DIGEST_SIZE_BYTES:
             key = blake2b(key, digest_size=_DIGEST_SIZE_BYTES).digest()
         offsets = self._offsets

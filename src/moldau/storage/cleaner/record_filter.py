@@ -40,7 +40,7 @@ class BatchFilter:
         self._end_offset = offsets.latest_offset + 1
 
     def filter(self, header: BatchHeader, batch: memoryview) -> bytes | memoryview | None:
-        """The replacement of a batch: the batch itself, a smaller batch, or None.
+        """The replacement of a batch. It is the batch itself, a smaller batch, or None.
 
         The last batch of an active producer is kept without records, because of its sequence number. The last
         batch of the round is kept, too, because of its offset.
@@ -91,7 +91,7 @@ class BatchFilter:
     def _stays(self, record: Record, tombstones_stay: bool) -> bool:
         if record.offset > self._offsets.latest_offset:
             return True
-        # A record without a key was written before the topic was compacted; it can never be replaced.
+        # A record without a key was written before the topic was compacted. It can never be replaced.
         if record.key is None:
             return False
         return record.offset >= self._offsets.get(record.key) and (
@@ -110,7 +110,7 @@ class BatchFilter:
 
 
 def kind_of_control(batch: memoryview) -> ControlType | None:
-    """The type of a control batch's first record; None when the batch was emptied."""
+    """The type of a control batch's first record. It is None when the batch has no records any more."""
     return _kind_of(list(islice(iter_records(batch), 1)))
 
 

@@ -1,4 +1,5 @@
-"""Tracks transactions for compaction: which records were aborted, and which markers are still needed."""
+"""Tracks transactions for compaction. It knows which records were aborted, and which markers are still
+needed."""
 
 import heapq
 from collections.abc import Iterable
@@ -11,12 +12,12 @@ from moldau.storage.log.append_info import AbortedEntry
 class CleanedTransactions:
     """Follows the transactions while a log is read batch by batch, in order.
 
-    After the last batch of a transaction is removed, its marker is kept for one more round and for the delete
-    horizon. A reader in the middle of the transaction can then still read the end of it.
+    After the last batch of a transaction is removed, its marker stays for one more round, and then until the
+    delete horizon. A reader in the middle of the transaction can then still read the transaction's end.
     """
 
     def __init__(self, aborted: Iterable[AbortedEntry]) -> None:
-        """``aborted`` has every aborted transaction with a batch in the range to be read."""
+        """``aborted`` has every aborted transaction with a batch in the range that will be read."""
         self._coming = [(found.first_offset, found) for found in aborted]
         heapq.heapify(self._coming)
         self._aborted: dict[int, AbortedEntry] = {}
@@ -38,8 +39,8 @@ class CleanedTransactions:
         return False
 
     def is_needless(self, header: BatchHeader, kind: ControlType | None) -> bool:
-        """Whether no record of the marker's transaction is left. ``kind`` is ``None`` for an emptied
-        marker."""
+        """Whether the marker's transaction has no records any more. ``kind`` is ``None`` for a marker batch
+        without records."""
         self._begin_up_to(header.last_offset)
         producer_id = header.producer_id
         match kind:

@@ -1,8 +1,9 @@
 """The blocking work of compaction: collecting the last offset of each key, and rewriting segments.
 
-Both are generators that yield the number of bytes moved since the last step. The caller, a worker thread, can
-therefore pause or stop between two batches. They use their own file handles. The log may change its segments
-during the work, so the caller must check for changes before it uses the result.
+Each of these two steps is a generator that yields the number of bytes that were moved since its last yield.
+The caller, a worker thread, can therefore pause or stop between two batches. The generators use their own
+file handles. The log may change its segments during the work, so the caller must check for changes before it
+uses the result.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ _WRITE_SIZE_BYTES: Final = 256 * 1024
 
 
 class Source(NamedTuple):
-    """A sealed segment in its state at the beginning of the work, with its own file handle."""
+    """A sealed segment in its state when the work begins, with its own file handle."""
 
     segment: Segment
     file: File
@@ -89,7 +90,7 @@ def _batches(source: Source) -> Iterator[tuple[BatchHeader, memoryview]]:
 def learn_offsets(
     offsets: OffsetMap, sources: Sequence[Source], first_offset: int, transactions: CleanedTransactions
 ) -> Iterator[int]:
-    """Record the last offset of each key from ``first_offset`` on, until the end or until the map is full.
+    """Store the last offset of each key from ``first_offset`` on, until the end or until the map is full.
 
     Records of aborted transactions are ignored.
     """
@@ -149,7 +150,7 @@ class Rewriting:
 
 
 class _GatheredBatches:
-    """Batches for a segment, collected so that many are written together."""
+    """Batches for a segment. They are collected, so that many are written together."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -157,7 +158,7 @@ class _GatheredBatches:
         self._size_bytes = 0
 
     def add(self, header: BatchHeader, batch: bytes | memoryview) -> int:
-        """Add a batch; returns its size."""
+        """Add a batch. Returns the batch's size."""
         size_bytes = len(batch)
         self._batches.append((header, bytes(batch)))
         self._size_bytes += size_bytes

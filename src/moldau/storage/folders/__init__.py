@@ -1,1 +1,2 @@
-"""The folders of a node's logs: names, locks, checkpoints, creation and removal."""
+"""The folders of a node's logs. This package handles their names, locks and checkpoints, and creates and
+removes them."""

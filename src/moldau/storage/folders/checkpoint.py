@@ -1,10 +1,10 @@
-"""Kafka's text checkpoints: a line with the version, a line with the number of entries, and one line for each
-entry.
+"""Kafka's checkpoints in text form. A checkpoint has a line with the version, a line with the number of
+entries, and one line for each entry.
 
-They are used for ``recovery-point-offset-checkpoint``, ``log-start-offset-checkpoint`` and
-``replication-offset-checkpoint`` (``topic partition offset``) and, with two columns, for
-``leader-epoch-checkpoint``. A file is replaced atomically, so after a crash it has either the old or the new
-content.
+The files ``recovery-point-offset-checkpoint``, ``log-start-offset-checkpoint`` and
+``replication-offset-checkpoint`` have three columns (``topic partition offset``). The file
+``leader-epoch-checkpoint`` has two columns. A file is replaced atomically, so after a crash it has either the
+old or the new content.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,7 +41,7 @@ def format_checkpoint(rows: Iterable[Iterable[object]]) -> bytes:
 
 
 def parse_checkpoint(content: bytes, path: str, columns: int) -> list[list[str]]:
-    """The rows of a checkpoint, each of ``columns`` words. An empty file has no rows.
+    """The rows of a checkpoint. Each row has ``columns`` words. An empty file has no rows.
 
     Raises :class:`CheckpointError`.
     """
@@ -80,13 +80,13 @@ def parse_number(word: str, path: str, line: int, *, minimum: int = 0) -> int:
 
 
 def write_offset_checkpoint(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace the file, durably. Blocking."""
+    """Replace the file durably. Blocking."""
     rows = ((topic, partition, offset) for (topic, partition), offset in offsets.items())
     disk.write_atomically(path, format_checkpoint(rows))
 
 
 def read_offset_checkpoint(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """The offsets in a file; empty when the file does not exist. Raises :class:`CheckpointError`.
+    """The offsets in a file. There are none when the file does not exist. Raises :class:`CheckpointError`.
     Blocking."""
     try:
         content = disk.read(path)

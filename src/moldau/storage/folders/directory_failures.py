@@ -1,5 +1,5 @@
-"""Failures of log folders. When the disk of a folder fails, the folder goes offline once, with all its
-logs."""
+"""Failures of log folders. When the disk of a folder fails, the folder goes offline once. All its logs go
+offline with it."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ class DirectoryFailures:
         on_offline: Callable[[str, str], None] | None,
     ) -> None:
         """``on_offline`` gets the folder's path and the reason. It is called at once, on the thread that
-        notices the failure."""
+        detects the failure."""
         self._logs_of = logs_of
         self._on_offline = on_offline
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -32,15 +32,15 @@ class DirectoryFailures:
         """
 
     def begin(self) -> None:
-        """Call on the event loop, before the folders are used."""
+        """Set the event loop. Call this method on the event loop, before the folders are used."""
         self._loop = asyncio.get_running_loop()
 
     def log_failed(self, directory: LogDirectory, error: OSError) -> None:
-        """The disk refused an operation of a log, or of the folder itself."""
+        """The disk refused an operation on a log, or on the folder itself."""
         self.disk_failed(directory, error, f"{error.filename or directory.path}: {error.strerror or error}")
 
     def disk_failed(self, directory: LogDirectory, error: OSError, reason: str) -> None:
-        """Without free file descriptors the disk is not faulty. Only the operation, or its log, has
+        """If there are no free file descriptors, the disk is not faulty. Only the operation, or its log, has
         failed."""
         if error.errno in LACK_OF_DESCRIPTORS:
             logger.error("%s: %s", directory.path, reason)
@@ -48,7 +48,7 @@ class DirectoryFailures:
             self.take_offline(directory, reason)
 
     def take_offline(self, directory: LogDirectory, reason: str) -> None:
-        """All logs of the folder refuse operations from now on."""
+        """From now on, all logs of the folder refuse operations."""
         if not directory.is_online:
             return
         directory.offline_reason = reason
@@ -63,7 +63,7 @@ class DirectoryFailures:
 
     @contextlib.contextmanager
     def guard(self, directory: LogDirectory) -> Iterator[None]:
-        """If the disk fails in the block, the folder goes offline and the error does not leave the block."""
+        """If the disk fails in the block, the folder goes offline and the error is not raised."""
         try:
             yield
         except OSError as error:

@@ -45,12 +45,12 @@ _HASH_DIGITS = 8
 _COPY_MARK = "-chunkcopy"
 _CHUNK = re.compile(r".*-(\d+)\.(\d{20})-chunk")
 HAND_OVERS = "chunk-hand-overs"
-"""The folder with the states that other brokers handed over to this broker for new chunks."""
+"""The folder that contains states for new chunks. Other brokers handed these states over to this broker."""
 _OTHER_FOLDERS = frozenset(
     {"__cluster_metadata-0", "objects", "remote-log-metadata", "remote-log-index-cache", HAND_OVERS}
 )
-"""Other folders beside the partitions: the quorum's log, a development node's object store, and caches of
-the remote tier."""
+"""Other folders beside the partitions' folders: the quorum's log, a development node's object store, and
+caches of the remote tier."""
 _FUTURE = re.compile(r".*-\d+\.[0-9a-f]{32}-future")
 _PUT_ASIDE = re.compile(r".*-\d+\.[0-9a-f]{32}-stray")
 
@@ -73,7 +73,7 @@ def folder_of(topic_partition: TopicPartition) -> str:
 
 
 def partition_of(folder: str) -> TopicPartition | None:
-    """The partition of a folder; ``None`` when the folder does not belong to a partition."""
+    """The partition to which a folder belongs; ``None`` if it does not belong to a partition."""
     topic, dash, number = folder.rpartition("-")
     if not topic or not dash or not (number.isascii() and number.isdigit()):
         return None
@@ -97,7 +97,7 @@ def _marked_folder(topic_partition: TopicPartition, unique: uuid.UUID, mark: str
 
 
 def future_folder(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
-    """The name of a copy on its way to another log folder: ``topic-0.<32 hex digits>-future``."""
+    """The name of a copy that is being made in another log folder: ``topic-0.<32 hex digits>-future``."""
     return _marked_folder(topic_partition, unique, _FUTURE_MARK)
 
 
@@ -113,14 +113,14 @@ def partition_of_future(folder: str) -> TopicPartition | None:
 
 
 def exchanged_for(future: str) -> str:
-    """The name that the old folder gets when its log is exchanged for this future log."""
+    """The new name of the old folder when its log is exchanged for this future log."""
     return future.removesuffix(_FUTURE_MARK) + _DELETE_MARK
 
 
 def chunk_folder(topic_partition: TopicPartition, start_offset: int) -> str:
     """The name of an inactive chunk's folder (KIP-1114): ``topic-0.<start offset, 20 digits>-chunk``.
 
-    The name of a long topic is cut, with a hash of the whole name at its end.
+    A long topic name is shortened, and a hash of the whole name is added.
     """
     topic, name = topic_partition.topic, f"-{topic_partition.partition}.{start_offset:020d}"
     room = _MAX_FOLDER_NAME_LENGTH - len(name) - len(_COPY_MARK)
@@ -136,7 +136,7 @@ def chunk_of(folder: str) -> tuple[int, int] | None:
 
 
 def chunk_copy_folder(topic_partition: TopicPartition, start_offset: int) -> str:
-    """The name of an incomplete copy of a chunk, which the next start removes."""
+    """The name of an incomplete copy of a chunk. The next start of the node removes the copy."""
     return chunk_folder(topic_partition, start_offset).removesuffix(_CHUNK_MARK) + _COPY_MARK
 
 
@@ -146,7 +146,7 @@ def is_chunk_copy(folder: str) -> bool:
 
 
 def is_other_folder(folder: str) -> bool:
-    """Whether a folder in a log directory has a known purpose, and does not belong to a partition."""
+    """Whether a folder in a log directory has a known purpose, but does not belong to a partition."""
     return folder in _OTHER_FOLDERS or folder.endswith((_CHUNK_MARK, _COPY_MARK))
 
 
@@ -159,7 +159,8 @@ def is_stray_folder(folder: str) -> bool:
 
 
 def was_put_aside(folder: str) -> bool:
-    """Whether a node moved the folder aside and therefore renamed it; False if an operator renamed it."""
+    """Whether a node renamed the folder when it moved the folder aside. The result is False if an operator
+    renamed it."""
     return _PUT_ASIDE.fullmatch(folder) is not None
 
 

@@ -1,10 +1,11 @@
 """Logs that are moved from one log folder to another (KIP-113): the copy, and the exchange.
 
 A future log is a copy in the folder ``topic-0.<32 hex digits>-future`` of the target. Two renames exchange
-the log for the copy: the old folder gets the same digits and the suffix ``-delete``, then the future folder
-gets the log's name. The first rename is durable before the second one starts. After a kill between them,
-:func:`finish_exchanges` finds the renamed old folder and the future folder with the same digits, and makes
-the second rename. All other future folders are incomplete, and are copied again from the beginning.
+the log for the copy. First the old folder gets the same digits and the suffix ``-delete``, then the future
+folder gets the log's name. The first rename is durable before the second rename starts. If the node is killed
+between them, :func:`finish_exchanges` finds the renamed old folder and the future folder with the same
+digits, and makes the second rename. All other future folders are incomplete, and are copied again from the
+beginning.
 """
 
 import logging
@@ -30,7 +31,7 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 COPIED_BYTES_MAX: Final = 256 * 1024
-"""Number of bytes that are copied in one step. It takes a millisecond or less."""
+"""Number of bytes that are copied in one step. A step takes a millisecond or less."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +44,7 @@ class LogMove:
     future: PartitionLog
     unique: uuid.UUID
     truncation_count: int
-    """The truncation count of the source when the copy began."""
+    """The number of truncations of the source when the copy began."""
 
     @property
     def name(self) -> TopicPartition:
@@ -56,7 +57,7 @@ class LogMove:
 
 
 class FutureLogs:
-    """The copies in progress. Use it on the event loop."""
+    """The copies in progress. Use this class on the event loop."""
 
     def __init__(self, machine: Machine, failures: DirectoryFailures) -> None:
         self._machine = machine
@@ -65,7 +66,7 @@ class FutureLogs:
 
     async def begin(self, source: PartitionLog, home: LogDirectory, target: LogDirectory) -> LogMove:
         """Create an empty future log. The source is not compacted during the copy. Otherwise the copy could
-        have a record and lack its tombstone.
+        have a record but not the record's tombstone.
 
         Raises ``KafkaError``: invalid_request for a name that is too long, kafka_storage_error.
         """
@@ -95,8 +96,8 @@ class FutureLogs:
         )
 
     async def copy(self, move: LogMove, max_bytes: int = COPIED_BYTES_MAX) -> int:
-        """Copy the next batches, at least one batch. Returns their size in bytes; 0 when the future log has
-        all batches.
+        """Copy the next batches, at least one batch. Returns their size in bytes, or 0 when the future log
+        has all batches.
 
         After a truncation of the source, the copy starts again from the beginning. Raises ``KafkaError`` when
         a disk fails.
@@ -117,8 +118,8 @@ class FutureLogs:
         return future.append_as_follower(content).size_bytes if content else 0
 
     async def exchange(self, move: LogMove) -> None:
-        """Replace the source by the future log, and close both logs. The source must be copied completely,
-        and nothing may be written to it any more. Raises ``OSError`` and ``KafkaError``."""
+        """Replace the source by the future log, and close both logs. The source must be copied completely. No
+        code may write to the source any more. Raises ``OSError`` and ``KafkaError``."""
         assert not move.lag, f"{move.name} is not copied"
         source, future = move.source, move.future
         future.update_log_start_offset(source.log_start_offset)
@@ -158,11 +159,11 @@ class FutureLogs:
 def finish_exchanges(
     disk: Disk, directories: Sequence[LogDirectory], failures: DirectoryFailures
 ) -> list[tuple[TopicPartition, LogDirectory]]:
-    """Finish exchanges that were interrupted by a kill, and delete incomplete copies. Blocking; the folders
-    are locked.
+    """Finish exchanges that were interrupted by a kill, and delete incomplete copies. Blocking. The folders
+    must be locked.
 
-    Returns the partitions and targets of incomplete copies, whose moves must start again. While a folder is
-    offline, incomplete copies are kept, because the renames in that folder are not known.
+    Returns the partitions and the target folders of incomplete copies, because their moves must start again.
+    While a folder is offline, incomplete copies are kept, because the renames in that folder are not known.
     """
     names: dict[LogDirectory, list[str]] = {}
     for directory in directories:

@@ -11,8 +11,8 @@ logger = logging.getLogger(__name__)
 
 
 class LateRemovals:
-    """Removes files and folders after a delay. It is created and used on the event loop; a worker removes
-    the files."""
+    """Removes files and folders after a delay. The object is created and used on the event loop. A worker
+    removes the files."""
 
     def __init__(self, machine: Machine, stray_delay_ms: int = -1) -> None:
         """``stray_delay_ms`` is the time for which folders of unknown partitions are kept; -1 means

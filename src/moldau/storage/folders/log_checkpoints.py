@@ -1,4 +1,5 @@
-"""The checkpoints of log folders: their content, and writing them without blocking the event loop."""
+"""The checkpoints of log folders. This module collects their content, and writes them without blocking the
+event loop."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -29,8 +30,8 @@ class LogCheckpoints:
         logs_of: Callable[[LogDirectory], Iterable[PartitionLog]],
         other_watermarks: Callable[[LogDirectory], Offsets],
     ) -> None:
-        """``other_watermarks`` returns the watermarks of logs that are stored elsewhere, for a folder's
-        checkpoint."""
+        """``other_watermarks`` returns the high watermarks of logs that are stored elsewhere. They are
+        written into the checkpoint of a folder."""
         self._machine = machine
         self._logs_of = logs_of
         self._other_watermarks = other_watermarks
@@ -45,9 +46,9 @@ class LogCheckpoints:
                 await self._machine.workers.run(directory.write_checkpoints, due, ticket)
 
     def prepare(self, directory: LogDirectory, *names: str) -> Callable[[], None]:
-        """Prepare a write of the current checkpoints; a worker calls the result.
+        """Prepare a write of the current checkpoints. The result is a function, which a worker calls.
 
-        A checkpoint that is being written has older content, and is replaced.
+        If a checkpoint is being written at this moment, its content is older, and this write replaces it.
         """
         if not directory.is_online:
             return lambda: None

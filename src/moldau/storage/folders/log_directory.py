@@ -33,7 +33,7 @@ class LogDirectory:
     def __init__(
         self, disk: Disk, path: str, boot_id: str = "", report: RecoveryReport | None = None
     ) -> None:
-        """``boot_id`` is the current boot id of the machine. ``report`` records the rebuilt files."""
+        """``boot_id`` is the current boot id of the machine. ``report`` notes which files were rebuilt."""
         self._disk = disk
         self.path = path
         self.directory_id: uuid.UUID | None = None
@@ -69,10 +69,10 @@ class LogDirectory:
         return self.offline_reason is None
 
     def open(self) -> None:
-        """Lock the folder and read its checkpoints. The folder is created if it does not exist.
+        """Lock the folder and read its checkpoints. If the folder does not exist, it is created.
 
-        Removes the clean-shutdown mark; only a clean stop writes it again. Raises :class:`LogDirectoryError`
-        when another process has locked the folder, and ``OSError``.
+        Removes the clean-shutdown mark, because only a clean stop may write this mark. Raises
+        :class:`LogDirectoryError` when another process has locked the folder, and ``OSError``.
         """
         self._disk.make_dirs(self.path)
         try:
@@ -106,7 +106,7 @@ class LogDirectory:
         return self._disk.read(path) if self._disk.exists(path) else b""
 
     def note_boot(self) -> None:
-        """Record the boot id, because all logs are open and recovered. From now on, written bytes exist until
+        """Write the boot id, because all logs are open and recovered. From now on, written bytes exist until
         the machine restarts."""
         path, boot_id = f"{self.path}/{LAST_BOOT}", self._boot_id.encode()
         if boot_id and not (self._disk.exists(path) and self._disk.read(path) == boot_id):
@@ -116,7 +116,7 @@ class LogDirectory:
         try:
             offsets = read_offset_checkpoint(self._disk, f"{self.path}/{name}")
         except CheckpointError as error:
-            # The content of these files can be rebuilt from the logs.
+            # The content of these files can be computed again from the logs.
             reason = f"is made anew, line {error.line} cannot be read: {error.reason}"
             self._report.add(Repair(RepairKind.REBUILT, error.path, reason))
             self._disk.remove(error.path)
@@ -133,11 +133,11 @@ class LogDirectory:
         return any(topic_partition in offsets for offsets in self._written.values())
 
     def ticket(self) -> int:
-        """A number that orders checkpoints by the time when their content was collected."""
+        """A number that orders checkpoints by the time at which their content was collected."""
         return next(self._tickets)
 
     def write_checkpoint(self, name: str, offsets: dict[TopicPartition, int], ticket: int) -> None:
-        """Replace one of the checkpoints, unless it has the same content already.
+        """Replace one of the checkpoints, unless it already has the same content.
 
         Only one thread writes at a time, and older content never replaces newer content. Otherwise a
         checkpoint from before a truncation could claim that removed records exist.
@@ -160,7 +160,7 @@ class LogDirectory:
         self.write_checkpoint(CLEANER_OFFSETS, dict(self.cleaner_offsets), self.ticket())
 
     def mark_clean(self, broker_epoch: int = -1) -> None:
-        """Write the clean-shutdown mark, because all logs are durable and checkpointed. The next start
+        """Write the clean-shutdown mark, because all logs are durable and have checkpoints. The next start
         then does not search for damage."""
         content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         self._disk.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", content.encode())
@@ -179,7 +179,7 @@ def _broker_epoch(mark: bytes) -> int:
 
 
 def previous_broker_epoch(directories: Iterable[LogDirectory]) -> int:
-    """The broker epoch in which all folders were closed cleanly. It is -1 if there is none, or if the folders
-    have different epochs."""
+    """The broker epoch in which all folders were closed cleanly. It is -1 if a folder has no such epoch, or
+    if the folders have different epochs."""
     epochs = {each.clean_epoch if each.is_online and each.was_clean else -1 for each in directories}
     return epochs.pop() if len(epochs) == 1 else -1

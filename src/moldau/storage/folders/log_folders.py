@@ -29,19 +29,19 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 LANES: Final = 4
-"""Worker threads: a slow disk handles several syncs at a time."""
+"""Number of worker threads. A slow disk can do several syncs at the same time."""
 
 LOGS_A_JOB: Final = 16
 
 RETIRED_A_TURN: Final = 200
-"""Number of retired logs that are freed without a break: some milliseconds."""
+"""Number of removed logs that are freed without a break. This takes some milliseconds."""
 
 NO_ROOM_FOR_MORE: Final = LACK_OF_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT, errno.EMLINK}
-"""After these errors a disk cannot store a new partition, but it still serves the existing ones."""
+"""After these errors a disk cannot store a new partition, but it can still serve existing partitions."""
 
 
 class NewLog(NamedTuple):
-    """A log to be created."""
+    """A log that must be created."""
 
     topic_partition: TopicPartition
     config: LogConfig
@@ -58,9 +58,8 @@ class RetiredLog(NamedTuple):
 
 
 class FolderWork:
-    """The folder operations of one log manager. A removal is done before creations that are requested
-    after it.
-    """
+    """The folder operations of one log manager. Each removal is done before the creations that are requested
+    after it."""
 
     def __init__(
         self,
@@ -72,8 +71,8 @@ class FolderWork:
         self._machine = machine
         self._disk = machine.disk
         self._checkpoints = checkpoints
-        # This worker pool is separate, because a thousand syncs of new folders must not delay the syncs of
-        # the metadata log.
+        # This pool of workers is separate, because a thousand syncs of new folders must not delay the syncs
+        # of the metadata log.
         self._workers = machine.workers.apart(LANES, "moldau-folders")
         self._on_retired = on_retired
         self._on_failure = on_failure
@@ -83,7 +82,7 @@ class FolderWork:
         self._saving: asyncio.Task[None] | None = None
         self._starts: dict[LogDirectory, LogStarts] = {}
 
-    # -- retiring -----------------------------------------------------------------------------
+    # -- removals -----------------------------------------------------------------------------
 
     def retire(self, retired: RetiredLog) -> None:
         """Rename a log's folder soon. ``on_retired`` is called when the new name is durable."""
@@ -124,8 +123,8 @@ class FolderWork:
             self._retiring = None
 
     async def _tell_retired(self, logs: deque[RetiredLog]) -> None:
-        """Each log is freed in this loop with breaks. The event loop would need a tenth of a second to free
-        thousands at once."""
+        """This loop frees the logs one by one and pauses between them. Freeing thousands of logs at once
+        would block the event loop for a tenth of a second."""
         while logs:
             for _ in range(min(len(logs), RETIRED_A_TURN)):
                 self._on_retired(logs.popleft())
@@ -158,7 +157,7 @@ class FolderWork:
     # -- leader epochs ------------------------------------------------------------------------
 
     def save_epochs(self, log: PartitionLog, directory: LogDirectory) -> None:
-        """Save the file of a log's leader epochs soon, together with those of other logs."""
+        """Save the file of a log's leader epochs soon, together with the files of other logs."""
         self._unsaved[log] = directory
         if self._saving is None:
             self._saving = asyncio.get_running_loop().create_task(self._save_all())
@@ -193,7 +192,7 @@ class FolderWork:
             self._starts[directory] = starts
         await starts.persist(log)
 
-    # -- making -------------------------------------------------------------------------------
+    # -- creations ----------------------------------------------------------------------------
 
     async def make(
         self,
@@ -202,7 +201,7 @@ class FolderWork:
         open_log: Callable[[NewLog], PartitionLog],
         on_open: Callable[[PartitionLog], None],
     ) -> dict[TopicPartition, KafkaError]:
-        """Create and open logs in one log folder; return the failures.
+        """Create and open logs in one log folder. Returns the failures.
 
         A worker calls ``open_log``. The event loop calls ``on_open`` when the log can be used.
         """
@@ -266,7 +265,7 @@ async def _in_lanes(items: Sequence[T], work: Callable[[Sequence[T]], Coroutine[
 
 
 def make_folders(disk: Disk, parent: str, wanted: Iterable[NewLog]) -> None:
-    """Create partition folders with their metadata. They become durable when ``parent`` is synced.
+    """Create partition folders with their metadata. The caller makes them durable by a sync of ``parent``.
     Blocking."""
     files: dict[str, bytes] = {}
     for new in wanted:

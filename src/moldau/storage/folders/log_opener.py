@@ -21,7 +21,7 @@ class LogOpener:
     def __init__(
         self, machine: Machine, guarded: Mapping[str, log_guards.GuardedTopic], report: RecoveryReport
     ) -> None:
-        """``guarded`` has the topics with guards (:mod:`..guards.guarding`). ``report`` records all
+        """``guarded`` contains the topics with guards (:mod:`..guards.guarding`). ``report`` notes all
         repairs."""
         self._machine = machine
         self._disk = machine.disk
@@ -37,7 +37,7 @@ class LogOpener:
         *,
         may_be_tiered: bool = False,
     ) -> PartitionLog:
-        """Open a log, and create it if it is absent. Blocking.
+        """Open a log. If the log does not exist, create it. Blocking.
 
         Raises the errors of ``PartitionLog.open``, and :class:`LogDirectoryError` for a folder whose files
         cannot be loaded.

@@ -1,9 +1,10 @@
-"""Makes log start offsets durable before a client gets them (DeleteRecords), many in one write.
+"""Makes log start offsets durable before a client gets them (DeleteRecords). One write can contain many of
+them.
 
 A log without a remote tier cannot compute its start from its own files. The first segment may contain earlier
 batches, and leader epochs may begin above a hole. The start is in the checkpoint of the log's folder, which
-is normally written only once a minute. A restart uses the checkpoint only if no leader epoch begins below it,
-so the files of leader epochs are written first.
+is normally written only once a minute. After a restart the checkpoint is used only if no leader epoch begins
+below it. Therefore the files of leader epochs are written first.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from moldau.storage.log.partition_log import PartitionLog
 
 
 class LogStarts:
-    """The starts of the logs in one folder."""
+    """The starts of the logs in one log folder."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""``partition.metadata``: the id of the topic to which the data in the folder belongs."""
+"""``partition.metadata``: the file with the topic id of a partition's folder."""
 
 import base64
 import uuid
@@ -9,8 +9,8 @@ from moldau.storage.folders.file_names import PARTITION_METADATA
 
 _VERSION: Final = 0
 _MISREAD_MAX: Final = 4
-"""Maximum number of wrong characters, of 22, in a damaged id. Two random ids have at most one equal
-character."""
+"""Maximum number of wrong characters in a damaged id, which has 22 characters. Two random ids have at most
+one equal character."""
 
 
 class MalformedMetadataError(Exception):
@@ -34,8 +34,8 @@ def decode_topic_id(text: str) -> uuid.UUID:
 
 
 def is_misread(found: uuid.UUID, wanted: uuid.UUID) -> bool:
-    """Whether ``found`` is probably ``wanted`` with a few bytes changed by the disk. A random id would differ
-    in more characters."""
+    """Whether ``found`` is probably the id ``wanted`` in which the disk has changed a few bytes. A random id
+    would differ in more characters."""
     if wanted.version != 4 or found == wanted:
         return False
     pairs = zip(encode_topic_id(found), encode_topic_id(wanted), strict=True)

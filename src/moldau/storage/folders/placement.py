@@ -1,4 +1,4 @@
-"""The log folder of a new log (KIP-112, KIP-858)."""
+"""Chooses the log folder of a new log (KIP-112, KIP-858)."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,14 @@ from moldau.storage.folders.log_directory import LogDirectory
 
 
 class Assignment(NamedTuple):
-    """The log folder that the metadata assign to a log."""
+    """The log folder of a log according to the metadata."""
 
     directory_id: uuid.UUID | None = None
-    """The folder that the metadata name; None if they name no folder."""
+    """The folder in the metadata; None if the metadata contain no folder."""
     is_new: bool = True
-    """Whether the partition cannot have a log yet."""
+    """Whether no folder can contain a log of the partition yet."""
     is_cache: bool = False
-    """Whether the log can be created again in any folder, because its records are stored elsewhere."""
+    """Whether the log may be created again in any folder, because its records are stored elsewhere."""
 
 
 NEW: Assignment = Assignment()
@@ -28,8 +28,8 @@ def home_for_new(
     counts: Mapping[LogDirectory, int],
     assignment: Assignment = NEW,
 ) -> LogDirectory:
-    """The folder of a new log: its ``home``, or the assigned folder, or else the folder with the fewest logs
-    according to ``counts``.
+    """The folder of a new log. It is the log's ``home`` or the assigned folder. If there is neither, it is
+    the folder with the fewest logs according to ``counts``.
 
     A log that may be in an offline folder is not created in another folder, because it would be empty there.
     If every folder is online and the assigned folder is not among them, the assigned folder was replaced.
@@ -48,7 +48,7 @@ def home_for_new(
     online = [each for each in directories if each.is_online]
     if not online:
         raise _refusal("every log folder is offline")
-    # For a folder that failed after it was read, it is known whether it contains this log.
+    # A folder may fail after its content was read. Then it is known whether the folder contains this log.
     unread = [each.path for each in directories if not each.was_read]
     if unread and not assignment.is_cache and (named is not None or not assignment.is_new):
         raise _refusal(f"the log may be in a folder that is offline: {', '.join(unread)}")

@@ -7,7 +7,7 @@ from moldau.storage.log.partition_log import PartitionLog
 async def release_log(machine: Machine, log: PartitionLog, path: str) -> str:
     """Close a log and rename its folder to ``path`` in the same log directory. Both changes are durable.
 
-    Operations on the log's files that are in progress end first; later operations fail. Raises
+    Operations that already use the log's files are completed first, and later operations fail. Raises
     ``KafkaError``, caused by an ``OSError``, when the disk fails.
     """
 

@@ -1,1 +1,1 @@
-"""Guards that prevent a damaged log from being treated as an empty one."""
+"""Guards. They prevent that a damaged log is treated as an empty log."""

@@ -2,21 +2,22 @@
 consumer offsets.
 
 After an unclean stop such a log may end with an incomplete batch. That batch was never acknowledged, and is
-cut off. Everything else is damage, and a cut would make topics, objects or offsets disappear. Damage stops
-the start before any byte is changed; the error names the file, the offset and the steps to take.
+removed. Any other fault is damage. If damaged records were removed, topics, objects or offsets would
+disappear. Therefore damage stops the start before any byte is changed. The error names the file, the offset
+and the steps to take.
 
 Three facts distinguish the two cases:
 
-* ``durable-offset``, a file beside the segments. All records below its offset were synced. It is written
-  after each sync, but is not synced itself. A loss of power may therefore leave an older value, which is also
-  correct. It also contains the checksum of the batch that ends at its offset, so that the log of another
-  partition, or an older copy that was continued, is detected.
+* ``durable-offset``, a file beside the segments. All records below its offset were synced. The file is
+  written after each sync, but is not synced itself. A loss of power may therefore leave an older value, which
+  is also correct. The file also contains the checksum of the batch that ends at its offset. The checksum
+  shows whether the log belongs to another partition, or is an older copy that was continued.
 * Whether the machine has been up since the log was last opened (``same_boot``). If so, all written bytes
-  still exist, and only the last write can be incomplete: no valid batch may follow a bad one. After a loss of
-  power any part of the unsynced bytes may be missing.
+  still exist, and only the last write can be incomplete. Therefore no valid batch may follow a bad batch.
+  After a loss of power any part of the unsynced bytes may be missing.
 * ``written_offset``: the end of the log according to the checkpoints of its folder. The recovery point
   contains only synced offsets and is written durably, so it is correct after a loss of power. A truncation
-  lowers it before any byte is cut.
+  lowers it before any byte is removed.
 
 The file of the leader epochs is a fourth fact, for a log whose ``durable-offset`` was also lost. It is
 written after the first segment is created, and its last epoch begins below the former end of the log.
@@ -59,8 +60,8 @@ _SEARCH_CHUNK_BYTES: Final = 4 * 1024 * 1024
 ADVICE: Final = (
     "Nothing was changed. Restore the folder from a backup, or see 'Damaged files' in docs/operations.md."
 )
-# A valid batch begins with zeros: its offset and length are small numbers in every log that fits on a disk.
-# The magic is 2.
+# A valid batch begins with zeros, because its offset and length are small numbers in every log that fits on a
+# disk. The magic is 2.
 _CANDIDATE: Final = re.compile(rb"(?=\x00\x00.{6}[\x00-\x0f].{7}\x02)", re.DOTALL)
 
 
@@ -73,16 +74,17 @@ class LogGuard:
     """Facts about a guarded log that are known before it is opened."""
 
     same_boot: bool = True
-    """Whether the machine has not been restarted since the log was last open. If that is unknown, the
-    value is true."""
+    """Whether the machine has not been restarted since the log was last open. The value is true if this is
+    unknown."""
     written_offset: int = 0
-    """End of the log according to the checkpoints: the log has contained all records below it."""
+    """End of the log according to the checkpoints. At some time the log contained all records below this
+    offset."""
     written_by: str = ""
-    """The file that records this end."""
+    """The file that contains this end of the log."""
     is_dense: bool = True
     """Whether the log's offsets have no holes. Only compaction creates holes."""
     has_snapshots: bool = False
-    """Whether snapshots cover the records before the log's first segment. If not, the start of the log is
+    """Whether snapshots replace the records before the log's first segment. If not, the start of the log is
     checkpointed."""
     is_only_replica: bool = False
     """Whether this node has the only copy of the log, so that the log is never truncated after an election.
@@ -123,21 +125,21 @@ class DurableOffset:
 
     @property
     def generation(self) -> int:
-        """A number that is different after each call of :meth:`lower`."""
+        """A number that changes with each call of :meth:`lower`."""
         return self._generation
 
     def note(self, offset: int, generation: int, checksum: int | None = None) -> None:
-        """Record that all records below ``offset`` were synced. Blocking. Does nothing if :meth:`lower` was
-        called since ``generation`` was read.
+        """Store that all records below ``offset`` were synced. Blocking. Does nothing if :meth:`lower` was
+        called after ``generation`` was read.
 
-        ``checksum`` belongs to the batch that ends at ``offset``.
+        ``checksum`` is the checksum of the batch that ends at ``offset``.
         """
         with self._lock:
             if generation != self._generation or offset <= self._noted:
                 return
             self._noted = offset
             content = _encode(offset, checksum)
-            # If the write fails, an older, lower offset remains, which is also correct.
+            # If the write fails, the file keeps an older, lower offset, which is also correct.
             with contextlib.suppress(OSError):
                 if not self._exists:
                     self._disk.write_atomically(self.path, content)
@@ -165,14 +167,15 @@ class DurableOffset:
 def _encode(offset: int, checksum: int | None = None, version: int = _VERSION) -> bytes:
     text = b"%d %020d" % (version, offset)
     if version == _VERSION:
-        # All contents have the same length, because they overwrite each other.
+        # All contents of the file have the same length, because a new content is written over the old
+        # content.
         text += b" " + (_NO_CHECKSUM if checksum is None else b"%08x" % checksum)
     return b"%b %08x\n" % (text, crc32c(text))
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedLog:
-    """A guarded log before it is opened, and the content of the other files of its folder."""
+    """A guarded log before it is opened, with the content of the other files of its folder."""
 
     guard: LogGuard
     durable_offset: int = 0
@@ -181,18 +184,19 @@ class GuardedLog:
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     """The leader epochs; empty when they are lost."""
     has_durable_offset: bool = True
-    """Whether a file ``durable-offset`` existed, even if it was unreadable."""
+    """Whether there was a file ``durable-offset``, even if it was unreadable."""
     durable_checksum: int | None = None
     """Checksum of the batch that ends at ``durable_offset``; ``None`` when it is not known."""
 
     @property
     def required_offset(self) -> int:
-        """The offset that the log must have reached: a log that ends before it is damaged."""
+        """The offset that the log must have reached. If the log ends before this offset, it is damaged."""
         return max(self.guard.written_offset, self.durable_offset)
 
     @property
     def requirement(self) -> str:
-        """The offset that the log has reached, and the file that records this offset, as text."""
+        """The offset that the log has reached, and the file that contains this offset. The result is a
+        text."""
         guard = self.guard
         witness = DURABLE_OFFSET if self.durable_offset >= guard.written_offset else guard.written_by
         return f"it reached offset {self.required_offset}, as {witness} says"
@@ -200,7 +204,7 @@ class GuardedLog:
 
 @dataclass(frozen=True, slots=True)
 class OpenableLog:
-    """A guarded log that may be opened."""
+    """A guarded log that was checked and may be opened."""
 
     first: int = 0
     """Index of the first segment that belongs to the log. Segments below a snapshot are deleted. If power is
@@ -211,7 +215,7 @@ class OpenableLog:
 
 
 def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLog) -> OpenableLog:
-    """Read a whole guarded log; raise :class:`DamagedLogError` unless the only fault is an incomplete end.
+    """Read a whole guarded log. Raises :class:`DamagedLogError` unless an incomplete end is the only fault.
 
     ``bases`` are the base offsets of the segments on the disk, in order. No file is changed. Blocking.
     """
@@ -253,8 +257,8 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
         finally:
             file.close()
     if not bases and guard.has_snapshots:
-        # A snapshot that contains the whole log replaces the log. If the process is killed during this, there
-        # may be no segment.
+        # A snapshot that contains the whole log replaces the log. If the process is killed at this moment,
+        # there may be no segment.
         expected = log.latest_start or 0
     if expected < required:
         last = f"{folder}/{segment_file(bases[-1], LOG_SUFFIX)}" if bases else folder
@@ -265,11 +269,12 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
 
 
 def _check_epochs(folder: str, bases: Sequence[int], end_offset: int, log: GuardedLog) -> None:
-    """Raise when the file of the leader epochs shows that the log was longer."""
+    """Raise :class:`DamagedLogError` when the file of the leader epochs shows that the log was longer."""
     latest, guard = log.epochs.latest, log.guard
     if latest is None:
         return
-    # A snapshot that ends above the log replaces the log. After a crash during this, there may be no segment.
+    # A snapshot that ends above the log replaces the log. After a crash at this moment, there may be no
+    # segment.
     snapshot_offset = (log.latest_start or 0) if guard.has_snapshots else 0
     is_gone = not bases and not log.has_durable_offset and latest.start_offset >= snapshot_offset
     is_shorter = (
@@ -284,10 +289,12 @@ def _check_epochs(folder: str, bases: Sequence[int], end_offset: int, log: Guard
 
 
 def _walk(file: File, base_offset: int, log: GuardedLog, *, has_checked: bool = True) -> tuple[int, int, int]:
-    """Position of the end of the last valid batch, the offset after that batch, and the size of the file.
+    """Returns the position of the end of the last valid batch, the offset after that batch, and the size of
+    the file.
 
-    Raises :class:`DamagedLogError` when the batch that ends at the durable offset is not the expected one.
-    ``has_checked`` means that the segment contains this batch, if the log has a batch with that offset.
+    Raises :class:`DamagedLogError` when another batch than the expected one ends at the durable offset.
+    ``has_checked`` means that the segment contains the expected batch, if the log has a batch with that
+    offset.
     """
     size_bytes = file.size()
     position, next_offset, epoch = 0, base_offset, -1
@@ -306,8 +313,8 @@ def _walk(file: File, base_offset: int, log: GuardedLog, *, has_checked: bool = 
 
 
 def _check_last_durable(file: File, position: int, header: BatchHeader, log: GuardedLog) -> None:
-    """Raise unless the batch at ``position``, which reaches the durable offset, is the batch that was
-    synced."""
+    """The batch at ``position`` reaches the durable offset. Raise :class:`DamagedLogError` unless it is the
+    batch that was synced."""
     known = log.durable_checksum
     if known is not None and (header.next_offset, header.crc) != (log.durable_offset, known):
         raise DamagedLogError(
@@ -321,13 +328,13 @@ def _is_known_epoch(log: GuardedLog, offset: int, epoch: int) -> bool:
     known = log.epochs.epoch_for_offset(offset)
     if known is None or known == epoch:
         return True
-    # The epoch file is written before batches become durable, so it may contain a later epoch.
+    # The epoch file is written before batches become durable, so the file may contain a later epoch.
     return offset >= log.durable_offset and known == log.epochs.latest_epoch and epoch > known
 
 
 def _check_torn(file: File, position: int, offset: int, log: GuardedLog, *, has_more: bool) -> None:
-    """Raise unless the invalid batch at ``position`` is an incomplete end of the log. ``offset`` is the
-    expected offset of the batch."""
+    """Raise :class:`DamagedLogError` unless the invalid batch at ``position`` is an incomplete end of the
+    log. ``offset`` is the expected offset of the batch."""
     where = f"{file.path} is damaged at byte {position}: the batch at offset {offset} is not valid"
     if offset < log.required_offset:
         raise DamagedLogError(f"{where}, but the log was whole there: {log.requirement}. {ADVICE}")
@@ -351,8 +358,8 @@ def _any_batch(disk: Disk, folder: str, bases: Sequence[int]) -> bool:
 
 
 def valid_batch_behind(file: File, position: int, offset: int) -> int | None:
-    """Position of a valid batch at ``position`` or later whose offset is at least ``offset``; ``None`` if
-    there is none."""
+    """Position of the first valid batch at or after ``position`` whose offset is at least ``offset``. The
+    result is ``None`` if there is no such batch."""
     size_bytes = file.size()
     while size_bytes - position >= HEADER_SIZE_BYTES:
         chunk = file.read_at(position, min(_SEARCH_CHUNK_BYTES, size_bytes - position))
@@ -366,6 +373,6 @@ def valid_batch_behind(file: File, position: int, offset: int) -> int | None:
                     continue
                 if header.base_offset >= offset:
                     return at
-        # At least 17 bytes are needed to recognise the beginning of a batch.
+        # The beginning of a batch can be recognised only from 17 bytes on.
         position += max(1, len(chunk) - 16)
     return None

@@ -1,4 +1,4 @@
-"""The guarded logs of a node, and the facts about them in its log folders."""
+"""The guarded logs of a node, and what its log folders store about these logs."""
 
 import itertools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -49,10 +49,10 @@ METADATA_LOG: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
 
 class MetadataWatermark:
-    """The row of the metadata log in the checkpoint of high watermarks of every log folder.
+    """The row for the metadata log in the checkpoint of high watermarks of every log folder.
 
-    It is stored outside the metadata folder. If a metadata log was truncated, or restored from an older
-    backup, it ends before the offset in this row.
+    It is stored outside the metadata folder. Therefore it shows if a metadata log was truncated, or restored
+    from an older backup. Such a log ends before the offset in this row.
     """
 
     def __init__(self, directories: Sequence[LogDirectory]) -> None:
@@ -60,18 +60,19 @@ class MetadataWatermark:
         self._current: Callable[[], int] = lambda: 0
 
     def stored(self) -> tuple[int, str]:
-        """The highest offset in the checkpoints that were read, or 0, with the path of its checkpoint."""
+        """The highest offset in the checkpoints that were read, with the path of its checkpoint. The offset
+        is 0 if no checkpoint has the row."""
         found = ((each.high_watermarks.get(METADATA_LOG, 0), each.path) for each in self._directories)
         offset, path = max(found, key=lambda item: item[0], default=(0, ""))
         return offset, f"{path}/{HIGH_WATERMARKS}"
 
     def follow(self, current: Callable[[], int]) -> None:
-        """Use ``current`` for the row from now on, because the log is open. ``current`` returns the durable
-        and committed offset of the log."""
+        """From now on, write the result of ``current`` into the row, because the log is open. ``current``
+        returns the durable and committed offset of the log."""
         self._current = current
 
     def of(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        """The row for the checkpoint of a folder; empty while the offset is unknown."""
+        """The row for the checkpoint of a folder. It is empty while the offset is unknown."""
         offset = max(self._current(), directory.high_watermarks.get(METADATA_LOG, 0))
         return {METADATA_LOG: offset} if offset else {}
 
@@ -93,7 +94,7 @@ def guard_of(
         return None
     written = {RECOVERY_POINTS: directory.recovery_points.get(topic_partition, 0)}
     if directory.same_boot:
-        # The offset may include unsynced records, which a loss of power removes.
+        # Some records below this offset may be unsynced. A loss of power removes such records.
         written[HIGH_WATERMARKS] = directory.high_watermarks.get(topic_partition, 0)
     written_by, written_offset = max(written.items(), key=lambda item: item[1])
     return LogGuard(
@@ -110,9 +111,9 @@ def check_no_folder_is_missing(
 ) -> dict[TopicPartition, Repair]:
     """Raise :class:`DamagedLogError` when a guarded log has a checkpoint but no folder.
 
-    Return the other logs whose folder is missing, to be reported when they are created again. A deleted topic
-    is removed from the checkpoint within seconds. Its renamed folder is kept longer, so it does not look
-    missing.
+    Returns the other logs whose folder is missing. They are reported when they are created again. A deleted
+    topic is removed from the checkpoint within seconds. Its renamed folder is kept longer, so the topic does
+    not look missing.
     """
     online = [directory for directory in directories if directory.is_online]
     names = {name for directory in online for name in disk.list(directory.path)}
@@ -139,7 +140,7 @@ def check_no_folder_is_missing(
 
 def check_owner(log: PartitionLog, owner_of: Callable[[UUID], str | None]) -> None:
     """Raise ``KafkaError(inconsistent_topic_id)`` when a log has the id of another existing topic. Topics are
-    never renamed, so the file with the id, or the whole folder, was replaced."""
+    never renamed. Therefore the file with the id, or the whole folder, was replaced."""
     owner = None if log.topic_id is None else owner_of(log.topic_id)
     if owner is not None and owner != log.topic_partition.topic:
         raise KafkaError(
@@ -162,15 +163,15 @@ def check_guarded_owners(
 
 
 def report_of(disk: Disk, folder: str, report: RecoveryReport) -> RecoveryReport:
-    """The report for repairs of a partition's log. A log without epochs is a cache, which loses nothing by a
-    repair."""
+    """The report for repairs of a partition's log. A log without stored epochs is a cache, and repairs of a
+    cache lose nothing."""
     is_cache = disk.is_dir(folder) and not disk.exists(f"{folder}/{LEADER_EPOCHS}")
     return report.of_cache() if is_cache else report
 
 
 def removed_segment(disk: Disk, folder: str) -> str | None:
-    """The evidence that a segment of a log, but not its first one, was removed while its node was stopped or
-    after the node was killed. ``None`` when there is no evidence.
+    """The evidence that a segment of a log was removed while its node was stopped or after the node was
+    killed. The evidence does not cover the first segment. The result is ``None`` when there is no evidence.
 
     The evidence is an index without its log file. When a node removes a segment, it renames the log file
     first. When it begins a segment, it creates the log file first. Epochs are written only when there is a
@@ -199,7 +200,7 @@ def _is_being_removed(base_offset: int, names: Container[str]) -> bool:
 
 
 def checked_watermark(log: PartitionLog, watermark: int, removed: str | None, report: RecoveryReport) -> int:
-    """The log's high watermark, computed from the checkpointed one.
+    """The log's high watermark. It is computed from the checkpointed high watermark.
 
     If the log ends before the checkpointed high watermark, or if a segment was ``removed``, the log has lost
     acknowledged records. The loss is reported.

@@ -25,16 +25,16 @@ class RepairKind(enum.Enum):
     REBUILT = "rebuilt"
     """A file that can be computed from other files was missing or unreadable. Nothing is lost."""
     TORN_TAIL = "torn tail"
-    """The last batch of a log was incomplete, as it can be after a crash."""
+    """The last batch of a log was incomplete. This can happen in a crash."""
     LOST = "lost"
-    """Records of the log are lost: valid batches after a damaged one, or whole files."""
+    """Records of the log are lost. There were valid batches after a damaged batch, or whole files are
+    missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One repair. ``offset`` is the first offset that the log does not contain any more; -1 when no record
-    is affected.
-    """
+    """One repair. ``offset`` is the first offset that the log no longer contains. It is -1 when no record is
+    affected."""
 
     kind: RepairKind
     path: str
@@ -47,7 +47,7 @@ class Repair:
 
 
 class RecoveryReport:
-    """The repairs of one start. Several threads that open logs may add to it."""
+    """The repairs of one start of the node. Several threads that open logs may add repairs."""
 
     is_of_cache = False
     """Whether the report is for a log whose records also exist elsewhere."""
@@ -59,7 +59,7 @@ class RecoveryReport:
         self._counts = dict.fromkeys(RepairKind, 0)
 
     def add(self, repair: Repair, *, is_of_cache: bool = False) -> None:
-        """Record a repair and log it."""
+        """Store a repair and log it."""
         with self._lock:
             self._counts[repair.kind] += 1
             if len(self.repairs) < _KEPT_MAX:
@@ -77,11 +77,11 @@ class RecoveryReport:
 
     @property
     def has_cut(self) -> bool:
-        """Whether any log now ends earlier, or contains less, than before."""
+        """Whether any log now ends earlier, or contains less, than before the start."""
         return self._counts[RepairKind.TORN_TAIL] > 0 or self._counts[RepairKind.LOST] > 0
 
     def summary(self, *kinds: RepairKind) -> str | None:
-        """The repairs of some kinds in one sentence; ``None`` when there were none."""
+        """The repairs of some kinds in one sentence; ``None`` when there were no such repairs."""
         found = [repair for repair in self.repairs if repair.kind in kinds]
         count = sum(self._counts[kind] for kind in kinds)
         if not count:

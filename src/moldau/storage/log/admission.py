@@ -1,8 +1,8 @@
-"""Converts a client's batch to the form in which a topic stores it: checks its records, recompresses it and
-sets its time. Pure.
+"""Converts a client's batch to the form in which a topic stores the batch. It checks the records,
+recompresses the batch and sets its time. Pure.
 
 Most topics store a batch unchanged. The time for checking records grows with their number and their
-decompressed size, which cannot be seen from the size of the batch; see :func:`is_slow_to_admit`. Records are
+decompressed size. The size of the batch does not show this; see :func:`is_slow_to_admit`. Records are
 decompressed once and read once for all requirements of the topic. Errors are reported in the order of Kafka's
 broker: records that cannot be parsed, timestamps, keys, and the size of the result.
 """
@@ -29,7 +29,8 @@ from moldau.storage.log.config import LogConfig
 
 
 class Admitted(NamedTuple):
-    """A batch in the form in which it is stored, and the append time in its header, or -1."""
+    """A batch in the form in which it is stored, and the append time in its header. The time is -1 if the
+    header has no append time."""
 
     batch: Buffer
     headers: list[BatchHeader]
@@ -84,9 +85,9 @@ def must_open(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
 
 
 def is_slow_to_admit(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
-    """Whether a batch must be opened and is, according to its header, too large for the event loop.
+    """Whether a batch must be opened and its header shows that it is too large for the event loop.
 
-    A compressed batch may still be too large after decompression. :func:`admit` detects that when ``limit``
+    A compressed batch may still be too large after decompression. :func:`admit` detects this when ``limit``
     is ``QUICK_BYTES``.
     """
     if header.records_count <= QUICK_RECORDS and header.batch_length <= QUICK_BYTES:
@@ -121,8 +122,8 @@ def _opened(
 
 
 def _refuse(config: LogConfig, walk: RecordWalk, bounds: TimestampBounds | None, max_timestamp: int) -> None:
-    """Raise :class:`RecordsRejectedError` if a timestamp is out of range, or if a topic that needs keys gets
-    a record without a key."""
+    """Raise :class:`RecordsRejectedError` if a timestamp is out of range, or if a record has no key in a
+    topic that needs keys."""
     errors: list[RecordError] = []
     if bounds is not None:
         within = f"is not within [{bounds.oldest_ms}, {bounds.newest_ms}]"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class AppendOrigin(Enum):
-    """The origin of an append. It decides which checks apply."""
+    """The origin of an append. It decides which checks are made."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -15,8 +15,8 @@ class AppendOrigin(Enum):
 class AppendInfo(NamedTuple):
     """The outcome of an append.
 
-    ``log_append_time_ms`` is -1 unless the topic's timestamps are LogAppendTime. For a duplicate of an
-    idempotent producer's batch, the values are the offsets and the time of the first append.
+    ``log_append_time_ms`` is -1 unless the topic's timestamps are LogAppendTime. If the batch is a duplicate
+    of an idempotent producer's batch, the values are the offsets and the time of the first append.
     """
 
     first_offset: int
@@ -29,7 +29,7 @@ class AppendInfo(NamedTuple):
 
 
 class AbortedEntry(NamedTuple):
-    """A producer's aborted transaction: its first offset and the offset of its abort marker."""
+    """An aborted transaction of a producer: its first offset and the offset of its abort marker."""
 
     producer_id: int
     first_offset: int
@@ -52,14 +52,14 @@ class ReadResult(NamedTuple):
 
 
 class TimestampOffset(NamedTuple):
-    """The largest epoch not above the requested one, and the offset after its last record."""
+    """The largest epoch not above the requested epoch, and the offset after its last record."""
 
     offset: int
     timestamp: int
 
 
 class EpochEndOffset(NamedTuple):
-    """The largest epoch not above the requested one, and the offset after its last record."""
+    """The largest epoch not above the requested epoch, and the offset after its last record."""
 
     epoch: int
     end_offset: int

@@ -1,4 +1,5 @@
-"""Appending to a partition log: as a leader that assigns offsets, or as a follower that receives them."""
+"""Appends to a partition log. A leader assigns offsets, and a follower receives batches that already have
+offsets."""
 
 import contextlib
 from collections.abc import Callable
@@ -25,13 +26,14 @@ from moldau.storage.producers.producer_state import BatchMetadata
 from moldau.storage.topic_partition import TopicPartition
 
 pack_prefix = Struct(">qii").pack
-"""Packs base offset, batch length and leader epoch: the bytes of a batch that a leader overwrites."""
+"""Packs base offset, batch length and leader epoch, because a leader overwrites these bytes of a batch."""
 
 
 class Appender:
-    """Writes batches to the end of a log and updates its state; begins a new segment when one is full.
+    """Writes batches to the end of a log and updates the log's state. When a segment is full, it begins a new
+    segment.
 
-    Only bytes that must change are changed; the batch is written without a copy.
+    Only bytes that must change are changed, and the batch is written without a copy.
     """
 
     def __init__(
@@ -63,10 +65,10 @@ class Appender:
     ) -> AppendInfo:
         """Assign offsets and append.
 
-        ``buffer`` contains exactly the batches of ``headers``, already validated (``validate_produce``); a
-        client's buffer has one batch. It is not used after the call. ``append_time_ms`` is the result of
-        :meth:`admit`, if that was called. A duplicate of one of its producer's last five batches is not
-        appended; the result is that of the first append. Raises ``KafkaError``: ``invalid_timestamp``,
+        ``buffer`` has the batches of ``headers``, already validated (``validate_produce``). A client's buffer
+        has one batch. The buffer is not used after the call. ``append_time_ms`` is the result of
+        :meth:`admit`, if it was called. A duplicate of one of its producer's last five batches is not
+        appended. The result is then the first append's. Raises ``KafkaError``: ``invalid_timestamp``,
         ``record_list_too_large``, ``invalid_record`` (no key in a compacted topic; recompression failed),
         ``message_too_large``, ``fenced_leader_epoch``, ``kafka_storage_error``, and errors of producers.
         """
@@ -132,7 +134,7 @@ class Appender:
         first_offset: int,
         view: memoryview,
     ) -> None:
-        """Write batches, then update the log's state. Nothing is changed when the write fails."""
+        """Write batches, then update the log's state. If the write fails, nothing is changed."""
         active = self._segments.active
         try:
             position = active.write(buffers, size_bytes)
@@ -144,8 +146,8 @@ class Appender:
         self.account(position, headers, first_offset, view)
 
     def account(self, position: int, headers: list[BatchHeader], first_offset: int, view: memoryview) -> None:
-        """Update the log's state for the batches of ``headers``, which have the bytes ``view`` at
-        ``position`` of the active segment."""
+        """Update the log's state for the batches of ``headers``. Their bytes are ``view``, at ``position`` of
+        the active segment."""
         segments = self._segments
         active = segments.active
         begin = position
@@ -171,7 +173,8 @@ class Appender:
             self._gate.fail("appending to", error)
 
     def admit(self, batch: Buffer, headers: list[BatchHeader], limit: int | None = None) -> Admitted:
-        """Convert a client's batch to the form in which the topic stores it; see ``admission.admit``."""
+        """Convert a client's batch to the form in which the topic stores the batch; see
+        ``admission.admit``."""
         return admit(self._segments.config, batch, headers, self._now_ms(), limit)
 
     def is_slow_to_admit(self, header: BatchHeader) -> bool:
@@ -190,10 +193,10 @@ class Appender:
         self._epochs.begin(leader_epoch, self._segments.end_offset)
 
     def append_as_follower(self, buffer: Buffer) -> AppendInfo:
-        """Append batches with their offsets and epochs unchanged; an incomplete batch at the end is ignored.
+        """Append batches with their offsets and epochs unchanged. An incomplete batch at the end is ignored.
 
         Raises ``KafkaError(corrupt_message)`` for a wrong checksum, and for offsets or epochs that do not
-        ascend from the log's end. Nothing is appended then.
+        rise from the log's end on. Then nothing is appended.
         """
         self._gate.check()
         view = memoryview(buffer)
@@ -226,7 +229,7 @@ class Appender:
     def _append_all_given(
         self, headers: list[BatchHeader], batches: memoryview, max_timestamp_ms: int
     ) -> None:
-        """Append the batches in one write, if they have no holes, have one known epoch, and fit in the
+        """Append the batches in one write. They must have no holes and one known epoch, and must fit in the
         active segment."""
         now_ms = self._now_ms()
         first, last = headers[0], headers[-1]
@@ -254,7 +257,7 @@ class Appender:
         self.write([batch], len(batch), [header], header.base_offset, batch)
 
     def roll(self, base_offset: int | None = None) -> None:
-        """Begin a new segment at ``base_offset``; by default at the end of the log."""
+        """Begin a new segment at ``base_offset``. The default is the end of the log."""
         with self._gate.guarded("rolling"):
             segments = self._segments
             if segments.active.size_bytes:

@@ -1,4 +1,4 @@
-"""The state of a log at an offset, which results from the records before the offset (KIP-405)."""
+"""The state of a log at an offset. The records before the offset determine this state (KIP-405)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

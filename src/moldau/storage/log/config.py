@@ -15,8 +15,8 @@ _TIMESTAMP_TYPES = {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": Ti
 class LogConfig:
     """Kafka's topic configs, with Kafka's defaults; -1 means unlimited.
 
-    ``log_config`` (``server/settings.py``) makes it. If a field names its key, ``log_config`` needs no line
-    for the field.
+    ``log_config`` (``server/settings.py``) makes this object. A field that names its key needs no code in
+    ``log_config``.
     """
 
     segment_bytes: int = from_key("segment.bytes", 1024**3)
@@ -47,23 +47,23 @@ class LogConfig:
     remote_storage_enable: bool = False
     remote_log_copy_disable: bool = from_key("remote.log.copy.disable", False)
     local_retention_ms: int = -1
-    """Local retention. A configured -2 is replaced by the whole retention, also in
-    ``local_retention_bytes``."""
+    """Local retention in ms. A configured -2 is replaced by the retention of the whole log. The same is true
+    for ``local_retention_bytes``."""
     local_retention_bytes: int = -1
     is_cache: bool = False
     """Whether the log is a cache. A cache has only one leader epoch, which is in its first batch. The epoch
-    is not stored in a file, and no append waits for a file of epochs."""
+    is not stored in a file, so no append waits for a file of epochs."""
 
     @property
     def copies_to_remote(self) -> bool:
-        """Whether closed segments are copied to the remote tier. Only copied segments may then be removed
-        from the disk."""
+        """Whether closed segments are copied to the remote tier. If so, a segment may be removed from the
+        disk only after it was copied."""
         return self.remote_storage_enable and not self.remote_log_copy_disable
 
     @property
     def roll_ms(self) -> int:
-        """``segment.ms``, or a shorter time if records of a compacted topic must leave the active segment
-        earlier."""
+        """``segment.ms``, or a shorter time. The time is shorter if records of a compacted topic must leave
+        the active segment earlier."""
         if self.cleanup_compact and self.max_compaction_lag_ms > 0:
             return min(self.segment_ms, self.max_compaction_lag_ms)
         return self.segment_ms

@@ -36,7 +36,7 @@ class EpochEntry(NamedTuple):
 
 
 class LeaderEpochs:
-    """The epochs of one log, ascending in epoch and in start offset.
+    """The epochs of one log. Epochs and start offsets are in ascending order.
 
     Methods return whether they changed an entry. If so, the caller saves the file. A new epoch must be in the
     file before its first batch is durable. A truncation may be saved later, because recovery repeats it.
@@ -69,8 +69,8 @@ class LeaderEpochs:
     def assign(self, epoch: int, start_offset: int) -> bool:
         """``epoch`` begins at ``start_offset``. A repeated call for the latest epoch changes nothing.
 
-        Entries that contradict it are removed: a later or equal epoch, or an epoch that begins at or after
-        the offset. Raises ``ValueError`` for a negative epoch or offset.
+        Entries that contradict the new entry are removed. These are a later or equal epoch, and an epoch that
+        begins at or after the offset. Raises ``ValueError`` for a negative epoch or offset.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
@@ -83,7 +83,7 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
-        """The largest epoch not above ``epoch``, and the offset after its last record.
+        """The largest epoch not above ``epoch``, and the offset after the last record of that epoch.
 
         For the latest epoch that offset is the end of the log. If ``epoch`` is older than all known epochs,
         the result is ``epoch`` and the start of the first known epoch. If it is newer than all known epochs,
@@ -118,8 +118,8 @@ class LeaderEpochs:
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Make the log begin at ``start_offset``: the epoch that contains it begins there, and older
-        epochs are removed."""
+        """Make the log begin at ``start_offset``. The epoch that contains this offset now begins there, and
+        older epochs are removed."""
         above = bisect_right(self._entries, start_offset, key=_start_of)
         if not above:
             return False
@@ -138,7 +138,7 @@ class LeaderEpochs:
             self.assign(entry.epoch, entry.start_offset)
 
     def in_range(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
-        """The epochs of the offsets in ``[start, end)``. The first of them begins at ``start_offset``.
+        """The epochs of the offsets in ``[start, end)``. The first epoch in the result begins at ``start``.
 
         These are the epochs in a remote segment's metadata (KIP-405).
         """
@@ -161,7 +161,7 @@ def _start_of(entry: EpochEntry) -> int:
 
 
 def parse_leader_epochs(content: bytes, path: str) -> list[EpochEntry]:
-    """The epochs in the content of a file. Raises ``CheckpointError``, which names ``path``."""
+    """The epochs in the content of a file. Raises ``CheckpointError``. The error names ``path``."""
     rows = parse_checkpoint(content, path, 2)
     return [
         EpochEntry(parse_number(epoch, path, line), parse_number(offset, path, line))
@@ -172,7 +172,7 @@ def parse_leader_epochs(content: bytes, path: str) -> list[EpochEntry]:
 class LeaderEpochFile:
     """The ``leader-epoch-checkpoint`` of a partition's folder. Blocking.
 
-    Threads may save at the same time; older content never replaces newer content.
+    Threads may save at the same time, but older content never replaces newer content.
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
@@ -191,7 +191,7 @@ class LeaderEpochFile:
         return LeaderEpochs(parse_leader_epochs(content, self.path))
 
     def save(self, entries: Iterable[EpochEntry], version: int) -> None:
-        """Replace the file durably, unless it already has this version or a later one."""
+        """Replace the file durably, unless it already has this version or a later version."""
         with self._saving:
             if version > self.saved_version:
                 self._disk.write_atomically(self.path, format_checkpoint(entries))
@@ -199,7 +199,7 @@ class LeaderEpochFile:
 
     @staticmethod
     def save_all(disk: Disk, saved: Iterable["SavedEpochs"]) -> None:
-        """Like :meth:`save`, for many files that the disk writes together."""
+        """Like :meth:`save`, for many files. The disk writes them together."""
         with contextlib.ExitStack() as saving:
             newer: list[SavedEpochs] = []
             for each in saved:
@@ -211,14 +211,14 @@ class LeaderEpochFile:
                 each.file.saved_version = each.version
 
     def end(self) -> None:
-        """End the writes, because the folder will be renamed. Waits until no write is in progress; later
+        """End the writes, because the folder will be renamed. Waits until no write is in progress. Later
         calls write nothing."""
         with self._saving:
             self.saved_version = _NEVER
 
 
 class SavedEpochs(NamedTuple):
-    """Content that must be written to a leader epoch file."""
+    """Content that must be written to a file of leader epochs."""
 
     file: LeaderEpochFile
     entries: tuple[EpochEntry, ...]

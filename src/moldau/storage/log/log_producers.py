@@ -1,5 +1,5 @@
-"""The producers of a partition log: their state, the snapshot files of the state, and its recovery from
-the log."""
+"""The producers of a partition log: their state, the snapshot files of this state, and the recovery of the
+state from the log."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,7 +24,7 @@ BatchVisitor = Callable[[BatchHeader], None]
 
 
 class LogProducers:
-    """Drives the pure :class:`ProducerState` of one log."""
+    """Uses the pure :class:`ProducerState` of one log."""
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig) -> None:
         self.state = ProducerState(expiration_ms=config.producer_id_expiration_ms)
@@ -44,8 +44,8 @@ class LogProducers:
         """Rebuild the state from the newest usable snapshot and the batches after it.
 
         The replay also reads all segments from ``rebuilt_from`` on and fills their transaction indexes, which
-        recovery left empty. ``on_epoch`` gets the first batch of a segment, and each batch whose leader epoch
-        differs from that of the previous batch.
+        recovery left empty. ``on_epoch`` gets the first batch of a segment. It also gets each batch whose
+        leader epoch differs from the leader epoch of the previous batch.
         """
         end_offset = segments.end_offset
         limit = end_offset if rebuilt_from is None else min(rebuilt_from, end_offset)
@@ -99,7 +99,7 @@ class LogProducers:
         return self.state.check(header, from_client=origin is AppendOrigin.CLIENT)
 
     def appended(self, header: BatchHeader, base_offset: int, batch: Buffer) -> AbortedEntry | None:
-        """Record an appended batch with a producer id; return the transaction that it aborted."""
+        """Note an appended batch that has a producer id. Returns the transaction that the batch aborts."""
         if not header.is_control:
             self.state.apply(header, base_offset, header.max_timestamp)
             return None
@@ -115,19 +115,19 @@ class LogProducers:
         self.state.advance_end(end_offset)
         self.snapshots.take_snapshot(self.state, durably=durably)
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The end of ``read_committed`` reads: the start of the first transaction that is open or has its
-        marker at or above the watermark."""
+        """The end of ``read_committed`` reads. It is the start of the first transaction that is open or whose
+        marker is at or above the watermark."""
         state = self.state
         state.advance_high_watermark(high_watermark)
         unstable = state.first_unstable_offset
         return high_watermark if unstable is None else min(unstable, high_watermark)
 
     def active(self) -> list[tuple[int, int, int, int, int, int]]:
-        """The producers for DescribeProducers: id, epoch, last sequence, last timestamp, coordinator epoch,
-        and start of the transaction."""
+        """The producers for DescribeProducers. Each has its id, epoch, last sequence, last timestamp,
+        coordinator epoch, and the start of its transaction."""
         return [
             (
                 entry.producer_id,

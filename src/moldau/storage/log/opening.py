@@ -1,4 +1,4 @@
-"""Opens the folder of a partition: recovers its segments, and adjusts the state beside them."""
+"""Opens the folder of a partition. It recovers the segments, and adjusts the state beside them."""
 
 import logging
 import uuid
@@ -28,16 +28,16 @@ class Checkpoints(NamedTuple):
 
     recovery_point: int = 0
     """All records below this offset are assumed to be durable. Later batches are checked, and an incomplete
-    end is cut off."""
+    end is removed."""
     clean_shutdown: bool = False
     """Whether the log was closed cleanly. If so, no batch is checked."""
     log_start_offset: int = 0
     was_killed: bool = False
-    """Whether all written bytes exist, because only the process was killed."""
+    """Whether all written bytes still exist, because only the process was killed."""
 
 
 class LoadedState(NamedTuple):
-    """The state of an opened log outside its segments."""
+    """The state of an opened log that is not in its segments."""
 
     offsets: LogOffsets
     epochs: LogEpochs
@@ -53,9 +53,9 @@ def load_log(
     guard: LogGuard | None,
     report: RecoveryReport,
 ) -> LoadedState:
-    """Load the folder of the still empty ``segments``; it is created if it does not exist. Blocking.
+    """Load the folder into the empty ``segments``. If the folder does not exist, it is created. Blocking.
 
-    With ``guard``, only an incomplete end is cut off. ``report`` records all repairs. Raises ``OSError`` when
+    With ``guard``, only an incomplete end is removed. ``report`` notes all repairs. Raises ``OSError`` when
     the disk fails, and :class:`DamagedLogError` when a guarded log is damaged.
     """
     disk, folder = machine.disk, segments.folder
@@ -111,7 +111,7 @@ def load_log(
 def claim_folder(
     disk: Disk, folder: str, topic_id: uuid.UUID | None, report: RecoveryReport
 ) -> uuid.UUID | None:
-    """Record the topic id of a folder's data; returns the topic id that the folder has afterwards. Blocking.
+    """Store the topic id of a folder's data. Returns the topic id that the folder has afterwards. Blocking.
 
     Raises ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id.
     """
@@ -137,7 +137,8 @@ def _make_folder(disk: Disk, folder: str) -> None:
 
 
 def _checked_start(folder: str, log_start_offset: int, epochs: LogEpochs, report: RecoveryReport) -> int:
-    """The start in the checkpoint, or the start of the epochs if it is lower.
+    """The start of the log according to the checkpoint. If the epochs start lower, the result is the start of
+    the epochs.
 
     When the start moves, the epochs are truncated first, and durably.
     """

@@ -1,9 +1,9 @@
 """One partition's log: the records that a replica stores, in Kafka's file formats.
 
-:class:`PartitionLog` interprets the bytes of a :class:`SegmentedLog`: offsets are assigned or checked,
-idempotent producers are checked, epochs and transactions are tracked. All calls are made on one thread, that
-of the event loop. No synchronous call waits for a disk, except ``close`` and the calls that are described as
-blocking. ``flush`` and operations on segments run in ``Workers``, one at a time.
+:class:`PartitionLog` interprets the bytes of a :class:`SegmentedLog`. It assigns or checks offsets, checks
+idempotent producers, and tracks epochs and transactions. All calls are made on the thread of the event loop.
+No synchronous call waits for a disk, except ``close`` and the calls that are described as blocking. ``flush``
+and operations on segments run in ``Workers``, one at a time.
 
 **Failure.** When the disk refuses an operation, the call raises ``KafkaError(kafka_storage_error)``, and the
 keeper of the log is notified once. From then on every call that needs the disk raises the same error, because
@@ -37,12 +37,12 @@ from moldau.storage.topic_partition import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogKeeper:
-    """The owner of an open log, which keeps the checkpoints of its folder."""
+    """The owner of an open log. It writes the checkpoints of the log's folder."""
 
     failed: Callable[[OSError], None]
     """Called once when the disk fails."""
     truncated: Callable[[], Callable[[], None]]
-    """Called after each truncation, before the next append. It returns a function that a worker runs before
+    """Called after each truncation, before the next append. It returns a function, which a worker runs before
     the truncation is complete."""
     epochs_changed: Callable[[], None]
     """Called when the file of leader epochs is out of date."""
@@ -205,15 +205,15 @@ class PartitionLog:
         return self.offsets.log_start_offset
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The end of ``read_committed`` reads. It is never below the log's start, where an open
-        transaction may begin."""
+        """The end of ``read_committed`` reads. It is never below the log's start, although a transaction that
+        is open may begin there."""
         stable, start = self.producers.last_stable_offset(high_watermark), self.offsets.log_start_offset
         return stable if stable >= start else min(start, high_watermark)
 
     @property
     def local_log_start_offset(self) -> int:
-        """The start of the data on this replica's disk. Earlier records, from the log's start on, are in the
-        remote tier."""
+        """The start of the data on this replica's disk. The records between the log's start and this offset
+        are in the remote tier."""
         return max(self.offsets.log_start_offset, self.segments.segments[0].base_offset)
 
     @property
@@ -223,7 +223,7 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> int:
-        """The offset up to which consumers may read. The replica sets it."""
+        """The offset up to which consumers may read. The replica sets this value."""
         return self.offsets.high_watermark
 
     @high_watermark.setter
@@ -241,8 +241,8 @@ class PartitionLog:
 
     @property
     def highest_copied_offset(self) -> int:
-        """The last offset that is in the remote tier; -1 when there is none, or while the offset is not
-        known."""
+        """The last offset that is in the remote tier. It is -1 when the tier has no records, or while the
+        offset is not known."""
         return self.offsets.highest_copied_offset
 
     @highest_copied_offset.setter
@@ -256,7 +256,7 @@ class PartitionLog:
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """Offsets that were missing between segments when the log was opened."""
+        """Number of offsets that were missing between segments when the log was opened."""
         return self.segments.holes
 
     @property
@@ -281,8 +281,8 @@ class PartitionLog:
 
     @property
     def awaits_config(self) -> bool:
-        """Whether the configuration of the log's topic is not known yet. No data may be deleted until
-        then."""
+        """Whether the configuration of the log's topic is not known yet. No data may be deleted before it is
+        known."""
         return self.start.awaits_config
 
     @property
@@ -291,7 +291,7 @@ class PartitionLog:
         return self.gate.failure is not None
 
     def adopt(self, keeper: LogKeeper) -> None:
-        """Set the keeper, which is notified of changes that it must make durable. Called at most once for a
+        """Set the keeper. It is notified of changes that it must make durable. Call this at most once for a
         log.
 
         A log without a keeper saves its epochs itself, and its start is not checkpointed.
@@ -304,7 +304,8 @@ class PartitionLog:
     # -- epochs and start ---------------------------------------------------------------------
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
-        """The largest epoch not above ``leader_epoch`` and its end offset; (-1, -1) when it is unknown."""
+        """The largest epoch not above ``leader_epoch`` and the end offset of that epoch; (-1, -1) when it is
+        unknown."""
         return self.leader_epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
     def epoch_for_offset(self, offset: int) -> int:
@@ -313,14 +314,14 @@ class PartitionLog:
         return -1 if epoch is None else epoch
 
     def forget_empty_epochs(self) -> None:
-        """Drop the epochs in which nothing was appended, because a new leader may have records of earlier
-        epochs."""
+        """Drop the epochs without records, because a new leader may have records of earlier epochs."""
         self.epochs.forget_empty(self.log_end_offset)
 
     def update_log_start_offset(self, offset: int) -> bool:
         """Move the log's start up (DeleteRecords). The start may be inside a batch, and never moves back.
 
-        The next retention pass deletes the bytes. Raises ``KafkaError(offset_out_of_range)`` above the end.
+        The next retention pass deletes the bytes. Raises ``KafkaError(offset_out_of_range)`` if the new start
+        is above the log's end.
         """
         self.gate.check()
         if offset > self.log_end_offset:
@@ -344,7 +345,8 @@ class PartitionLog:
     # -- its folder ---------------------------------------------------------------------------
 
     def take_topic_id(self, topic_id: uuid.UUID | None) -> None:
-        """Record in the folder the topic id of its data. Raises the errors of :meth:`open`. Blocking."""
+        """Store the topic id of the folder's data in the folder. Raises the errors of :meth:`open`.
+        Blocking."""
         self.topic_id = claim_folder(self._machine.disk, self.directory, topic_id, self._report)
 
     @property

@@ -1,4 +1,5 @@
-"""Reads a partition log: batches from an offset on, aborted transactions, and searches by timestamp."""
+"""Reads a partition log. It finds batches from an offset on, aborted transactions, and records by
+timestamp."""
 
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AbortedEntry, ReadResult
@@ -32,9 +33,9 @@ class LogReader:
 
         The result has at most ``max_bytes``. With ``min_one_batch`` it has the first batch even if that batch
         is larger. The views stay valid until they are released, unless their bytes are truncated. Therefore a
-        reader above the high watermark copies them before the next truncation.
+        reader above the high watermark copies the bytes before the next truncation.
 
-        Raises ``KafkaError(offset_out_of_range)`` below the log's start or above its end, and
+        Raises ``KafkaError(offset_out_of_range)`` below the log's start or above its end. Raises
         ``KafkaError(offset_moved_to_tiered_storage)`` for records that are only in the remote tier.
         """
         gate, segments = self._gate, self._segments
@@ -76,7 +77,7 @@ class LogReader:
             return search_step(self._segments, timestamp_ms, start_offset, end_offset)
 
     def latest_batch(self, end_offset: int) -> memoryview | None:
-        """The batch with the largest timestamp below ``end_offset``, found by headers. It is valid until
-        the log is changed."""
+        """The batch with the largest timestamp below ``end_offset``, found by the headers of batches. It is
+        valid until the log is changed."""
         with self._gate.guarded("reading"):
             return latest_batch(self._segments, self._offsets.log_start_offset, end_offset)

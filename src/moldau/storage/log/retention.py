@@ -8,8 +8,8 @@ from moldau.storage.log.segmented_log import SegmentedLog
 
 class RetentionDue(NamedTuple):
     """The first ``deletable`` segments may be deleted. ``must_roll`` means that the active segment has
-    expired, too. It can be deleted after it is closed and copied to the remote tier, which accepts only
-    closed segments."""
+    expired, too. It can be deleted after it is closed and copied to the remote tier, because the tier accepts
+    only closed segments."""
 
     deletable: int
     must_roll: bool = False
@@ -27,12 +27,12 @@ def retention_due(
     """The number of segments that may be deleted because of the log start, their age, or the log's size.
 
     No record at or above the high watermark is deleted. The active segment may be included, unless it is
-    empty; the caller then closes it first. If segments are copied to the remote tier, ``local.retention``
+    empty. The caller then closes it first. If segments are copied to the remote tier, ``local.retention``
     decides. Segments above the log's start may then be deleted only after they were copied.
     """
     segments = log.segments
     copies = config.copies_to_remote
-    # Without a cleanup policy no record is deleted permanently, but copied segments are removed from this
+    # Without a cleanup policy no record is deleted permanently. But copied segments are removed from this
     # disk (KIP-1161).
     is_bounded = config.cleanup_delete or (copies and not (config.cleanup_compact or config.is_cache))
     retention_ms = config.local_retention_ms if copies else config.retention_ms

@@ -1,5 +1,5 @@
-"""Presents a sequence of segments as one sequence of batches. It does not interpret the bytes of the
-partition log."""
+"""Presents several segments as one sequence of batches. It does not interpret the bytes of the partition
+log."""
 
 import asyncio
 from bisect import bisect_right
@@ -18,9 +18,9 @@ _base_offset = attrgetter("base_offset")
 
 
 class SegmentedLog:
-    """Segments in the order of their offsets. Batches are written to the last one, ``active``.
+    """Segments in the order of their offsets. Batches are written to the last segment, ``active``.
 
-    Methods raise ``OSError`` when the disk fails; the owner then has to :meth:`abandon` the log.
+    Methods raise ``OSError`` when the disk fails. The owner then has to :meth:`abandon` the log.
     """
 
     def __init__(self, machine: Machine, folder: str, config: LogConfig) -> None:
@@ -34,7 +34,7 @@ class SegmentedLog:
         self.last_position = -1
         """Position of the last batch in the active segment; -1 when it must be searched."""
         self.sealed_size_bytes = 0
-        # Files of an earlier process may exist although their names are not synced.
+        # There may be files of an earlier process whose names are not synced.
         self.folder_changed = True
         self.holes: list[tuple[int, int]] = []
         """Offsets that were missing between segments when the log was opened."""
@@ -45,20 +45,20 @@ class SegmentedLog:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all log files."""
+        """Size of all log files in bytes."""
         return self.sealed_size_bytes + self.active.size_bytes
 
     # -- segments -----------------------------------------------------------------------------
 
     def adopt(self, segments: list[Segment], end_offset: int) -> None:
-        """Use opened segments. The last of them is not sealed."""
+        """Use these opened segments. The last segment is not sealed."""
         self.segments = segments
         self.active = segments[-1]
         self.end_offset = end_offset
         self.sealed_size_bytes = sum(segment.size_bytes for segment in segments[:-1])
 
     def add_segment(self, base_offset: int) -> Segment:
-        """Create an empty segment and make it the active one."""
+        """Create an empty segment, which becomes the active segment."""
         jitter_ms = self.config.segment_jitter_ms
         segment = Segment(self._disk, self.folder, base_offset, self.config)
         segment.create(
@@ -86,8 +86,8 @@ class SegmentedLog:
         )
 
     def is_overdue(self, timestamp_ms: int, now_ms: int) -> bool:
-        """Whether the active segment covers more time than ``segment.ms`` (by the records' timestamps if
-        possible)."""
+        """Whether the active segment covers more time than ``segment.ms``. The records' timestamps are used
+        if possible."""
         active = self.active
         if active.first_timestamp_ms >= 0 and timestamp_ms >= 0:
             waited_ms = timestamp_ms - active.first_timestamp_ms
@@ -96,7 +96,7 @@ class SegmentedLog:
         return waited_ms > self.config.roll_ms - active.roll_jitter_ms
 
     def roll(self, base_offset: int) -> Segment:
-        """Seal the active segment and begin a new one."""
+        """Seal the active segment and begin a new segment."""
         old = self.active
         if old.base_offset == base_offset:
             # The active segment was empty, so its files are now the files of the new segment.
@@ -108,12 +108,12 @@ class SegmentedLog:
         return segment
 
     def index_holding(self, offset: int) -> int:
-        """The number of the segment that contains an offset. It is the first segment if the offset is below
-        all segments."""
+        """The index of the segment that contains an offset. If the offset is below all segments, the result
+        is the first segment."""
         return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
 
     def end_of(self, index: int) -> int:
-        """The offset at which segment number ``index`` ends."""
+        """The offset at which the segment with this ``index`` ends."""
         following = index + 1
         return self.segments[following].base_offset if following < len(self.segments) else self.end_offset
 
@@ -127,7 +127,7 @@ class SegmentedLog:
         else:
             index = self.index_holding(offset)
             segment, segment_end = self.segments[index], self.end_of(index)
-            # After compaction a segment may end before the next one begins.
+            # After compaction a segment may end before the next segment begins.
             while index + 1 < len(self.segments) and segment.position_of(offset) >= segment.size_bytes:
                 index += 1
                 segment, segment_end = self.segments[index], self.end_of(index)
@@ -176,12 +176,12 @@ class SegmentedLog:
     # -- removing -----------------------------------------------------------------------------
 
     def end_before(self, offset: int) -> int:
-        """The end of the log if all batches that contain or follow ``offset`` were dropped."""
+        """The new end of the log if all batches that contain or follow ``offset`` were dropped."""
         return self.segments[self.index_holding(offset)].end_before(offset)[1]
 
     def truncate_to(self, offset: int) -> Callable[[], None]:
-        """Drop all batches that contain or follow ``offset``. The returned function waits for the disk and
-        updates the files. No append is allowed before it returns."""
+        """Drop all batches that contain or follow ``offset``. Returns a function that waits for the disk and
+        updates the files. No append is allowed before this function returns."""
         keep = self.index_holding(offset) + 1
         dropped = self.segments[keep:]
         del self.segments[keep:]
@@ -198,7 +198,8 @@ class SegmentedLog:
         return cut_files
 
     def restart_at(self, offset: int) -> None:
-        """Begin again with an empty segment at ``offset``. The files of all segments were removed before."""
+        """Begin again with an empty segment at ``offset``. The caller has removed the files of all
+        segments."""
         dropped, self.segments = self.segments, []
         for segment in dropped:
             self._release(segment)
@@ -208,9 +209,9 @@ class SegmentedLog:
         self.add_segment(offset)
 
     def drop_files(self, segments: Sequence[Segment]) -> None:
-        """Remove the files of the last segments, durably. Blocking; any thread may call it."""
+        """Remove the files of the last segments, durably. Blocking. Any thread may call this method."""
         paths: list[str] = []
-        # The last file is removed first, so that a crash leaves no hole.
+        # The last file is removed first. A crash then leaves no hole.
         for segment in segments[::-1]:
             paths += segment.rename_deleted()
         if segments:
@@ -231,7 +232,7 @@ class SegmentedLog:
         return removed
 
     def swap_files(self, old: Sequence[Segment], base_offset: int) -> tuple[Segment, list[str]]:
-        """Replace the files of other segments by those of the cleaned segment with this base offset.
+        """Replace the files of other segments by the files of the cleaned segment with this base offset.
         Blocking.
 
         The files of the cleaned segment are complete and durable under their ``.cleaned`` names. ``old`` are
@@ -268,7 +269,7 @@ class SegmentedLog:
 
     def hold_files(self) -> None:
         """Keep all files open until :meth:`release_files`, because a worker thread syncs or writes some of
-        them."""
+        the files."""
         self._holders += 1
 
     def release_files(self) -> None:
@@ -287,11 +288,11 @@ class SegmentedLog:
         sync_beside: Callable[[], None] = lambda: None,
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make every segment that ends at or above ``from_offset`` and begins below ``up_to`` durable.
+        """Make durable every segment that ends at or above ``from_offset`` and begins below ``up_to``.
 
-        The worker calls ``sync_beside``, syncs the segments beginning with the oldest, and then calls
-        ``then``. A segment that ends exactly at ``from_offset`` is included. It may have been sealed after
-        its last sync, and sealing completes its indexes.
+        The worker calls ``sync_beside``, then syncs the segments, the oldest first, and then calls ``then``.
+        A segment that ends exactly at ``from_offset`` is included. It may have been sealed after its last
+        sync, and sealing completes its indexes.
         """
         last = self.index_holding(up_to - 1)
         segments = self.segments[self.index_holding(from_offset - 1) : last + 1]

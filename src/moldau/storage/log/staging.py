@@ -1,6 +1,6 @@
 """Collects batches that arrive together from producers, and writes them together.
 
-The system call is a third of the cost of an append of a 1 KiB batch. Requests that were sent one after
+When a batch of 1 KiB is appended, a third of the cost is the system call. Requests that were sent one after
 another often arrive together.
 """
 
@@ -16,17 +16,18 @@ from moldau.storage.log.state.failure_gate import FailureGate
 from moldau.storage.log.state.open_epochs import LogEpochs
 
 STAGED_BYTES_MAX: Final = 256 * 1024
-"""Larger batches are not staged, because a separate write adds almost no cost to them."""
+"""Size in bytes. Larger batches are not staged, because a separate write adds almost no cost to them."""
 
 _INT64_MAX: Final = 2**63 - 1
 
 
 class StagedAppends:
-    """Owns the batches of one log that are already accepted and will soon be written together.
+    """Owns the batches of one log that are accepted and will soon be written together.
 
     **The caller's contract.** Between :meth:`stage` and :meth:`write_staged` no other call may use the log,
-    the batches' memory must stay valid, and no append may be acknowledged. The log does not contain the
-    batches yet. Its end and its producers change only with the write, and do not change if the write fails.
+    the batches' memory must stay valid, and no append may be acknowledged. During this time the log does not
+    contain the batches yet. Its end and its producers change only with the write, and do not change if the
+    write fails.
     """
 
     def __init__(
@@ -56,10 +57,9 @@ class StagedAppends:
         self._newest_ms = 0
 
     def may_stage(self, size_bytes: int, leader_epoch: int) -> bool:
-        """Whether a batch of this size may be staged. This is checked before the batch is parsed. The
-        result is False for a topic whose batches must be changed or opened, for large batches, and when a
-        new segment or epoch begins.
-        """
+        """Whether a batch of this size may be staged. This is checked before the batch is parsed. The result
+        is False for large batches, and for a topic whose batches must be changed or opened. It is also False
+        when a new segment or a new epoch begins."""
         segments = self._segments
         config = segments.config
         if config is not self._config:
@@ -74,11 +74,12 @@ class StagedAppends:
         )
 
     def stage(self, batch: memoryview, header: BatchHeader) -> int | None:
-        """Accept a client's validated batch for which :meth:`may_stage` is true; returns its base offset.
+        """Accept a client's validated batch for which :meth:`may_stage` is true. Returns the batch's base
+        offset.
 
-        Returns ``None`` when the batch may be refused or may be a duplicate, or when it can be checked only
-        after its producer's staged batch is appended. The caller then uses :meth:`Appender.append_as_leader`.
-        Raises the same errors as that method.
+        Returns ``None`` when the batch may be refused or may be a duplicate. Also returns ``None`` when the
+        batch can be checked only after its producer's staged batch is appended. The caller then uses
+        :meth:`Appender.append_as_leader`. Raises the same errors as that method.
         """
         staged = self._headers
         if not staged:
@@ -102,7 +103,7 @@ class StagedAppends:
     def write_staged(self) -> None:
         """Append the staged batches at their assigned offsets.
 
-        Raises ``KafkaError(kafka_storage_error)``; no staged batch is appended then.
+        Raises ``KafkaError(kafka_storage_error)``. In this case no staged batch is appended.
         """
         headers, batches, size_bytes = self._headers, self._batches, self._size_bytes
         if not headers:
@@ -124,7 +125,8 @@ class StagedAppends:
 
 
 def _stores_as_given(config: LogConfig) -> bool:
-    """Whether a client's batch that passes the checks of its header is stored unchanged and immediately."""
+    """Whether the topic stores a client's batch unchanged and immediately, if the batch passes the checks of
+    its header."""
     return (
         config.compression is None
         # The acknowledgement may have to wait for a flush.

@@ -1,6 +1,6 @@
 """Appends whose bytes are written by a worker thread while the event loop continues.
 
-Most of the cost of a large append is the time in which the kernel fills pages. The kernel does not need the
+In a large append, the kernel spends most of the time on filling memory pages. The kernel does not need the
 Python interpreter for this.
 """
 
@@ -20,7 +20,7 @@ from moldau.storage.segments.segment import Segment
 
 @dataclass(slots=True)
 class AsideWrite:
-    """Batches that are being appended to a log. A worker thread calls :meth:`run`; the log calls all other
+    """Batches that are being appended to a log. A worker thread calls :meth:`run`. The log calls all other
     methods."""
 
     owner: "AsideAppends"
@@ -34,8 +34,8 @@ class AsideWrite:
     error: OSError | None = None
 
     def run(self) -> None:
-        """Write the bytes. A failure is stored and handled later by the log, which may have been closed in
-        the meantime."""
+        """Write the bytes. If this fails, the error is stored. The log handles the error later, and may have
+        been closed in the meantime."""
         try:
             self.file.write_at(self.position, [self.batches])
             self.is_written = True

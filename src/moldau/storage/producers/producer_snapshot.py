@@ -1,10 +1,10 @@
-"""Kafka's producer snapshots: files ``<offset>.snapshot`` beside the segments, from which the state is
-restored.
+"""Kafka's producer snapshots. They are files ``<offset>.snapshot`` beside the segments. The producers' state
+is restored from these files.
 
-Layout, big endian: version (int16, 1), CRC-32C (uint32) of all that follows it, number of entries
-(int32), and for each 46 bytes: producer id, epoch (int16), last sequence (int32), last offset, offset
-delta of the last batch (int32), last timestamp, coordinator epoch (int32), first offset of the open
-transaction (-1 for none). Only the last batch of a producer survives a snapshot.
+Layout, big endian: version (int16, 1), CRC-32C (uint32) of all bytes after it, and number of entries (int32).
+An entry has 46 bytes: producer id, epoch (int16), last sequence (int32), last offset, offset delta of the
+last batch (int32), last timestamp, coordinator epoch (int32), first offset of the open transaction (-1 if
+there is none). A snapshot contains only the last batch of each producer.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode_producer_snapshot(content: bytes, path: str = "producer snapshot") -> list[ProducerEntry]:
-    """The entries of a file. Raises :class:`CorruptSnapshotError`, which names ``path``."""
+    """The entries of a file. Raises :class:`CorruptSnapshotError`. The error names ``path``."""
     if len(content) < _HEAD.size + _COUNT.size:
         raise CorruptSnapshotError(f"{path}: {len(content)} bytes are too few")
     version, stored = _HEAD.unpack_from(content)
@@ -111,9 +111,9 @@ class ProducerSnapshots:
         """Write a snapshot of ``state`` at its end offset, unless the last snapshot has this offset. Returns
         the offset.
 
-        Without ``durably``, the snapshot becomes durable by :meth:`sync` and a sync of the folder. After an
-        earlier crash it is missing or has a wrong checksum, and the state is rebuilt from the previous
-        snapshot.
+        Without ``durably``, the snapshot becomes durable by :meth:`sync` and a sync of the folder. If a crash
+        comes first, the snapshot is missing or has a wrong checksum. The state is then rebuilt from the
+        previous snapshot.
         """
         offset = state.end_offset
         if offset != self._last_offset:
@@ -132,15 +132,15 @@ class ProducerSnapshots:
         file = self._disk.open(path, create=True)
         try:
             if file.size():
-                # The file is not truncated to length zero, because ext4 would then write it back when it is
-                # closed.
+                # The file is not truncated to length zero, because ext4 would then write the file to the disk
+                # when it is closed.
                 file.truncate(0)
             file.write_at(0, [content])
         finally:
             file.close()
 
     def at(self, offset: int) -> list[ProducerEntry]:
-        """The producers at an offset; empty if there is no usable snapshot of that offset."""
+        """The producers at an offset. There are none if there is no usable snapshot of that offset."""
         try:
             return decode_producer_snapshot(self._disk.read(self.path(offset)), self.path(offset))
         except (FileNotFoundError, CorruptSnapshotError):
@@ -159,8 +159,8 @@ class ProducerSnapshots:
             self._unsynced.discard(written)
 
     def make_durable(self) -> None:
-        """Like :meth:`sync`, but the names are synced, too. Call it before batches are deleted, because the
-        snapshots could be rebuilt only from these batches."""
+        """Like :meth:`sync`, but the names are synced, too. Call this before batches are deleted, because
+        only these batches could replace a lost snapshot."""
         if self._unsynced:
             self.sync()
             self._disk.sync_dir(self.folder)
@@ -168,11 +168,11 @@ class ProducerSnapshots:
     def load_latest(
         self, state: ProducerState, log_start_offset: int, log_end_offset: int, now_ms: int
     ) -> int:
-        """Reset ``state`` to the newest usable snapshot within the log. Returns the offset from which to
-        replay.
+        """Reset ``state`` to the newest usable snapshot within the log. Returns the offset from which the log
+        must be replayed.
 
-        Snapshots at or below the log start or above the log end are deleted, and so are damaged snapshots. If
-        no snapshot is left, the state is empty and the result is ``log_start_offset``.
+        Snapshots at or below the log start or above the log end are deleted. Damaged snapshots are deleted,
+        too. If no snapshot is left, the state is empty and the result is ``log_start_offset``.
         """
         self._last_offset = None
         for offset in reversed(self.offsets()):
@@ -196,7 +196,8 @@ class ProducerSnapshots:
             self._last_offset = None
 
     def remove_before(self, offset: int) -> None:
-        """Remove snapshots below ``offset``, which are not needed after retention."""
+        """Remove snapshots below ``offset``. They are not needed after retention has removed their
+        batches."""
         self._remove_at_or_below(offset - 1)
 
     def remove_after(self, offset: int) -> None:

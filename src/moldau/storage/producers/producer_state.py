@@ -2,16 +2,17 @@
 
 The state gets batches and decides whether the next batch may be appended. The driver's contract:
 
-1. ``check`` a produced batch (or ``check_marker`` an end marker) before it is appended. It changes nothing.
-2. Append the batch. If that fails, the state is still correct.
-3. ``apply`` the batch (or ``apply_marker``) with the offsets that it got. Followers and recovery, whose
+1. Call ``check`` with a produced batch (or ``check_marker`` with an end marker) before it is appended. The
+   call changes nothing.
+2. Append the batch. If the append fails, the state is still correct.
+3. Call ``apply`` (or ``apply_marker``) with the batch and its new offsets. Followers and recovery, whose
    batches already have offsets, call ``apply_batch``. Do this for *every* batch with a producer id, in log
    order.
 4. Report truncations (``reset``), the log start (``advance_log_start``) and the high watermark.
 
-The rules are those of KIP-98 and KIP-360. The last five batches of an epoch are remembered, and a repetition
-of one of them is a duplicate. Any other batch must have the next sequence number. A new epoch starts at 0,
-and an unknown (or forgotten) producer may start anywhere.
+The rules come from KIP-98 and KIP-360. The last five batches of an epoch are stored, and a repetition of one
+of these batches is a duplicate. Any other batch must have the next sequence number. A new epoch starts at
+number 0, and an unknown (or forgotten) producer may start at any number.
 """
 
 from collections import deque
@@ -40,13 +41,14 @@ __all__ = [
 ]
 
 BATCHES_REMEMBERED = 5
-"""Kafka's limit: the largest number of requests in flight of an idempotent producer."""
+"""Kafka's limit on the number of requests in flight of an idempotent producer."""
 
 NO_COORDINATOR_EPOCH = -1
 
 
 class BatchMetadata(NamedTuple):
-    """An appended batch. ``timestamp`` is its max timestamp (the append time, for LogAppendTime)."""
+    """An appended batch. ``timestamp`` is the batch's max timestamp (for LogAppendTime, it is the append
+    time)."""
 
     last_sequence: int
     last_offset: int
@@ -65,8 +67,8 @@ class BatchMetadata(NamedTuple):
 class CompletedTransaction(NamedTuple):
     """A transaction that was just ended by its marker. ``last_offset`` is the offset of the marker.
 
-    ``last_stable_offset`` is the value for the transaction index: the start of the oldest open transaction,
-    or the offset after the marker.
+    ``last_stable_offset`` is the value for the transaction index. It is the start of the oldest open
+    transaction. Without an open transaction, it is the offset after the marker.
     """
 
     producer_id: int
@@ -77,7 +79,7 @@ class CompletedTransaction(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer's state. Read-only outside this module."""
+    """One producer's state. Only this module may change it."""
 
     __slots__ = (
         "batches",
@@ -117,11 +119,11 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record; -1 when no batch of this epoch is remembered."""
+        """Sequence number of the last record. It is -1 when no batch of this epoch is stored."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, header: BatchHeader) -> BatchMetadata | None:
-        """The remembered batch of the same epoch with exactly the same range of sequence numbers."""
+        """The stored batch of the same epoch that has exactly the same range of sequence numbers."""
         if header.producer_epoch != self.producer_epoch:
             return None
         base_sequence = header.base_sequence
@@ -136,21 +138,22 @@ class ProducerState:
     """The producers of one partition, their open transactions and the first unstable offset."""
 
     def __init__(self, *, expiration_ms: int, offset: int = 0) -> None:
-        """``expiration_ms`` is producer.id.expiration.ms; ``offset`` is the start of the log."""
+        """``expiration_ms`` is producer.id.expiration.ms. ``offset`` is the start of the log."""
         self._expiration_ms = expiration_ms
         self._end_offset = offset
         self._producers: dict[int, ProducerEntry] = {}
-        # First offset -> producer id, in ascending order, because transactions begin in log order.
+        # The producer id by the first offset of the transaction. The order is ascending, because transactions
+        # begin in log order.
         self._ongoing: dict[int, int] = {}
-        # First offset -> offset of the marker, for transactions whose marker is at or above the high
-        # watermark.
+        # The offset of the marker by the first offset of the transaction. It contains the transactions whose
+        # marker is at or above the high watermark.
         self._unreplicated: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
 
     def __iter__(self) -> Iterator[ProducerEntry]:
-        """The producers, for snapshots and DescribeProducers."""
+        """The producers. They are used for snapshots and DescribeProducers."""
         return iter(self._producers.values())
 
     @property
@@ -162,10 +165,10 @@ class ProducerState:
         return self._producers.get(producer_id)
 
     def remember_batches(self, other: "ProducerState") -> None:
-        """Copy the remembered batches from another state of the same log.
+        """Copy the stored batches from another state of the same log.
 
-        A snapshot contains only the last batch of each producer. Without the earlier batches, a client that
-        sends them again after a lost answer would get OUT_OF_ORDER_SEQUENCE_NUMBER.
+        A snapshot contains only the last batch of each producer. If the earlier batches were missing, a
+        client that lost a response and sends them again would get OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
         for entry in other:
             own = self._producers.get(entry.producer_id)
@@ -209,8 +212,8 @@ class ProducerState:
     def check_marker(self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker) -> None:
         """Check an end marker before it is appended.
 
-        Raises :class:`KafkaError`: INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED if the marker's
-        coordinator epoch is older than the last known one.
+        Raises :class:`KafkaError` with INVALID_PRODUCER_EPOCH. Raises it with TRANSACTION_COORDINATOR_FENCED
+        if the marker's coordinator epoch is older than the last known coordinator epoch.
         """
         entry = self._producers.get(producer_id)
         if entry is None:
@@ -224,7 +227,7 @@ class ProducerState:
             )
 
     def apply(self, header: BatchHeader, base_offset: int, max_timestamp: int) -> None:
-        """Record a data batch that was appended at ``base_offset`` with ``max_timestamp`` (milliseconds)."""
+        """Note a data batch that was appended at ``base_offset`` with ``max_timestamp`` (milliseconds)."""
         producer_id = header.producer_id
         entry = self._producers.get(producer_id)
         if entry is None:
@@ -249,9 +252,8 @@ class ProducerState:
         offset: int,
         timestamp: int,
     ) -> CompletedTransaction | None:
-        """Record an end marker that was appended at ``offset``; returns None when it ended no transaction
-        here.
-        """
+        """Note an end marker that was appended at ``offset``. Returns None when the marker ended no
+        transaction here."""
         entry = self._producers.get(producer_id)
         if entry is None:
             entry = self._producers[producer_id] = ProducerEntry(producer_id)
@@ -271,9 +273,9 @@ class ProducerState:
         return CompletedTransaction(producer_id, first_offset, offset, stable, not marker.committed)
 
     def apply_batch(self, batch: Buffer, header: BatchHeader) -> CompletedTransaction | None:
-        """Record a batch of the log, for a follower or to rebuild the state.
+        """Note a batch of the log. Used by a follower, or when the state is rebuilt.
 
-        ``batch`` starts at the header and is opened only when it is a control batch. The batch is not checked
+        ``batch`` starts at the header. It is opened only when it is a control batch. The batch is not checked
         here, because the leader has checked it. Batches without a producer id only move ``end_offset``.
         """
         if header.producer_id < 0:
@@ -291,21 +293,21 @@ class ProducerState:
                 header.producer_id, header.producer_epoch, marker, header.base_offset, record.timestamp
             )
             break
-        # The cleaner may have removed the records of the batch, but it still covers its offsets.
+        # The cleaner may have removed the records of the batch, but the batch still covers their offsets.
         self._end_offset = header.next_offset
         return completed
 
     def advance_end(self, offset: int) -> None:
-        """Move the end of the log to ``offset``, after batches without a producer id."""
+        """Move the end of the log to ``offset``, because batches without a producer id were appended."""
         self._end_offset = offset
 
     # Transactions
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """First offset of an undecided transaction; None when there is none.
+        """First offset of a transaction that is not decided yet; None when there is no such transaction.
 
-        A transaction is undecided until the high watermark has passed its marker.
+        A transaction is not decided until the high watermark has passed its marker.
         """
         undecided = next(iter(self._ongoing), None)
         if not self._unreplicated:
@@ -328,9 +330,8 @@ class ProducerState:
         self._end_offset = max(self._end_offset, log_start_offset)
 
     def remove_expired(self, now_ms: int) -> int:
-        """Forget producers without a batch for the expiration time and without an open transaction; returns
-        their number.
-        """
+        """Forget producers that have no open transaction and have sent no batch for the expiration time.
+        Returns the number of forgotten producers."""
         expired = [entry.producer_id for entry in self._producers.values() if self._is_expired(entry, now_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
@@ -347,7 +348,7 @@ class ProducerState:
         """Start over at ``offset`` with the ``entries`` of a snapshot. Without entries the state is empty.
 
         After a truncation, the driver then calls ``apply_batch`` for the batches from ``offset`` to the log's
-        end. With ``now_ms``, expired entries are omitted.
+        end. With ``now_ms``, expired entries are left out.
         """
         self._producers = {
             entry.producer_id: entry

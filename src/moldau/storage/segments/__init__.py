@@ -1,1 +1,1 @@
-"""The segments of a log: their files and indexes, and how they are opened, scanned and replaced."""
+"""The segments of a log. This package has their files and indexes, and opens, scans and replaces them."""

@@ -17,8 +17,8 @@ from moldau.records.batch import (
 from moldau.records.errors import CorruptRecordError
 from moldau.runtime.files.disk import File
 
-# base offset, batch length, (epoch, magic, CRC, attributes), last offset delta, (base timestamp),
-# max timestamp
+# The fields are: base offset, batch length, (epoch, magic, CRC, attributes), last offset delta, (base
+# timestamp), max timestamp.
 _SKETCH: Final = Struct(">qi11xi8xq")
 _CHECKSUM_AT: Final = 17
 _LENGTH_MIN: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
@@ -37,7 +37,8 @@ class Sketch(NamedTuple):
 
 
 def sketch_at(buffer: memoryview | bytes, start: int, position: int) -> Sketch:
-    """Read the header at ``buffer[start:]``. Its position in the file is ``position``."""
+    """Read the header of a batch at ``buffer[start:]``. The position of the batch in the file is
+    ``position``."""
     base_offset, length, last_offset_delta, max_timestamp_ms = _SKETCH.unpack_from(buffer, start)
     return Sketch(
         position, length + LOG_OVERHEAD_BYTES, base_offset, base_offset + last_offset_delta, max_timestamp_ms
@@ -66,10 +67,10 @@ def scan(file: File, position: int, end: int) -> Iterator[Sketch]:
 
 
 def find_position(file: File, position: int, end: int, offset: int) -> int:
-    """Position of the first batch of ``file[position:end]`` that ends at or after ``offset``; ``end`` if
-    there is none.
+    """Position of the first batch of ``file[position:end]`` that ends at or after ``offset``. The result is
+    ``end`` if there is no such batch.
 
-    It finds the same result as :func:`scan` in a quarter of the time, because every read begins here. Raises
+    Every read calls this function, so it is fast: it takes a quarter of the time of :func:`scan`. Raises
     :class:`CorruptRecordError` if the bytes cannot be a batch.
     """
     unpack = _SKETCH.unpack_from
@@ -120,8 +121,8 @@ def find_fitting_end(file: File, position: int, end: int, limit: int) -> tuple[i
 
 
 def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """``(position, header)`` of the batches of ``file[position:end]``, which must contain only whole, valid
-    batches.
+    """Pairs ``(position, header)`` for the batches of ``file[position:end]``. The bytes must contain only
+    whole, valid batches.
 
     It is like :func:`scan`, but with complete headers, and takes a microsecond per batch.
     """
@@ -141,7 +142,8 @@ def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
 
 
 def scan_checked(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """``(position, header, batch)`` of the batches of ``file[position:end]`` before the first invalid one.
+    """Triples ``(position, header, batch)`` for the batches of ``file[position:end]``, up to the first
+    invalid batch.
 
     It is used for bytes that a crash may have damaged. It checks length, magic and CRC, and does not accept
     zeros as a batch. A start after a kill reads all batches since the last checkpoint here, so the loop is

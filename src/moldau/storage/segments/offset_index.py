@@ -1,4 +1,4 @@
-"""The offset index of a segment. It gives the position from which to search for an offset."""
+"""The offset index of a segment. For an offset, it gives the position at which a search must begin."""
 
 from struct import Struct
 
@@ -7,8 +7,8 @@ from moldau.storage.segments.sparse_index import SparseIndex
 
 
 class OffsetIndex(SparseIndex):
-    """Entries of 8 bytes: the last offset of a batch, relative to the segment's base offset, and the
-    batch's position."""
+    """Entries of 8 bytes. An entry has the last offset of a batch, relative to the segment's base offset, and
+    the batch's position."""
 
     entry = Struct(">II")
     key_typecode = "I"
@@ -29,10 +29,11 @@ class OffsetIndex(SparseIndex):
         return self.at(index)[1] if index >= 0 else 0
 
     def boundary_before(self, position: int) -> int:
-        """The last indexed start of a batch at or before ``position``; 0 when there is none."""
+        """The last indexed position, at or before ``position``, at which a batch starts. It is 0 when there
+        is none."""
         index = self.floor_value(position)
         return self.at(index)[1] if index >= 0 else 0
 
     def truncate_to(self, position: int) -> None:
-        """Drop the entries of batches at or after ``position``."""
+        """Drop the entries of batches that are at or after ``position``."""
         self.keep(self.floor_value(position - 1) + 1)

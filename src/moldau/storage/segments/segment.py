@@ -29,9 +29,9 @@ _MAX_REMEMBERED_POSITIONS: Final = 64
 
 
 class Segment:
-    """Batches from ``base_offset`` on, in one file. Only the last segment of a log is written to.
+    """Batches from ``base_offset`` on, in one file. Batches are written only to the last segment of a log.
 
-    The log knows the ends of batches. A segment knows only its number of bytes (``size_bytes``).
+    The log knows where each batch ends. A segment knows only its number of bytes (``size_bytes``).
     """
 
     __slots__ = (
@@ -58,7 +58,8 @@ class Segment:
     def __init__(
         self, disk: Disk, folder: str, base_offset: int, config: LogConfig, *, file_suffix: str = ""
     ) -> None:
-        """``file_suffix`` is appended to the names of all files, for a segment that is not in use yet."""
+        """``file_suffix`` is appended to the names of all files. It is for a segment that is not in use
+        yet."""
         self._disk = disk
         self.folder = folder
         self.base_offset = base_offset
@@ -99,12 +100,12 @@ class Segment:
     # -- opening ------------------------------------------------------------------------------
 
     def create(self, now_ms: int, roll_jitter_ms: int) -> None:
-        """Create empty files. If files with these names exist, they are truncated, but they keep their
+        """Create empty files. If files with these names exist, their content is dropped, but they keep their
         length."""
         self._file = self._disk.open(self.path(LOG_SUFFIX), create=True)
         if self._file.size():
-            # The file is not truncated to length zero, because ext4 would then write it back at its last
-            # close.
+            # The file is not truncated to length zero, because ext4 would then write the file to the disk at
+            # its last close.
             self._file.truncate(0)
         self.offset_index.create()
         self.time_index.create()
@@ -137,7 +138,7 @@ class Segment:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """Read the batches after the last index entry to restore the state that appending needs."""
+        """Read the batches after the last index entry. They restore the state that appends need."""
         start = self.offset_index.boundary_before(self.size_bytes)
         for sketch in scan(self.file, start, self.size_bytes):
             self._note_timestamp(sketch.max_timestamp_ms, sketch.last_offset)
@@ -146,8 +147,10 @@ class Segment:
         self.first_timestamp_ms = first.max_timestamp_ms if first else NO_TIMESTAMP
 
     def last_batch_end(self) -> int:
-        """The offset after the last batch; the base offset when there is no batch. All batches are whole."""
-        # The file is read and not mapped into memory, because a start reads the segments of all logs.
+        """The offset after the last batch. It is the base offset when there is no batch. All batches are
+        whole."""
+        # The file is read and not mapped into memory, because a start of the node reads the segments of all
+        # logs.
         position, end_offset = self.offset_index.boundary_before(self.size_bytes), self.base_offset
         while position + HEADER_SIZE_BYTES <= self.size_bytes:
             sketch = sketch_at(self.file.read_at(position, HEADER_SIZE_BYTES), 0, position)
@@ -172,7 +175,7 @@ class Segment:
     # -- appending ----------------------------------------------------------------------------
 
     def write(self, buffers: Sequence[Buffer], size_bytes: int) -> int:
-        """Write batches at the end; return their position. The caller then calls :meth:`note_batch`."""
+        """Write batches at the end. Returns their position. The caller then calls :meth:`note_batch`."""
         position = self.size_bytes
         file = self._file or self.file
         file.write_at(position, buffers)
@@ -180,7 +183,7 @@ class Segment:
         return position
 
     def note_batch(self, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """Update the segment for a batch that was written at ``position``; add entries to the sparse
+        """Update the segment for a batch that was written at ``position``. Add entries to the sparse
         indexes."""
         if max_timestamp_ms > self._max_timestamp_ms:  # type: ignore[operator]  # known while unsealed
             self._max_timestamp_ms = max_timestamp_ms
@@ -200,7 +203,7 @@ class Segment:
 
     @property
     def max_timestamp_ms(self) -> int:
-        """The largest timestamp of the segment's records; -1 when there is none."""
+        """The largest timestamp of the segment's records. It is -1 when the records have no timestamps."""
         return NO_TIMESTAMP if self._max_timestamp_ms is None else self._max_timestamp_ms
 
     @property
@@ -210,17 +213,17 @@ class Segment:
 
     @property
     def retention_timestamp_ms(self) -> int:
-        """The time that retention uses: the largest timestamp, or the file's creation time if there is no
-        timestamp."""
+        """The time that retention uses. It is the largest timestamp, or the file's creation time if there is
+        no timestamp."""
         return self.max_timestamp_ms if self.max_timestamp_ms >= 0 else self.created_ms
 
     def write_indexes(self) -> None:
-        """Bring the index files up to date."""
+        """Write the entries that are missing in the index files."""
         self.offset_index.write_out()
         self.time_index.write_out()
 
     def seal(self) -> None:
-        """End appends to this segment: complete the indexes and free their memory."""
+        """End appends to this segment. Complete the indexes and free their memory."""
         if not self.is_sealed:
             self._complete_time_index()
             self.offset_index.seal()
@@ -233,7 +236,7 @@ class Segment:
             self.time_index.maybe_append(self.max_timestamp_ms, self._max_timestamp_offset)
 
     def unseal(self) -> None:
-        """Make a sealed segment the active one again, after later segments were removed."""
+        """Make a sealed segment the active segment again, because later segments were removed."""
         if self.is_sealed:
             self.offset_index.load()
             self.time_index.load()
@@ -243,7 +246,7 @@ class Segment:
     # -- reading ------------------------------------------------------------------------------
 
     def find(self, offset: int) -> Sketch | None:
-        """The batch that contains ``offset``, or the first batch after it; ``None`` at the end."""
+        """The batch that contains ``offset``, or the first batch after the offset; ``None`` at the end."""
         start = self._remembered.get(offset)
         if start is None:
             start = self.offset_index.lookup(offset)
@@ -253,8 +256,8 @@ class Segment:
         return None
 
     def position_of(self, offset: int) -> int:
-        """Position of the batch that contains ``offset``, or of the first batch after it. At the end, it is
-        the size of the file."""
+        """Position of the batch that contains ``offset``, or of the first batch after the offset. At the end,
+        the result is the size of the file."""
         position = self._remembered.get(offset)
         if position is not None:
             return position
@@ -268,7 +271,8 @@ class Segment:
         remembered[offset] = position
 
     def whole_batches_end(self, start: int, limit: int) -> tuple[int, int | None]:
-        """The end of the last batch that fits into ``[start, limit)``, and the offset after that batch.
+        """Returns the end of the last batch that fits into ``[start, limit)``, and the offset after that
+        batch.
 
         The offset is ``None`` when no batch fits.
         """
@@ -292,7 +296,7 @@ class Segment:
         return end, end_offset
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches from ``offset`` on; return the end of the last remaining batch.
+        """Drop the batches from ``offset`` on. Returns the end of the last remaining batch.
 
         Batches can be appended to the segment again after :meth:`cut_file` has returned.
         """
@@ -317,7 +321,7 @@ class Segment:
             self.file.sync()
 
     def sync(self) -> None:
-        """Make the segment durable. Its indexes must be written before. Blocking."""
+        """Make the segment durable. Its indexes must be written before this call. Blocking."""
         self.file.sync()
         self.offset_index.sync()
         self.time_index.sync()
@@ -350,7 +354,7 @@ class Segment:
         self.time_index.hold_file()
 
     def rename_deleted(self) -> list[str]:
-        """Rename the files of a removed segment; return the new paths, which must be removed later. Any
+        """Rename the files of a removed segment. Returns the new paths, which must be removed later. Any
         thread may call this.
 
         The log file is renamed first. If a crash follows, the next start removes the remaining files of the

@@ -1,17 +1,19 @@
 """Detects a log file that its partition has not written. For example, a restore may have put the file of
 another partition in its place.
 
-Every batch of such a file is valid, so only other files can show the error. Three kinds of witnesses are
-compared with the batches: the entries of the offset index (position and offset), the entries of the time
-index (timestamp and offset), and the entries of the producer snapshot at the end of the segment (producer and
-offset). If some entries of an index match the log file, or no index could have such entries, the index itself
-is damaged and is rebuilt. The log file is refused if no witness matches it, and the witnesses are of two
-kinds, or are several entries of one kind.
+Every batch of such a file is valid, so only other files can show the error. These files contain witnesses,
+which are compared with the batches. There are three kinds of witnesses: the entries of the offset index
+(position and offset), the entries of the time index (timestamp and offset), and the entries of the producer
+snapshot at the end of the segment (producer and offset).
+
+If some entries of an index match the log file, the index itself is damaged and is rebuilt. The same is true
+if no index could have such entries. The log file is refused if no witness matches it, and the witnesses are
+of two kinds or are several entries of one kind.
 
 Each start compares only the end of a segment. When the end contradicts an index, the whole file is read. A
 replaced file is not detected if it has batches of the same offsets, lengths and timestamps, or if there are
 too few witnesses. A segment of less than one index interval without idempotent producers has only one
-witness. The last segment of a process that was killed before it wrote an index has no witness.
+witness. If a process was killed before it wrote an index, its last segment has no witness.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +42,7 @@ _TAIL_BYTES: Final = 64 * 1024
 
 
 class _Witness(NamedTuple):
-    """The data of another file about the batch with ``offset``."""
+    """A witness: the data that another file contains about the batch with ``offset``."""
 
     offset: int
     value: int
@@ -61,7 +63,8 @@ def _is_of_producer(witness: _Witness, _position: int, header: BatchHeader) -> b
 
 
 def check_origin(disk: Disk, segment: Segment, end_offset: int | None) -> str | None:
-    """Compare the end of a segment's log file with its indexes; return the contradiction, if there is one.
+    """Compare the end of a segment's log file with the segment's indexes. Returns the contradiction, if there
+    is one.
 
     ``end_offset`` is the base offset of the next segment.
 
@@ -91,7 +94,8 @@ def check_origin(disk: Disk, segment: Segment, end_offset: int | None) -> str | 
 
 
 def _last_entry(disk: Disk, path: str, entry: Struct) -> tuple[int, int] | None:
-    """The last whole entry of an index file; ``None`` if there is none, or if zeros follow the entries."""
+    """The last whole entry of an index file. It is ``None`` if there is no entry, or if zeros follow the
+    entries."""
     try:
         file = disk.open(path, read_only=True)
     except FileNotFoundError:
@@ -107,7 +111,7 @@ def _last_entry(disk: Disk, path: str, entry: Struct) -> tuple[int, int] | None:
 
 
 def _entries(disk: Disk, path: str, entry: Struct) -> list[tuple[int, int]]:
-    """The entries of an index file as they are, without zeros at its end."""
+    """The entries of an index file, without a check and without zeros at the end of the file."""
     try:
         content = disk.read(path)
     except FileNotFoundError:
@@ -120,7 +124,7 @@ def _entries(disk: Disk, path: str, entry: Struct) -> list[tuple[int, int]]:
 
 
 def _possible(entries: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Some of an index's entries; empty if the entries of the index do not ascend."""
+    """Some of an index's entries. There are none if the entries of the index do not ascend."""
     ascends = all(one[0] < two[0] and one[1] <= two[1] for one, two in pairwise(entries))
     return _sample(entries) if ascends else []
 
@@ -147,12 +151,12 @@ def _producers(disk: Disk, segment: Segment, end_offset: int | None) -> list[_Wi
 def _contradiction(
     segment: Segment, last_position: tuple[int, int] | None, last_time: tuple[int, int] | None
 ) -> str | None:
-    """Read the batches from the last entry of the offset index on."""
+    """Read the batches, beginning at the last entry of the offset index."""
     file, base = segment.file, segment.base_offset
     size_bytes = file.size()
     indexed, start = last_position or (0, 0)
     if start + HEADER_SIZE_BYTES > size_bytes:
-        return None  # a file that was cut, whose last entries are gone
+        return None  # The file was shortened, so its last entries are missing.
     chunk = file.read_at(start, min(_TAIL_BYTES, size_bytes - start))
     at = 0
     time_ms, wanted = last_time or (-1, -1)
@@ -174,7 +178,7 @@ def _contradiction(
 
 
 def _is_foreign(segment: Segment, kinds: Sequence[Sequence[_Witness]]) -> bool:
-    """Whether the valid batches refute at least two witnesses, and all witnesses of each kind."""
+    """Whether the valid batches contradict at least two witnesses, and all witnesses of each kind."""
     refuted = [0] * len(kinds)
     confirmed: set[int] = set()
     waiting = sorted(

@@ -1,4 +1,4 @@
-"""Opening the segments of a folder: unchanged after a clean stop, checked after a crash.
+"""Opens the segments of a folder. They are unchanged after a clean stop, and are checked after a crash.
 
 After a crash of the machine, bytes that were not synced may be damaged. The tail of a file may be incomplete,
 zero or missing. A new file may be missing while a later file exists. An index may contain any bytes.
@@ -7,10 +7,11 @@ invalid batch is dropped. None of the dropped batches was acknowledged as durabl
 
 The accepted bytes are written once more and synced, because they may exist only in the page cache. After a
 failed sync the system marks pages as clean although they were not written to the disk, and no later sync
-writes them. A producer's retry must not be acknowledged because of bytes that the next loss of power removes.
+writes them. Without the second write, a producer's retry could be acknowledged because of bytes that the next
+loss of power removes.
 
 Everything below the recovery point is synced. Compaction may rewrite segments only below the recovery point,
-because a gap between two segments above it is treated as a loss.
+because a gap above it between two segments counts as a loss.
 """
 
 from dataclasses import replace
@@ -42,7 +43,8 @@ _LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
 class LoadedSegments:
-    """The opened segments, the last one unsealed, with their end offset and the set of rebuilt segments."""
+    """The opened segments, with their end offset and the set of rebuilt segments. The last segment is not
+    sealed."""
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
@@ -53,7 +55,7 @@ class LoadedSegments:
         holes, too."""
 
     def rebuilt(self, segment: Segment) -> bool:
-        """Whether the segment's indexes are new, so that its transaction index must still be filled."""
+        """Whether the segment's indexes are new. Its transaction index must then still be filled."""
         return self.rebuilt_from is not None and segment.base_offset >= self.rebuilt_from
 
 
@@ -71,8 +73,8 @@ def load_segments(
     """Open all segments of a folder. A folder without log files has no segments. Blocking.
 
     Truncated and rebuilt files are added to ``report``. ``was_killed`` means that all written bytes exist.
-    Raises :class:`DamagedLogError` for a guarded log with any fault except an incomplete end, and for the log
-    file of another partition.
+    Raises :class:`DamagedLogError` for a guarded log with any fault except an incomplete end. Also raises it
+    for the log file of another partition.
     """
     report = report or RecoveryReport()
     bases, torn_base = _remaining_segments(disk, folder, guarded, report)
@@ -80,8 +82,8 @@ def load_segments(
     for index, base_offset in enumerate(bases):
         is_last = index + 1 == len(bases)
         segment = Segment(disk, folder, base_offset, config)
-        # The segment that ends at the recovery point, and its indexes, may have been completed after the
-        # recovery point was written.
+        # The segment that ends at the recovery point may have been completed after the recovery point was
+        # written. The same is true for its indexes.
         suspect = not clean_shutdown and (is_last or bases[index + 1] >= recovery_point)
         suspect = suspect or (torn_base is not None and base_offset >= torn_base)
         # After a loss of power an index may have entries of records that are lost.
@@ -111,7 +113,7 @@ def load_segments(
 
 
 def _has_other_content(disk: Disk, segment: Segment, end_offset: int | None, report: RecoveryReport) -> bool:
-    """Whether the indexes of a segment contradict its log file, so that they must be rebuilt.
+    """Whether the indexes of a segment contradict its log file. They must then be rebuilt.
 
     Raises :class:`DamagedLogError` when the log file belongs to another partition. If the log is a cache, the
     file is emptied instead.
@@ -133,8 +135,8 @@ def _has_other_content(disk: Disk, segment: Segment, end_offset: int | None, rep
 def _remaining_segments(
     disk: Disk, folder: str, guarded: GuardedLog | None, report: RecoveryReport
 ) -> tuple[list[int], int | None]:
-    """Remove incomplete files of a crash. Return the base offsets of the segments, and the base offset of the
-    first incomplete segment."""
+    """Remove incomplete files of a crash. Returns the base offsets of the segments, and the base offset of
+    the first incomplete segment."""
     complete_swaps(disk, folder, report, is_guarded=guarded is not None)
     names = disk.list(folder)
     bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
@@ -151,7 +153,7 @@ def _remaining_segments(
 def _checked(
     disk: Disk, folder: str, bases: list[int], guarded: GuardedLog, report: RecoveryReport
 ) -> int | None:
-    """Remove segments that do not belong to a guarded log; return the base offset of the incomplete
+    """Remove segments that do not belong to a guarded log. Returns the base offset of the incomplete
     segment."""
     verdict = check_segments(disk, folder, bases, guarded)
     if verdict.first:
@@ -166,7 +168,8 @@ def _checked(
 
 
 def _open_clean(segment: Segment, is_last: bool, report: RecoveryReport) -> int | None:
-    """The end offset of a segment that should be undamaged; None when the segment must be recovered.
+    """The end offset of a segment that should be undamaged. The result is None when the segment must be
+    recovered.
 
     The end is determined only for the last segment. For other segments the result is 0.
     """
@@ -188,7 +191,7 @@ def _open_clean(segment: Segment, is_last: bool, report: RecoveryReport) -> int 
 def recover_segment(
     disk: Disk, segment: Segment, recovery_point: int, report: RecoveryReport, *, may_be_torn: bool
 ) -> int:
-    """Rebuild a segment's indexes from its valid batches, and cut off all bytes after these batches. Return
+    """Rebuild a segment's indexes from its valid batches, and remove all bytes after these batches. Returns
     the end offset.
 
     After the call, the batches from ``recovery_point`` on are durable.
@@ -225,14 +228,15 @@ def recover_segment(
 
 
 def _rewrite(segment: Segment, start: int, end: int) -> None:
-    """Write valid bytes once more, so that the next sync brings them to the disk."""
+    """Write valid bytes once more. The next sync then brings them to the disk."""
     for position in range(start, end, _REWRITTEN_BYTES):
         piece = segment.file.read_at(position, min(_REWRITTEN_BYTES, end - position))
         segment.file.write_at(position, [piece])
 
 
 def _cut(segment: Segment, position: int, offset: int, size_bytes: int) -> Repair:
-    """The repair that describes a cut at ``position``: an incomplete batch, or a loss of valid batches."""
+    """The repair that describes the removal of all bytes from ``position`` on. It is either an incomplete
+    batch or a loss of valid batches."""
     behind = valid_batch_behind(segment.file, position, offset)
     reason = f"cut {size_bytes} bytes at byte {position}, behind offset {offset - 1}"
     if behind is None:
@@ -269,7 +273,7 @@ def _keep_tail(disk: Disk, segment: Segment, position: int, end: int) -> None:
 def _drop_segments(
     disk: Disk, folder: str, bases: list[int], end_offset: int, report: RecoveryReport
 ) -> None:
-    """Remove the segments after a hole, the last segment first, so that a crash leaves no new hole.
+    """Remove the segments after a hole, the last segment first. A crash then leaves no new hole.
 
     Their bytes are kept under other names.
     """

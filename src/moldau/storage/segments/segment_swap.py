@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def commit_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
-    """Go from state 1 to state 2. When this returns, the new segment survives a loss of power."""
+    """Go from state 1 to state 2. When this function returns, the new segment survives a loss of power."""
     for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
         path = f"{folder}/{segment_file(base_offset, suffix)}"
         with contextlib.suppress(FileNotFoundError):
@@ -33,8 +33,8 @@ def commit_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
 
 
 def move_in(disk: Disk, folder: str, base_offset: int) -> None:
-    """Go from state 2 to state 4; the old files must be removed already. The change is durable after the
-    folder's next sync."""
+    """Go from state 2 to state 4. The caller has already removed the old files. The change is durable after
+    the folder's next sync."""
     for suffix in INDEX_SUFFIXES:
         path = f"{folder}/{segment_file(base_offset, suffix)}"
         for made in (path + SWAP_SUFFIX, path + CLEANED_SUFFIX):
@@ -89,8 +89,8 @@ def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_guarde
 
 
 def _end_of_swap(disk: Disk, folder: str, base_offset: int) -> tuple[int, int | None]:
-    """The offset after the last valid batch, and the position of a later valid batch; ``None`` when the
-    file is undamaged."""
+    """Returns the offset after the last valid batch, and the position of a later valid batch. Returns
+    ``None`` when the file is undamaged."""
     path = f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}{SWAP_SUFFIX}"
     file = disk.open(path, read_only=True)
     try:

@@ -1,6 +1,7 @@
-"""Common base of the offset index and the time index: sorted fixed-size entries, appended at the end.
+"""Common base of the offset index and the time index. An index has sorted entries of a fixed size, and new
+entries are added at the end.
 
-The entries of the active segment are in memory and are written to the file in chunks. The entries of a sealed
+The entries of the active segment are in memory and are written to the file in groups. The entries of a sealed
 segment are only in the file and are searched there, so that old segments need no memory. The file is open
 only while a lookup needs it, so an idle segment uses no file descriptor. An index can always be rebuilt from
 the log.
@@ -15,16 +16,16 @@ from typing import ClassVar
 from moldau.runtime.files.disk import Disk, File
 
 CHUNK_ENTRIES = 512
-"""Number of new entries that are written together. With it, the append that begins a new segment takes only a
-short time."""
+"""Number of new entries that are written together. The number is small, so the append that begins a new
+segment takes only a short time."""
 
 
 class CorruptIndexError(Exception):
-    """The file is not an index of this segment and must be rebuilt."""
+    """The file is not an index of this segment, so the index must be rebuilt."""
 
 
 class SparseIndex:
-    """Entries (key, value), both ascending. Subclasses define their meaning."""
+    """Entries (key, value). Keys and values are in ascending order. Subclasses define their meaning."""
 
     entry: ClassVar[Struct]
     key_typecode: ClassVar[str]
@@ -62,7 +63,7 @@ class SparseIndex:
         return len(self._keys) >= self.max_entries
 
     def at(self, index: int) -> tuple[int, int]:
-        """Entry number ``index``, as (key, value)."""
+        """The entry with this ``index``, as (key, value)."""
         if self._sealed_size is None:
             return self._keys[index], self._values[index]
         size = self.entry.size
@@ -70,13 +71,15 @@ class SparseIndex:
         return key, value
 
     def floor(self, key: int) -> int:
-        """The number of the last entry whose key is not above ``key``; -1 when there is none."""
+        """The index of the last entry whose key is not above ``key``. It is -1 when there is no such
+        entry."""
         if self._sealed_size is None:
             return bisect_right(self._keys, key) - 1
         return self._floor_sealed(key, 0)
 
     def floor_value(self, value: int) -> int:
-        """The number of the last entry whose value is not above ``value``; -1 when there is none."""
+        """The index of the last entry whose value is not above ``value``. It is -1 when there is no such
+        entry."""
         if self._sealed_size is None:
             return bisect_right(self._values, value) - 1
         return self._floor_sealed(value, 1)
@@ -94,7 +97,7 @@ class SparseIndex:
         return found - 1
 
     def add(self, key: int, value: int) -> None:
-        """Append an entry. The caller must keep the order."""
+        """Append an entry. The caller must append entries in ascending order."""
         self._keys.append(key)
         self._values.append(value)
         if len(self._keys) - self._written >= CHUNK_ENTRIES:
@@ -111,7 +114,7 @@ class SparseIndex:
     # -- the file -----------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Begin an empty index; it replaces the content of the file."""
+        """Begin an empty index. It replaces the content of the file."""
         self._release()
         self._keys = array(self.key_typecode)
         self._values = array("I")
@@ -124,7 +127,8 @@ class SparseIndex:
             file.close()
 
     def load(self) -> None:
-        """Load the entries into memory, for appending. Raises :class:`CorruptIndexError`."""
+        """Load the entries into memory, because entries will be appended. Raises
+        :class:`CorruptIndexError`."""
         content = self._disk.read(self.path)
         self._check_size(len(content))
         self._release()
@@ -175,7 +179,7 @@ class SparseIndex:
             self.open_sealed()
 
     def close(self) -> None:
-        """Write all entries and release the file; lookups still work."""
+        """Write all entries and release the file. Lookups still work."""
         self.write_out()
         self._close_file()
 

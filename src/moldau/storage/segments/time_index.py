@@ -1,4 +1,5 @@
-"""The time index of a segment. For a timestamp it gives an offset before which all records are earlier."""
+"""The time index of a segment. For a timestamp, it gives an offset. All records before this offset are
+earlier than the timestamp."""
 
 from struct import Struct
 from typing import NamedTuple
@@ -9,7 +10,8 @@ from moldau.storage.segments.sparse_index import SparseIndex
 
 
 class TimeIndexEntry(NamedTuple):
-    """No record up to ``offset``, the last offset of a batch, has a timestamp above ``timestamp_ms``."""
+    """An entry of the time index. It means that no record up to ``offset`` has a timestamp above
+    ``timestamp_ms``. The offset is the last offset of a batch."""
 
     timestamp_ms: int
     offset: int
@@ -30,7 +32,7 @@ class TimeIndex(SparseIndex):
 
     @property
     def last(self) -> TimeIndexEntry:
-        """The latest entry; (-1, base offset) when there is none."""
+        """The latest entry. It is (-1, base offset) when there are no entries."""
         count = len(self)
         if not count:
             return TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
@@ -38,13 +40,14 @@ class TimeIndex(SparseIndex):
         return TimeIndexEntry(timestamp_ms, self.base_offset + relative)
 
     def maybe_append(self, timestamp_ms: int, offset: int) -> None:
-        """Append an entry if the timestamp is above the last one, so that timestamps strictly ascend."""
+        """Append an entry if its timestamp is above the timestamp of the last entry. The timestamps of
+        entries therefore strictly ascend."""
         keys = self._keys
         if timestamp_ms > (keys[-1] if keys else NO_TIMESTAMP):
             self.add(timestamp_ms, offset - self.base_offset)
 
     def lookup(self, timestamp_ms: int) -> int:
-        """An offset before which all records are earlier than ``timestamp_ms``."""
+        """An offset. All records before it are earlier than ``timestamp_ms``."""
         index = self.floor(timestamp_ms - 1)
         return self.base_offset + self.at(index)[1] + 1 if index >= 0 else self.base_offset
 

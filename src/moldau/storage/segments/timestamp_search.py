@@ -16,7 +16,8 @@ _HEADERS_A_STEP: Final = 2_000
 
 
 class Step(NamedTuple):
-    """The result of a step: a batch to open, or ``None``, and the offset of the next step."""
+    """The result of a step. It has a batch that must be opened, or ``None``, and the offset at which the next
+    step begins."""
 
     batch: memoryview | None
     next_offset: int

@@ -1,4 +1,4 @@
-"""The transaction index of a segment: the transactions whose abort markers are in the segment."""
+"""The transaction index of a segment. It contains the transactions whose abort markers are in the segment."""
 
 import contextlib
 from bisect import bisect_left
@@ -23,7 +23,8 @@ def encode_transactions(transactions: Iterable[AbortedEntry]) -> bytes:
 
 
 def decode_transactions(content: Buffer, path: str) -> list[AbortedEntry]:
-    """The entries of an index; ``path`` is its name in the error. Raises :class:`CorruptIndexError`."""
+    """The entries of an index. ``path`` is the name of the index in the error. Raises
+    :class:`CorruptIndexError`."""
     if len(content) % _ENTRY.size:
         raise CorruptIndexError(f"{path}: {len(content)} bytes are not whole entries")
     entries: list[AbortedEntry] = []
@@ -38,11 +39,11 @@ def decode_transactions(content: Buffer, path: str) -> list[AbortedEntry]:
 
 
 def ended_from(entries: Sequence[AbortedEntry], offset: int) -> Iterator[AbortedEntry]:
-    """The entries, in order, whose abort markers are at or after ``offset``. Earlier entries are skipped
+    """The entries whose abort markers are at or after ``offset``, in order. Earlier entries are skipped
     without cost.
 
     A segment of 1 GiB may contain millions of aborted transactions, and each read_committed fetch searches
-    it.
+    the index.
     """
     first = bisect_left(entries, offset, key=_LAST_OFFSET)
     return map(entries.__getitem__, range(first, len(entries)))
@@ -80,8 +81,8 @@ class TransactionIndex:
     def load(self) -> None:
         """Read the file, if it exists.
 
-        Raises :class:`CorruptIndexError`, also if the file differs from its checksum. The file is accepted
-        without a checksum, because an earlier version wrote none, and a loss of power may remove it.
+        Raises :class:`CorruptIndexError`, also if the file differs from its checksum. A file without a
+        checksum is accepted. An earlier version wrote no checksum, and a loss of power may remove it.
         """
         disk = self._disk
         content = disk.read(self.path) if disk.exists(self.path) else b""
@@ -92,14 +93,14 @@ class TransactionIndex:
         self._entries, self._crc = decode_transactions(content, self.path), crc
 
     def clear(self) -> None:
-        """Remove the files, because the segment has no aborted transactions, or is read again."""
+        """Remove the files, because the segment has no aborted transactions or will be read again."""
         for path in (self._sum_path, self.path):
             self._disk.remove(path)
         self._entries, self._crc, self._has_sum = [], 0, False
 
     def append(self, transaction: AbortedEntry) -> None:
-        """Add an aborted transaction. The order is that of the abort markers. A transaction that is already
-        in the index is not added again."""
+        """Add an aborted transaction. Transactions are added in the order of their abort markers. If a
+        transaction is already in the index, it is not added again."""
         if self._entries and transaction.last_offset <= self._entries[-1].last_offset:
             return
         self._remove_sum()
@@ -125,9 +126,9 @@ class TransactionIndex:
             self._entries, self._crc = kept, crc32c(encode_transactions(kept))
 
     def seal(self) -> None:
-        """Write the checksum. An append or a truncation removes it.
+        """Write the checksum. The next append or truncation removes it.
 
-        It is not synced, because an index without a checksum is accepted.
+        The checksum is not synced, because an index without a checksum is accepted.
         """
         if not self._entries or self._has_sum:
             return

@@ -1,12 +1,12 @@
 """The log with snapshots that the KRaft quorum and the coordinators use (KIP-595, KIP-630).
 
-:class:`ReplicatedLog` is the contract; it guarantees:
+:class:`ReplicatedLog` is the contract. It has these guarantees:
 
-* An append is visible to :meth:`ReplicatedLog.read` when it returns and durable when a
-  :meth:`ReplicatedLog.flush` that began afterwards has returned.
-* A snapshot exists, complete and durable, when ``freeze`` of its writer returns. After an earlier crash there
-  is only a ``.part`` file, which the next start removes.
-* Offsets below :attr:`ReplicatedLog.start_offset` are removed; the latest snapshot covers them.
+* When an append returns, :meth:`ReplicatedLog.read` can read the records. They are durable when a
+  :meth:`ReplicatedLog.flush` that began after the append has returned.
+* When ``freeze`` of a snapshot's writer returns, the snapshot is complete and durable. If a crash comes
+  before that, there is only a ``.part`` file, which the next start removes.
+* Offsets below :attr:`ReplicatedLog.start_offset` are removed. The latest snapshot contains their state.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ class LogPosition(NamedTuple):
 
 
 class Divergence(Enum):
-    """How a follower's (offset, epoch) relates to this log."""
+    """The result of comparing a follower's (offset, epoch) with this log."""
 
     VALID = "valid"
     DIVERGING = "diverging"
@@ -33,10 +33,11 @@ class Divergence(Enum):
 
 
 class OffsetValidation(NamedTuple):
-    """The answer to :meth:`ReplicatedLog.validate_offset_and_epoch`.
+    """The result of :meth:`ReplicatedLog.validate_offset_and_epoch`.
 
-    For ``DIVERGING``, ``position`` is the largest epoch of this log not above the requested epoch, with its
-    end offset. For ``SNAPSHOT`` it is the snapshot to fetch, and for ``VALID`` the requested position.
+    For ``DIVERGING``, ``position`` is the largest epoch of this log not above the requested epoch, with the
+    end offset of that epoch. For ``SNAPSHOT`` it is the snapshot that must be fetched. For ``VALID`` it is
+    the requested position.
     """
 
     divergence: Divergence
@@ -53,11 +54,12 @@ class SnapshotReader(Protocol):
     def size_bytes(self) -> int: ...
 
     def read(self, position: int, max_bytes: int) -> memoryview:
-        """Raw bytes from ``position`` on (fewer at the end), as FetchSnapshot sends them."""
+        """Raw bytes from ``position`` on, as FetchSnapshot sends them. At the end there may be fewer
+        bytes."""
         ...
 
     def batches(self) -> Iterator[memoryview]:
-        """All record batches in order, including the header and footer control batches.
+        """All record batches in order, including the control batches of the header and the footer.
 
         Raises ``KafkaError(corrupt_message)`` for a damaged batch.
         """
@@ -67,18 +69,18 @@ class SnapshotReader(Protocol):
 
 
 class RawSnapshotWriter(Protocol):
-    """A snapshot that is being fetched from the leader, one range of bytes after another."""
+    """A snapshot that is being fetched from the leader, one byte range after another."""
 
     @property
     def snapshot_id(self) -> LogPosition: ...
 
     @property
     def size_bytes(self) -> int:
-        """Bytes written so far: the position of the next FetchSnapshot."""
+        """Number of bytes written so far. The next FetchSnapshot begins at this position."""
         ...
 
     def append(self, content: Buffer) -> None:
-        """Append raw bytes at ``size_bytes``."""
+        """Append raw bytes at the position ``size_bytes``."""
         ...
 
     async def freeze(self) -> None:
@@ -89,7 +91,7 @@ class RawSnapshotWriter(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Discard the written bytes. After ``freeze`` this has no effect."""
+        """Discard the written bytes. After ``freeze`` this call has no effect."""
         ...
 
 
@@ -108,9 +110,9 @@ class SnapshotWriter(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Sync the written bytes when there are many. Call it from time to time.
+        """Sync the written bytes when there are many of them. Call this method from time to time.
 
-        Then ``freeze`` has little left to sync, and other syncs in that time are faster.
+        ``freeze`` then has little left to sync, and other syncs in that time are faster.
         """
         ...
 
@@ -119,13 +121,13 @@ class SnapshotWriter(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Discard the written bytes. After ``freeze`` this has no effect."""
+        """Discard the written bytes. After ``freeze`` this call has no effect."""
         ...
 
 
 class ReplicatedLog(Protocol):
-    """A partition log with an epoch history and snapshots. I/O failures raise
-    ``KafkaError(kafka_storage_error)``. After a failure, every call that writes raises this error."""
+    """A partition log with epochs and snapshots. I/O failures raise ``KafkaError(kafka_storage_error)``.
+    After a failure, every call that writes raises this error."""
 
     @property
     def start_offset(self) -> int: ...
@@ -145,23 +147,24 @@ class ReplicatedLog(Protocol):
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last record, or of the latest snapshot when the log is empty; 0 for a new log."""
+        """Epoch of the last record. When the log is empty, it is the epoch of the latest snapshot. It is 0
+        for a new log."""
         ...
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the segments, without indexes and snapshots."""
+        """Size of the segments in bytes, without indexes and snapshots."""
         ...
 
     def append_as_leader(self, batches: Buffer, epoch: int) -> AppendInfo:
-        """Append one or more batches. Offsets and epoch are assigned; control batches are allowed."""
+        """Append one or more batches. The log assigns offsets and epoch. Control batches are allowed."""
         ...
 
     def append_as_follower(self, batches: Buffer) -> AppendInfo:
-        """Append fetched batches unchanged; an incomplete batch at the end is ignored.
+        """Append fetched batches unchanged. An incomplete batch at the end is ignored.
 
-        Raises ``KafkaError(corrupt_message)`` when the offsets do not follow ``end_offset`` or a checksum is
-        wrong.
+        Raises ``KafkaError(corrupt_message)`` when the offsets do not begin at ``end_offset`` or a checksum
+        is wrong.
         """
         ...
 
@@ -178,38 +181,40 @@ class ReplicatedLog(Protocol):
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> LogPosition:
-        """The largest known epoch not above ``epoch``, and its end offset. Epochs of snapshots are
-        included."""
+        """The largest known epoch not above ``epoch``, and the end offset of that epoch. Epochs of snapshots
+        are included."""
         ...
 
     def validate_offset_and_epoch(self, offset: int, epoch: int) -> OffsetValidation:
-        """Check a follower's fetch position (KIP-595 diverging epoch, KIP-630 snapshot)."""
+        """Check a follower's fetch position (KIP-595 for a diverging epoch, KIP-630 for a snapshot)."""
         ...
 
     def update_high_watermark(self, offset: int) -> None:
-        """Set the high watermark. It never moves back, and it is not stored."""
+        """Set the high watermark. It never moves back, and it is not stored on disk."""
         ...
 
     async def truncate_to(self, offset: int) -> None:
-        """Drop all records from ``offset`` on, durably. Raises ``ValueError`` below the high watermark."""
+        """Drop all records from ``offset`` on, durably. Raises ``ValueError`` if ``offset`` is below the high
+        watermark."""
         ...
 
     async def truncate_to_latest_snapshot(self) -> bool:
-        """If the latest snapshot ends above ``end_offset``, start over with an empty log at its end.
+        """If the latest snapshot ends above ``end_offset``, start over with an empty log at the end of that
+        snapshot.
 
-        As for ``truncate_to``, no appends are allowed before this returns.
+        As for ``truncate_to``, no appends are allowed before this method returns.
         """
         ...
 
     async def flush(self) -> int:
-        """Make all earlier appends durable; return the new ``flushed_offset``."""
+        """Make all earlier appends durable. Returns the new ``flushed_offset``."""
         ...
 
     def create_snapshot(self, snapshot_id: LogPosition, last_log_timestamp_ms: int) -> SnapshotWriter | None:
         """Begin a snapshot of the state up to ``snapshot_id.offset`` (exclusive).
 
-        Returns None when a snapshot with this or a later end exists. Raises ``ValueError`` when the position
-        is above the high watermark, or when its epoch does not match the log.
+        Returns None when there is already a snapshot with this end or a later end. Raises ``ValueError`` when
+        the position is above the high watermark, or when its epoch does not match the log.
         """
         ...
 
@@ -222,18 +227,18 @@ class ReplicatedLog(Protocol):
     def earliest_snapshot_id(self) -> LogPosition | None: ...
 
     def snapshot_ids(self) -> Sequence[LogPosition]:
-        """All frozen snapshots, oldest first."""
+        """All frozen snapshots, the oldest first."""
         ...
 
     def open_snapshot(self, snapshot_id: LogPosition) -> SnapshotReader | None: ...
 
     async def delete_before_snapshot(self, snapshot_id: LogPosition) -> bool:
-        """Move ``start_offset`` up to the end of this snapshot; drop older segments and snapshots.
+        """Move ``start_offset`` up to the end of this snapshot, and drop older segments and snapshots.
 
-        Returns False when there is no such snapshot or nothing to delete.
+        Returns False when there is no such snapshot or when there is nothing to delete.
         """
         ...
 
     def close(self) -> None:
-        """Flush and close; a second call does nothing."""
+        """Flush and close the log. A second call does nothing."""
         ...

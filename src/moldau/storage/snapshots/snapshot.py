@@ -1,12 +1,11 @@
-"""Snapshots of a replicated state: ``<end offset>-<epoch>.checkpoint`` files (KIP-630).
+"""Snapshots of a replicated state. They are files ``<end offset>-<epoch>.checkpoint`` (KIP-630).
 
-A snapshot is a sequence of record batches: a control batch with the header, batches with the state, and a
-control batch with the footer. Offsets begin at 0, and every batch has the snapshot's epoch. The file is
-written with the suffix ``.part``, synced and renamed. A file without the suffix is therefore a complete
-snapshot.
+A snapshot consists of record batches: a control batch with the header, batches with the state, and a control
+batch with the footer. Offsets begin at 0, and every batch has the snapshot's epoch. The file is written with
+the suffix ``.part``, synced and renamed. A file without the suffix is therefore a complete snapshot.
 
-The header names the log, the offset and the epoch of the snapshot, so that an older snapshot, or a snapshot
-of another log, is detected. A snapshot of Kafka or of an earlier version has no such field; then the epoch of
+The header names the log, the offset and the epoch of the snapshot. Therefore an older snapshot, or a snapshot
+of another log, is detected. A snapshot of Kafka or of an earlier version has no such field. Then the epoch of
 its batches is compared.
 """
 
@@ -35,9 +34,8 @@ from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.topic_partition import TopicPartition
 
 SETTLE_BYTES: Final = 1024 * 1024
-"""Number of bytes of a snapshot that are written before a sync. A single sync of everything would delay the
-log's own syncs: with 30 MB, commits took 55 ms instead of 7.
-"""
+"""Number of bytes of a snapshot that are written before a sync. If all bytes were synced at once, the log's
+own syncs would be delayed. With a snapshot of 30 MB, commits then took 55 ms instead of 7 ms."""
 _ADVICE: Final = "Restore the folder from a backup, or see 'Damaged files' in docs/operations.md."
 _UNKNOWN_ID: Final = uuid.UUID(int=0)
 _OFFSET_DIGITS = 20
@@ -61,14 +59,14 @@ def snapshot_of(name: str) -> LogPosition | None:
 
 
 class LogName(NamedTuple):
-    """The log to which a snapshot must belong. ``topic_id`` is ``None`` when it is not known."""
+    """The log to which a snapshot must belong. ``topic_id`` is ``None`` when the id is not known."""
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID | None
 
 
 def origin_of(log: LogName, snapshot_id: LogPosition) -> SnapshotOrigin:
-    """The origin that must be in the header of a snapshot of this log."""
+    """The origin that the header of a snapshot of this log must contain."""
     topic, partition = log.topic_partition
     return SnapshotOrigin(topic, partition, log.topic_id or _UNKNOWN_ID, *snapshot_id)
 
@@ -100,7 +98,7 @@ class FileSnapshotReader:
         return self._file.view(position, size_bytes) if size_bytes > 0 else memoryview(b"")
 
     def batches(self) -> Iterator[memoryview]:
-        """The checked batches. Raises ``KafkaError(corrupt_message)``, which names the file."""
+        """The checked batches. Raises ``KafkaError(corrupt_message)``. The error names the file."""
         view = self.read(0, self._size_bytes)
         batch = memoryview(b"")
         position = 0
@@ -114,12 +112,12 @@ class FileSnapshotReader:
                 self._check_origin(batch)
             yield batch
             position += header.size_bytes
-        # The file was complete when it was renamed, so a truncated file was damaged later.
+        # The file was complete when it was renamed. If it is shorter now, it was damaged later.
         if not batch or _control_type(batch, -1) is not ControlType.SNAPSHOT_FOOTER:
             raise CorruptRecordError(f"{self._file.path} is damaged: it ends without a footer. {_ADVICE}")
 
     def header(self) -> SnapshotHeader:
-        """The checked header. Raises ``KafkaError(corrupt_message)``, which names the file."""
+        """The checked header. Raises ``KafkaError(corrupt_message)``. The error names the file."""
         for batch in self.batches():
             found = _header_in(batch)
             if found is not None:
@@ -128,7 +126,7 @@ class FileSnapshotReader:
         raise CorruptRecordError(f"{self._file.path} is damaged: it begins without a header. {_ADVICE}")
 
     def _check_origin(self, first: memoryview) -> None:
-        """Raise unless the first batch belongs to the snapshot that the file's name describes."""
+        """Raise an error unless the first batch belongs to the snapshot that the file's name describes."""
         offset, epoch = self._snapshot_id
         found = _header_in(first)
         origin = None if found is None else found.origin
@@ -190,7 +188,7 @@ def _control_type(batch: memoryview, index: int) -> ControlType | None:
 
 
 class _PartFile:
-    """A snapshot in progress under its ``.part`` name."""
+    """A snapshot in progress. Its name still has the suffix ``.part``."""
 
     def __init__(self, machine: Machine, folder: str, snapshot_id: LogPosition) -> None:
         self._machine = machine
@@ -243,7 +241,7 @@ class _PartFile:
 
 
 class FileRawSnapshotWriter:
-    """A snapshot that is fetched from the leader; its bytes are written as they arrive."""
+    """A snapshot that is fetched from the leader. Its bytes are written as they arrive."""
 
     def __init__(self, machine: Machine, folder: str, snapshot_id: LogPosition) -> None:
         self._part = _PartFile(machine, folder, snapshot_id)

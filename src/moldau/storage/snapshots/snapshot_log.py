@@ -1,4 +1,4 @@
-"""A partition log with snapshots: the log of the quorum and of the coordinators."""
+"""A partition log with snapshots. It is the log of the quorum and of the coordinators."""
 
 import uuid
 from collections.abc import Sequence
@@ -54,9 +54,9 @@ class SnapshotLog:
         guard: LogGuard | None = None,
         report: RecoveryReport | None = None,
     ) -> "SnapshotLog":
-        """Open the folder; it is created if it does not exist. Blocking.
+        """Open the folder. If it does not exist, it is created. Blocking.
 
-        The log is checked from ``recovery_point`` on, and its start is the end of its first snapshot. If the
+        The log is checked from ``recovery_point`` on. Its start is the end of its first snapshot. If the
         latest snapshot ends above the log's end, all records are dropped and the log begins at the end of
         that snapshot.
         """
@@ -112,7 +112,7 @@ class SnapshotLog:
         finally:
             reader.close()
         if is_only_replica and log.log_end_offset and offset > log.log_end_offset:
-            # Only a follower stores snapshots that are ahead of its log.
+            # Only a follower stores snapshots that end above the end of its log.
             raise DamagedLogError(
                 f"{path} ends at offset {offset}, and the log ends at offset {log.log_end_offset}, though no"
                 f" other node has it. {ADVICE}"
@@ -241,7 +241,7 @@ class SnapshotLog:
         return True
 
     async def begin_at_snapshot(self, snapshot_id: LogPosition) -> None:
-        """Drop every record, and begin the empty log at the end of an existing snapshot."""
+        """Drop every record. The empty log begins at the end of an existing snapshot."""
         if snapshot_id not in self._snapshots:
             raise ValueError(f"there is no snapshot {snapshot_id}")
         await self.log.truncate_fully_and_start_at(snapshot_id.offset)
@@ -268,8 +268,8 @@ class SnapshotLog:
         return latest if behind else None
 
     def _begin_at(self, snapshot_id: LogPosition) -> list[str]:
-        """Begin the empty log at the end of a snapshot. Returns the files of older snapshots, which must be
-        removed."""
+        """Let the empty log begin at the end of a snapshot. Returns the files of older snapshots, which must
+        be removed."""
         self.log.begin_epoch(snapshot_id.epoch)
         self.log.high_watermark = snapshot_id.offset
         return self._take_snapshots_before(snapshot_id)
@@ -349,8 +349,8 @@ class SnapshotLog:
 
 
 class _Announcing:
-    """A writer whose snapshot becomes part of the log when it is frozen. Its I/O errors are errors of the
-    log."""
+    """A writer whose snapshot becomes part of the log when the snapshot is frozen. If its I/O fails, the log
+    fails, too."""
 
     def __init__(self, log: SnapshotLog, writer: FileSnapshotWriter | FileRawSnapshotWriter) -> None:
         self._log = log

@@ -1,1 +1,1 @@
-"""Decisions about partition chunks (KIP-1114): they begin, move, are reported by their brokers, and end."""
+"""Decisions about partition chunks (KIP-1114): creation, moves, reports of brokers, and removal."""

@@ -12,13 +12,14 @@ from moldau.cluster.internal_topics import INTERNAL_TOPICS
 from moldau.runtime import ErrorCode, KafkaError
 
 Config = Callable[[str], str | None]
-"""The effective value of a topic's config; ``None`` for an unknown key."""
+"""Returns the effective value of a topic's config; ``None`` for an unknown key."""
 
 
 def check_topic(image: MetadataImage, topic: Topic, config: Config) -> None:
-    """Raise ``KafkaError`` if no partition of a topic can have chunks.
+    """Raise ``KafkaError`` if the partitions of a topic cannot have chunks.
 
-    The codes are unsupported_version for the cluster's feature level, and invalid_request.
+    The code is unsupported_version if the cluster's feature level is too low. Otherwise it is
+    invalid_request.
     """
     check_chunks_allowed(image)
     kind = kind_of(topic)
@@ -32,8 +33,8 @@ def check_topic(image: MetadataImage, topic: Topic, config: Config) -> None:
 
 
 def reason_of_config(config: Config) -> str | None:
-    """Why a topic with these configs cannot have chunks. The text is the end of a sentence about the
-    topic."""
+    """The reason why a topic with these configs cannot have chunks. The text is the end of a sentence about
+    the topic."""
     policy = config("cleanup.policy") or ""
     if "compact" in (part.strip() for part in policy.split(",")):
         return "is compacted: compaction changes old records, and the records of a chunk never change"
@@ -57,8 +58,8 @@ def check_brokers(
 ) -> None:
     """Raise ``KafkaError`` if a chunk cannot begin on these brokers.
 
-    The codes are invalid_replica_assignment for brokers that are unknown, inactive or named twice, and
-    invalid_replication_factor for a number of brokers that is not the partition's number of replicas.
+    The code is invalid_replica_assignment if a broker is unknown, inactive or named twice. The code is
+    invalid_replication_factor if the number of brokers is not the partition's number of replicas.
     """
     check_assignment(image, index, tuple(broker_ids), None)
     count = len(original_replicas(partition.replicas, partition.adding_replicas))
@@ -79,7 +80,7 @@ def check_active(image: MetadataImage, broker_ids: Sequence[int]) -> None:
 
 
 def original_replicas(replicas: Sequence[int], adding: Sequence[int]) -> tuple[int, ...]:
-    """The replicas before the move in progress; without a move, the current replicas."""
+    """The replicas before the move in progress. Without a move, the result is the current replicas."""
     return tuple(each for each in replicas if each not in adding)
 
 

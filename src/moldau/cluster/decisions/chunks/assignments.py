@@ -1,4 +1,4 @@
-"""AlterChunkAssignments: moves of inactive chunks to other brokers begin and are cancelled. Pure.
+"""AlterChunkAssignments begins and cancels moves of inactive chunks to other brokers. Pure.
 
 A move adds the new replicas, which copy the chunk. The old replicas leave when all new replicas have the
 chunk.
@@ -82,7 +82,7 @@ def _check_target(view: View, found: FoundChunk, original: tuple[int, ...], targ
 def _moved(chunk: ChunkRegistration, original: tuple[int, ...], target: tuple[int, ...]) -> ChunkRegistration:
     """The chunk during its move to ``target``. New replicas of a previous move are removed immediately.
 
-    Raises ``KafkaError(invalid_replica_assignment)`` if they have the only complete copies.
+    Raises ``KafkaError(invalid_replica_assignment)`` if these replicas have the only complete copies.
     """
     removing = tuple(each for each in original if each not in target)
     adding = tuple(each for each in target if each not in original)

@@ -1,9 +1,9 @@
-"""CreateChunks: the active chunk of a partition ends, and the next chunk begins (KIP-1114). Pure.
+"""CreateChunks ends the active chunk of a partition, and begins the next chunk (KIP-1114). Pure.
 
 Before the request, the leader has stopped its appends. All in-sync replicas have all records up to the
 border, and enough of the new replicas have the state at the border. The controller compares the leader's
-epochs with its own, so that nothing has changed in the meantime. The records of the change are committed
-together.
+epochs with its own epochs to make sure that nothing has changed in the meantime. The records of the change
+are committed together.
 """
 
 from dataclasses import replace
@@ -26,10 +26,11 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def create_chunks(view: View, request: messages.CreateChunksRequest) -> ControllerResult:
-    """Create chunks, as requested by the leaders of their partitions.
+    """Create chunks that the leaders of their partitions request.
 
     Raises ``KafkaError`` for the whole request: stale_broker_epoch or broker_id_not_registered. Other
-    refusals are per partition. A request that has succeeded before succeeds again, and changes nothing.
+    refusals are per partition. If a request has succeeded before, its repetition succeeds too, and changes
+    nothing.
     """
     registered(view, request.broker_id, request.broker_epoch)
     records: list[Message] = []
@@ -79,7 +80,7 @@ def _create(view: View, sender_id: int, row: messages.CreateChunksTopicPartition
 
 
 def _is_created(partition: PartitionRegistration, row: messages.CreateChunksTopicPartition) -> bool:
-    """Whether this request is a repetition of the request by which the present active chunk began."""
+    """Whether this request repeats the request that created the present active chunk."""
     return (
         row.start_offset >= 0
         and partition.start_offset == row.start_offset
@@ -93,7 +94,8 @@ def _is_created(partition: PartitionRegistration, row: messages.CreateChunksTopi
 def _check_sender(
     partition: PartitionRegistration, sender_id: int, row: messages.CreateChunksTopicPartition
 ) -> None:
-    """Check that the leader knows the partition's present state. The codes are those of AlterPartition."""
+    """Check that the leader knows the partition's present state. The error codes are the same as in
+    AlterPartition."""
     if row.leader_epoch > partition.leader_epoch or row.partition_epoch > partition.partition_epoch:
         raise KafkaError(ErrorCode.not_controller, "The leader knows a later epoch than this controller.")
     if row.leader_epoch < partition.leader_epoch:
@@ -139,9 +141,9 @@ def _begin(
 ) -> PartitionChangeRecord:
     """The change by which the new replicas begin at the border.
 
-    The leader is the first new replica that has the state at the border. A leader is always named, so that
-    its epoch is raised even if the leader stays. Therefore the records of the chunks have different leader
-    epochs.
+    The leader is the first new replica that has the state at the border. The change always names a leader, so
+    the leader epoch is raised even if the leader stays. Therefore the records of two chunks never have the
+    same leader epoch.
     """
     if not set(row.in_sync) <= set(row.broker_ids):
         raise KafkaError(ErrorCode.invalid_request, "The in-sync set is not made of the new replicas.")

@@ -16,7 +16,7 @@ __all__ = ["FoundChunk", "changed", "chunk_of", "partition_of_id"]
 
 
 class FoundChunk(NamedTuple):
-    """An inactive chunk with its partition."""
+    """An inactive chunk and its partition."""
 
     topic: Topic
     partition_index: int
@@ -25,7 +25,8 @@ class FoundChunk(NamedTuple):
 
 
 def partition_of_id(image: MetadataImage, topic_id: UUID, index: int) -> tuple[Topic, PartitionRegistration]:
-    """A partition by its topic's id. Raises ``KafkaError``: unknown_topic_id, unknown_topic_or_partition."""
+    """Find a partition by the id of its topic. Raises ``KafkaError``: unknown_topic_id,
+    unknown_topic_or_partition."""
     topic = image.topics.get_by_id(topic_id)
     if topic is None:
         raise KafkaError(ErrorCode.unknown_topic_id, "No topic has this id.")
@@ -35,9 +36,9 @@ def partition_of_id(image: MetadataImage, topic_id: UUID, index: int) -> tuple[T
 
 
 def chunk_of(topic: Topic, index: int, start_offset: int) -> FoundChunk:
-    """An inactive chunk by its start offset.
+    """Find an inactive chunk by its start offset.
 
-    Raises ``KafkaError``: invalid_request for the active chunk, and resource_not_found.
+    Raises ``KafkaError``: invalid_request for the active chunk, and resource_not_found for an unknown chunk.
     """
     partition = topic.partitions[index]
     position = position_of(partition.chunks, start_offset)
@@ -54,7 +55,7 @@ def chunk_of(topic: Topic, index: int, start_offset: int) -> FoundChunk:
 
 
 def changed(found: FoundChunk, target: ChunkRegistration) -> ChunkChangeRecord | None:
-    """The record by which a chunk becomes ``target``; ``None`` when nothing changes.
+    """The record that changes a chunk to ``target``; ``None`` when nothing changes.
 
     A move ends when all its target brokers have the chunk (like KIP-455 for partitions).
     """
@@ -77,8 +78,8 @@ def changed(found: FoundChunk, target: ChunkRegistration) -> ChunkChangeRecord |
 def with_replicas(
     chunk: ChunkRegistration, replicas: tuple[int, ...], assigned: tuple[int, UUID] | None = None
 ) -> ChunkRegistration:
-    """The chunk with other replicas and the log directories of their brokers. Only these replicas can stay in
-    sync.
+    """The chunk with other replicas and the log directories of their brokers. Old in-sync replicas that are
+    not among the new replicas leave the in-sync set.
 
     ``assigned`` is a broker and the log directory of its copy.
     """

@@ -1,7 +1,7 @@
-"""DropChunks: chunks below the first offset of a partition are removed (KIP-1114's automatic deletion). Pure.
+"""DropChunks removes the chunks below the first offset of a partition (KIP-1114's automatic deletion). Pure.
 
-The leader decides where a partition begins, by retention or by a client's DeleteRecords. In the KIP each
-broker of a chunk decides it. In Moldau all brokers of a chunk delete the same records.
+The leader decides where a partition begins, because of retention or a client's DeleteRecords. In the KIP each
+broker of a chunk decides this. In Moldau all brokers of a chunk delete the same records.
 """
 
 from moldau.cluster.decisions.brokers import registered
@@ -14,7 +14,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def drop_chunks(view: View, request: messages.DropChunksRequest) -> ControllerResult:
-    """Remove the chunks that end below the first offsets of their partitions.
+    """Remove the chunks that end below the first offset of their partition.
 
     Raises ``KafkaError(stale_broker_epoch)`` for the whole request. Other refusals are per partition.
     """
@@ -25,7 +25,7 @@ def drop_chunks(view: View, request: messages.DropChunksRequest) -> ControllerRe
         code, message = ErrorCode.none, None
         try:
             for record in _dropped(view, request.broker_id, row):
-                # A partition may be in a request twice.
+                # A request may name a partition twice.
                 records[record.topic_id, record.partition_id, record.start_offset] = record
         except KafkaError as error:
             code, message = error.code, error.message

@@ -1,7 +1,7 @@
 """ReportChunks: brokers report which inactive chunks they have, and which chunks they have lost. Pure.
 
-Only a report changes the set of replicas that have a chunk. A fenced broker stays in this set. Its copy stays
-complete, because no record is ever added to an inactive chunk.
+The set of replicas that have a chunk changes only by such reports. A fenced broker stays in this set. Its
+copy stays complete, because no record is ever added to an inactive chunk.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def report_chunks(view: View, request: messages.ReportChunksRequest) -> ControllerResult:
-    """Record the reports of a broker, each separately.
+    """Decide on each report of a broker separately.
 
     Raises ``KafkaError(stale_broker_epoch)`` for the whole request.
     """
@@ -33,7 +33,7 @@ def report_chunks(view: View, request: messages.ReportChunksRequest) -> Controll
             record = _reported(view, broker, row)
             if record is not None:
                 records.append(record)
-                # A chunk may be in a request twice.
+                # A request may name a chunk twice.
                 view = replace(view, image=image_of([record], view.image))
                 if record.isr is not None and not record.isr:
                     lost.append(f"{row.topic_id}-{row.partition_index} at {row.start_offset}")

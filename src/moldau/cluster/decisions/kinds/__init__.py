@@ -1,2 +1,2 @@
-"""Kinds of topics, which are fixed at creation. There is a module with the row of each kind, and a table of
-the rows. Pure."""
+"""Kinds of topics. The kind of a topic is fixed at its creation. Each kind has a module, and there is a table
+of all kinds. Pure."""

@@ -1,4 +1,5 @@
-"""Diskless topics: the topics that may be diskless, and the owner of each of their partitions (KIP-1164).
+"""Diskless topics. This module decides which topics may be diskless, and which owner each of their partitions
+gets (KIP-1164).
 
 Pure.
 """
@@ -17,7 +18,8 @@ from moldau.runtime import ErrorCode, KafkaError
 
 DISKLESS_FEATURE: Final = "moldau.diskless.version"
 DISKLESS_LATEST: Final = 1
-"""Level 1: topics may be diskless, and their partition records name an owner in Moldau's own field."""
+"""From level 1 on, topics may be diskless. The records of their partitions name an owner in a field that only
+Moldau has."""
 DISKLESS_ENABLE = "diskless.enable"
 CLEANUP_POLICY = "cleanup.policy"
 
@@ -39,10 +41,11 @@ def _check_configs(view: View, name: str, configs: Mapping[str, str]) -> None:
 
 
 def assign_coordinators(load: Mapping[int, int], metadata_partitions: int, count: int) -> list[int]:
-    """An owner for each of ``count`` new user partitions. The least loaded owner is chosen, and among equal
-    loads the lowest number.
+    """Choose an owner for each of ``count`` new user partitions. The least loaded owner is chosen. If loads
+    are equal, the lowest number is chosen.
 
-    ``load`` is the number of user partitions that each partition of ``__diskless_metadata`` owns.
+    ``load`` contains, for each partition of ``__diskless_metadata``, the number of user partitions that it
+    owns.
     """
     loads = [load.get(owner, 0) for owner in range(metadata_partitions)]
     owners = []
@@ -56,8 +59,9 @@ def assign_coordinators(load: Mapping[int, int], metadata_partitions: int, count
 def _owners(view: View, count: int) -> list[int]:
     """Owners of ``count`` new partitions of a topic.
 
-    The coordinators are the existing partitions of ``__diskless_metadata``. Their number may differ from a
-    node's configuration. Raises ``KafkaError(coordinator_not_available)`` while that topic does not exist.
+    The coordinators are the existing partitions of ``__diskless_metadata``. Their number may differ from the
+    number in a node's configuration. Raises ``KafkaError(coordinator_not_available)`` while that topic does
+    not exist.
     """
     metadata = view.image.topics.get(DISKLESS_METADATA_TOPIC)
     if metadata is None:
@@ -77,9 +81,9 @@ def _is_compacted(view: View, configs: Mapping[str, str]) -> bool:
 def _leader_of_rack(
     gateways: Gateways, topic: Topic, index: int, rack: str | None, reachable: Collection[int]
 ) -> int:
-    """The rack's gateway, which clients of the rack use as the leader.
+    """The gateway of the rack. Clients of the rack use the gateway as the leader.
 
-    It is the leader in the metadata when the rack has no gateway or the client's rack is unknown.
+    If the rack has no gateway, or the client's rack is unknown, the result is the leader in the metadata.
     """
     partition = topic.partitions[index]
     if rack is not None:
@@ -117,8 +121,8 @@ DISKLESS: Final = TopicKind(
     owners=_owners,
     metadata_topic=DISKLESS_METADATA_TOPIC,
     replicas_hold_data=False,
-    # The local log is only a cache, so its segments need no copies in the tier. Its epochs are not those of
-    # the metadata.
+    # The local log is only a cache, so its segments need no copies in the remote tier. Its leader epochs
+    # differ from the leader epochs in the metadata.
     has_remote_tier=False,
     has_cluster_epochs=False,
     # Consolidation makes the segments in the remote tier.

@@ -1,5 +1,5 @@
-"""The row of a kind of topics. It contains everything that other decisions need to know about the kind.
-Pure."""
+"""The description of a kind of topics. It contains everything that other decisions need to know about the
+kind. Pure."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,55 +26,61 @@ def _no_owners(view: View, count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RackBrokers:
-    """The brokers that clients of a rack get for the partitions of a kind. ``None`` is an unknown rack."""
+    """Returns the brokers that clients of a rack use for the partitions of a kind. ``None`` is an unknown
+    rack."""
 
     leader: Callable[[Gateways, Topic, int, str | None, Collection[int]], int]
-    """The leader of a partition, given its number, the rack, and the brokers that clients can reach."""
+    """Returns the leader of a partition. The arguments are the partition's number, the rack, and the brokers
+    that clients can reach."""
     produce: Callable[[Gateways, Topic, int, str | None], Sequence[int]]
     """KIP-1164's ``PreferredProduceBrokers`` of a partition, best first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicKind:
-    """The properties that the topics of a kind have in common."""
+    """The properties that all topics of the kind have."""
 
     name: str
-    """An adjective in messages: "the sharded topics". Records of topics have it as the mark of the kind."""
+    """The name of the kind, as an adjective for messages: "the sharded topics". Records of topics contain
+    this name as the mark of the kind."""
     is_marked: bool = True
-    """Whether records of topics have the mark. Kinds that are older than the mark are recognized by their
-    owners.
-    """
+    """Whether records of topics have the mark. Kinds that are older than the mark are recognized by the
+    owners of their partitions."""
     config_key: str | None = None
-    """The config that makes a new topic one of this kind, if the request or the broker's default sets it to
-    true. No later change of configs changes the kind."""
+    """The config that makes a new topic a topic of this kind, if the request or the broker's default sets it
+    to true. No later change of configs changes the kind."""
     enable_key: str | None = None
-    """The config of a node that must be true before such topics are allowed; ``None`` when such topics are
-    always allowed."""
+    """The config of a node that must be true before such topics are allowed. ``None`` means that such topics
+    are always allowed."""
     feature: SupportedFeature | None = None
-    """The feature whose levels above 0 allow such topics. New clusters have its highest level where the kind
-    is enabled. A marked kind needs one, because nodes that do not know the mark would drop it."""
+    """The feature that allows such topics at its levels above 0. New clusters have its highest level if the
+    kind is enabled. A kind with a mark needs a feature, because nodes that do not know the mark would drop
+    it."""
 
     reason_against: Callable[[View, str, Mapping[str, str]], str | None] = _no_reason
-    """Why a new topic, of a name and with some configs, cannot be of this kind; a sentence. If its request
-    does not set ``config_key``, the topic is then classic, whatever the default is."""
+    """Returns the reason why a new topic with a name and some configs cannot be of this kind. The reason is a
+    sentence. If there is a reason and the request does not set ``config_key``, the topic becomes classic,
+    even if the default of the key is true."""
     check_configs: Callable[[View, str, Mapping[str, str]], None] = _allowed
-    """Raises ``KafkaError`` for configs that no topic of this kind may be changed to."""
+    """Raises ``KafkaError`` if no topic of this kind may have the new configs."""
     owners: Callable[[View, int], list[int]] = _no_owners
-    """The owners of a number of new partitions, recorded with them. Raises ``KafkaError``."""
+    """Returns the owners of a number of new partitions. The owners are recorded with the partitions. Raises
+    ``KafkaError``."""
     metadata_topic: str | None = None
-    """The internal topic that contains the positions of their records, and whose partitions may be owners. It
-    is deleted after them."""
+    """The internal topic that contains the positions of the kind's records. Its partitions may be owners. It
+    is deleted after the topics of the kind."""
 
     replicas_hold_data: bool
-    """Whether records are stored on replicas. Otherwise every replica is complete. It is in sync as soon as
-    its broker is active, and any replica can lead without a loss."""
+    """Whether records are stored on replicas. If they are not, every replica is complete. It is in sync as
+    soon as its broker is active, and any replica can lead without a loss."""
     has_remote_tier: bool
     """Whether a partition's log waits for the remote tier's copy before it deletes segments. A subsystem must
     then wrap the partitions with a tier (``gives_tier`` of its claim)."""
     has_cluster_epochs: bool = True
-    """Whether the leader epochs in a partition's log are those of the metadata."""
+    """Whether the leader epochs in a partition's log are the leader epochs of the metadata."""
     may_have_remote_segments: bool = False
-    """Whether topics may have segments in the remote tier, with any configs."""
+    """Whether topics of this kind may have segments in the remote tier. It does not matter which configs they
+    have."""
     no_chunks: str | None
     """Why partitions cannot be divided into chunks (KIP-1114). The text is the end of a sentence about a
     topic. If it is ``None``, a subsystem must wrap the partitions with chunks (``gives_chunks`` of its
@@ -92,11 +98,11 @@ class TopicKind:
 
     @property
     def mark(self) -> str:
-        """The kind in the records of topics; empty for a kind without a mark."""
+        """The kind's name in the records of topics; empty for a kind without a mark."""
         return self.name if self.is_marked else ""
 
     def is_kind_of(self, topic: Topic) -> bool:
-        """Whether a topic of the image is of this kind, which never changes."""
+        """Whether a topic of the image is of this kind. The kind of a topic never changes."""
         if topic.kind or self.is_marked:
             return topic.kind == self.mark
         return topic.has_owners is (self.owners is not _no_owners)
@@ -108,7 +114,8 @@ class TopicKind:
     def level(self, image: MetadataImage) -> int:
         """The level of the kind's feature.
 
-        Topics without a mark count as level 1: clusters that are older than the feature have them without it.
+        In clusters that are older than the feature, the feature has no level, although topics of the kind may
+        exist. If there are such topics without a mark, the result is 1.
         """
         if self.feature is None:
             return 0
@@ -118,10 +125,11 @@ class TopicKind:
         return int(level)
 
     def is_enabled(self, settings: ControllerSettings) -> bool:
-        """Whether the node's configuration allows such topics."""
+        """Whether the node's configuration allows topics of this kind."""
         return self.enable_key is None or self.name in settings.enabled_kinds
 
 
 def is_true(value: str | None) -> bool:
-    """Whether a flag among the configs that are set on a topic is true; a flag that is not set is false."""
+    """Whether a flag is true among the configs that are set on a topic. If the flag is not set, the result is
+    false."""
     return value is not None and value.strip().lower() == "true"

@@ -1,8 +1,8 @@
-"""The levels of Moldau's own features, and the check of nodes that do not know them. Pure.
+"""The levels of Moldau's own features, and the check of nodes that do not know these features. Pure.
 
 Nodes of Apache Kafka fail on an unknown feature level, and their snapshots drop our tagged fields of metadata
-records. Therefore a level above 0 and such a node cannot be in one cluster. The level is refused while such a
-node is registered or part of the quorum, and the node is refused while a level is above 0.
+records. Therefore such a node cannot be in a cluster that has a level above 0. The level is refused while
+such a node is registered or part of the quorum. The node is refused while a level is above 0.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def own_levels(image: MetadataImage) -> dict[str, int]:
-    """Moldau's features above level 0, by name."""
+    """The levels of those features of Moldau that are above level 0, by name."""
     levels = {name: int(level) for name, level in image.features.items() if name.startswith(OWN_PREFIX)}
     for kind in KINDS:
         if kind.feature is not None and kind.level(image):

@@ -18,7 +18,7 @@ from moldau.runtime import ErrorCode, KafkaError
 CLASSIC: Final = TopicKind(
     name="classic", is_marked=False, replicas_hold_data=True, has_remote_tier=True, no_chunks=None
 )
-"""The kind of every topic that is of no other."""
+"""The kind of every topic that has no other kind."""
 
 KINDS: Sequence[TopicKind] = (DISKLESS,)
 """The kinds other than the classic kind."""
@@ -35,7 +35,7 @@ def kind_of(topic: Topic) -> TopicKind:
 
 
 def kind_of_config(config: TopicConfig) -> TopicKind:
-    """The kind of a topic with these effective configs."""
+    """The kind of a topic that has these effective configs."""
     for kind in KINDS:
         if kind.config_key is not None and config.flag(kind.config_key):
             return kind
@@ -57,12 +57,12 @@ def enabled_kinds(is_true: Callable[[str], bool]) -> frozenset[str]:
 
 
 def kind_of_new(view: View, name: str, configs: Mapping[str, str]) -> tuple[TopicKind, Mapping[str, str]]:
-    """The kind of a new topic, and the configs to record for it.
+    """The kind of a new topic, and the configs to record for the topic.
 
-    Where a kind is this cluster's default, it is the kind of a topic without the kind's config, if it can be.
-    The config is then recorded: later changes of the default must not affect it. Raises
-    ``KafkaError(invalid_config)`` if the topic cannot be of the requested kind, or the level of the kind's
-    feature allows no topic of it.
+    A kind can be this cluster's default. A topic without the kind's config then gets this kind, if the topic
+    can be of it. The config is recorded with the topic, because later changes of the default must not affect
+    existing topics. Raises ``KafkaError(invalid_config)`` if the topic cannot be of the requested kind. It
+    also raises this error if the level of the kind's feature does not allow topics of the kind.
     """
     for kind in KINDS:
         if name == kind.metadata_topic:
@@ -89,7 +89,8 @@ def kind_of_new(view: View, name: str, configs: Mapping[str, str]) -> tuple[Topi
 
 
 def _check_level(view: View, kind: TopicKind, what: str) -> None:
-    """Raise ``KafkaError(invalid_config)`` if no topic can be of a kind at the level of its feature."""
+    """Raise ``KafkaError(invalid_config)`` if the level of a kind's feature does not allow topics of the
+    kind."""
     if kind.feature is None or kind.level(view.image):
         return
     feature, latest = kind.feature.name, kind.feature.max_level
@@ -107,14 +108,14 @@ def _invalid(message: str) -> KafkaError:
 
 
 def fixed_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """The configs that determine a topic's kind. Tools that replace all configs need not know these
-    configs."""
+    """The configs that determine the kind of a topic. Tools that replace all configs do not have to know
+    these configs."""
     keys = (kind.config_key for kind in KINDS)
     return {key: configs[key] for key in keys if key is not None and key in configs}
 
 
 def check_change(view: View, name: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Raise ``KafkaError(invalid_config)`` for a change of configs that a topic's kind forbids."""
+    """Raise ``KafkaError(invalid_config)`` if the kind of a topic forbids a change of configs."""
     for kind in KINDS:
         key = kind.config_key
         if key is not None and is_true(old.get(key)) != is_true(new.get(key)):
@@ -125,9 +126,7 @@ def check_change(view: View, name: str, old: Mapping[str, str], new: Mapping[str
 
 
 def check_removal(image: MetadataImage, topic: Topic) -> None:
-    """Raise ``KafkaError(invalid_request)`` for an internal topic on which the records of other topics
-    depend.
-    """
+    """Raise ``KafkaError(invalid_request)`` if records of other topics depend on this internal topic."""
     for kind in KINDS:
         if topic.name == kind.metadata_topic and any(map(kind.is_kind_of, image.topics)):
             raise KafkaError(
@@ -146,7 +145,7 @@ def check_removal(image: MetadataImage, topic: Topic) -> None:
 
 
 def check_feature_off(image: MetadataImage, feature: str) -> None:
-    """Raise ``KafkaError(invalid_update_version)`` for level 0 of the feature of an existing topic's kind."""
+    """Raise ``KafkaError(invalid_update_version)`` for level 0 of a feature if topics of its kind exist."""
     for kind in KINDS:
         if kind.feature is None or kind.feature.name != feature:
             continue

@@ -1,4 +1,5 @@
-"""AlterPartition: the controller checks and records the in-sync sets of leaders (KIP-497, KIP-841)."""
+"""AlterPartition: the controller checks and records the in-sync sets that leaders propose (KIP-497,
+KIP-841)."""
 
 from moldau.cluster.decisions.brokers import registered
 from moldau.cluster.decisions.partitions.decisive_minimum import minima_after

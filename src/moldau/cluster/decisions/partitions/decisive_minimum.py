@@ -1,9 +1,9 @@
-"""Adjusts ``min.insync.replicas`` of the topics that must not lose any record to the number of their
-replicas. Pure.
+"""Adjusts ``min.insync.replicas`` of the topics that must not lose any record. The value depends on the
+number of their replicas. Pure.
 
-Such a topic is created with the minimum that its first replicas allow. When reassignments have given each
-partition a second replica, the minimum becomes 2. When reassignments leave only one replica, the minimum
-becomes 1, because a minimum of 2 would then stop all writes.
+When such a topic is created, its minimum depends on the number of its first replicas. When reassignments have
+given each partition a second replica, the minimum becomes 2. When reassignments leave only one replica, the
+minimum becomes 1, because a minimum of 2 would then stop all writes.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from moldau.protocol.schema import Message
 
 
 def minima_after(view: View, records: Sequence[Message]) -> list[Message]:
-    """Records that adjust the minima after reassignments that ``records`` complete."""
+    """Records that adjust the minima when ``records`` complete reassignments."""
     moved = {
         record.topic_id
         for record in records
@@ -57,6 +57,6 @@ def _topic_id(view: View, name: str) -> object:
 
 
 def _fewest_replicas(topic: Topic) -> int:
-    """The number of replicas of the topic's smallest partition. During a reassignment, the number at its end
-    is used."""
+    """The number of replicas of the partition that has the fewest. For a partition in reassignment, the
+    number at the end of the reassignment is used."""
     return min(len(each.replicas) - len(each.adding_replicas) for each in topic.partitions)

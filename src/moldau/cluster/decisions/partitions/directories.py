@@ -1,4 +1,5 @@
-"""AssignReplicasToDirs: the controller records the log directories of a broker's replicas (KIP-858). Pure."""
+"""AssignReplicasToDirs: the controller records which log directory of a broker has a replica (KIP-858).
+Pure."""
 
 from uuid import UUID
 
@@ -20,13 +21,13 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def assign_replicas_to_dirs(view: View, request: messages.AssignReplicasToDirsRequest) -> ControllerResult:
-    """Record where a broker has its replicas. This may give a leader to a partition without a leader.
+    """Store which log directories contain a broker's replicas. A partition without a leader may get a leader.
 
     A replica in a directory that is not online leaves the in-sync set. A replica whose directory is
     permanently lost starts again, without the records that it had acknowledged.
 
     Raises ``KafkaError``: stale_broker_epoch, broker_id_not_registered, or unsupported_version if the
-    cluster's metadata do not name directories. Other refusals are per partition.
+    cluster's metadata have no log directories. Other refusals are per partition.
     """
     broker = registered(view, request.broker_id, request.broker_epoch)
     if view.image.metadata_version < METADATA_VERSION_OF_DIRECTORIES:

@@ -30,8 +30,8 @@ from moldau.runtime import ErrorCode
 def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecord]:
     """Elect leaders of partitions that waited for this broker, which is now active in ``view``.
 
-    If replicas have no data, no leader requests to add them to the in-sync set. They are added when their
-    broker becomes active.
+    If the replicas of a partition have no data, its leader never asks to add them to the in-sync set.
+    Therefore such a replica is added when its broker becomes active.
     """
     records = []
     for topic in view.image.topics:
@@ -53,18 +53,18 @@ def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecor
 def joined(
     view: View, topic: Topic, partition: PartitionRegistration, broker_id: int, directory: UUID
 ) -> tuple[int, ...] | None:
-    """The in-sync set with a replica that has no data. Such a replica joins as soon as it can be used.
-    ``None`` if it does not join."""
+    """The in-sync set with an additional replica that has no data. Such a replica joins as soon as it can be
+    used. The result is ``None`` if the replica does not join."""
     if broker_id in partition.isr or kind_of(topic).replicas_hold_data:
         return None
     return (*partition.isr, broker_id) if view.can_use(broker_id, directory) else None
 
 
 def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionChangeRecord]:
-    """Remove the eligible leader replicas that the current minima of in-sync replicas do not need, for some
-    topics or for all topics.
+    """Remove eligible leader replicas that are no longer needed, because the minimum of in-sync replicas has
+    changed. Applies to some topics or to all topics.
 
-    When enough replicas are in sync for a new minimum, the watermark advances without the other replicas
+    When enough replicas are in sync for a new minimum, the high watermark advances without the other replicas
     (KIP-966).
     """
     topics = view.image.topics
@@ -79,8 +79,7 @@ def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionC
 
 
 def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
-    """Return leaderships to preferred replicas that are in sync and active. The number of changes is
-    limited."""
+    """Return a limited number of leaderships to preferred replicas that are in sync and active."""
     records: list[PartitionChangeRecord] = []
     for topic in view.image.topics:
         for index, partition in enumerate(topic.partitions):
@@ -97,8 +96,8 @@ def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]
 
 
 def unclean_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
-    """Elect leaders for partitions without a leader, if their topics allow an unclean election. The number of
-    elections is limited."""
+    """Elect leaders for a limited number of partitions without a leader. Their topics must allow an unclean
+    election."""
     records: list[PartitionChangeRecord] = []
     for topic in view.image.topics:
         for index, partition in enumerate(topic.partitions):
@@ -121,8 +120,8 @@ def leads_any_partition(image: MetadataImage, broker_id: int) -> bool:
 def elect_leaders(
     view: View, request: ElectLeadersRequest
 ) -> tuple[ElectLeadersResponse, list[PartitionChangeRecord]]:
-    """Handle preferred (0) or unclean (1) elections. Without a list, the answer contains all partitions that
-    need an election."""
+    """Handle preferred (0) or unclean (1) elections. If the request names no partitions, the response
+    contains all partitions that need an election."""
     if request.election_type not in (0, 1):
         message = f"Unknown election type {request.election_type}."
         refused = [
@@ -154,7 +153,7 @@ def elect_leaders(
 def _requested(image: MetadataImage, request: ElectLeadersRequest) -> Iterable[tuple[str, Iterable[int]]]:
     if request.topic_partitions is None:
         return ((topic.name, range(len(topic.partitions))) for topic in image.topics)
-    # A partition that is named twice gets one election and one answer.
+    # A partition that is named twice gets one election and one result.
     by_name: dict[str, dict[int, None]] = {}
     for entry in request.topic_partitions:
         by_name.setdefault(entry.topic, {}).update(dict.fromkeys(entry.partitions))

@@ -1,7 +1,7 @@
 """The election of a partition's leader: its rules, and its effect on the in-sync set. Pure.
 
-:func:`.partition_change.change_partition` elects at each change of a partition. ``election_causes.py`` and
-``lost_brokers.py`` decide when an election is necessary.
+:func:`.partition_change.change_partition` elects a leader at each change of a partition.
+``election_causes.py`` and ``lost_brokers.py`` decide when an election is necessary.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 
 
 class Election(Enum):
-    """The rule by which a leader is chosen."""
+    """The rule that chooses a leader."""
 
     ONLINE = "keep the leader if it can lead, else the first in-sync replica that can"
     PREFERRED = "the first replica if it is in sync and can lead, else as ONLINE"
@@ -27,7 +27,7 @@ class Election(Enum):
 
 
 def recovery_election(view: View, topic: Topic) -> Election:
-    """The kind of election for a topic that has no in-sync replica that can lead."""
+    """The kind of election for a topic in which no in-sync replica can lead."""
     if not kind_of(topic).replicas_hold_data:
         return Election.UNCLEAN
     if topic.name in DECISIVE_TOPICS:
@@ -42,10 +42,10 @@ def recovery_election(view: View, topic: Topic) -> Election:
 def with_leader(
     partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, election: Election
 ) -> PartitionRegistration:
-    """The partition with its elected leader, if a replica can lead, and the resulting in-sync set."""
+    """The partition with its elected leader, if a replica can lead, and with the resulting in-sync set."""
     leader, is_unclean = _elected(partition, target, rules, election)
     if is_unclean:
-        # A complete replica has nothing to recover.
+        # If replicas have no data, the leader has nothing to recover.
         must_recover = rules.kind.replicas_hold_data
         recovery = LeaderRecoveryState.RECOVERING if must_recover else target.leader_recovery_state
         target = replace(target, isr=(leader,), eligible_leader_replicas=(), leader_recovery_state=recovery)
@@ -63,7 +63,7 @@ def with_leader(
 def _elected(
     partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, election: Election
 ) -> tuple[int, bool]:
-    """The leader, and whether it may lack committed records."""
+    """Returns the leader, and whether the leader may lack committed records."""
     complete = target.isr or target.eligible_leader_replicas
     order = [partition.leader, *target.replicas]
     if election is Election.PREFERRED:
@@ -78,7 +78,7 @@ def _elected(
     last_known = target.last_known_eligible_leader_replicas
     may_be_last = rules.keeps_eligible and rules.may_lose and not complete and len(last_known) == 1
     if may_be_last and last_known[0] in target.replicas and can_lead(last_known[0]):
-        # No complete replica can return, and no other replica has more records than the last leader
+        # The set of complete replicas is empty, and no other replica has more records than the last leader
         # (KIP-966).
         return last_known[0], True
     if election is Election.UNCLEAN:

@@ -1,6 +1,6 @@
-"""Removes lost brokers from in-sync sets and leaderships. A broker that is no longer active leaves those of
-all its partitions (KIP-966). A broker with a failed log directory leaves those of its replicas in this
-directory (KIP-858)."""
+"""Removes lost brokers from in-sync sets and leaderships. A broker that is no longer active is removed from
+all its partitions (KIP-966). A broker with a failed log directory is removed only from the partitions that it
+has in this directory (KIP-858)."""
 
 from collections.abc import Callable
 
@@ -18,16 +18,15 @@ def changes_without_broker(
 ) -> list[PartitionChangeRecord]:
     """Remove a broker that is no longer active in ``view`` from all in-sync sets and leaderships.
 
-    ``is_incomplete`` says whether its replicas of a topic may lack records that it had acknowledged
-    (KIP-966).
+    For each topic, ``is_incomplete`` says whether the broker's replicas may lack records that the broker had
+    acknowledged (KIP-966).
     """
     return _changes(view, broker_id, lambda partition: True, is_incomplete)
 
 
 def changes_without_directories(view: View, broker_id: int) -> list[PartitionChangeRecord]:
-    """Remove a broker from the in-sync sets and leaderships of its replicas in directories that are not
-    online in ``view``.
-    """
+    """Remove a broker from in-sync sets and leaderships if its replica is in a directory that is not online
+    in ``view``."""
     broker = view.image.brokers[broker_id]
 
     def is_lost(partition: PartitionRegistration) -> bool:

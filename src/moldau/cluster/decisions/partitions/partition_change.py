@@ -18,7 +18,7 @@ from moldau.protocol.records.metadata import PartitionChangeRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The requested change of a partition. A field that is ``None`` stays unchanged."""
+    """The requested change of a partition. A field with the value ``None`` does not change."""
 
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
@@ -27,12 +27,12 @@ class Wanted:
     recovery_state: LeaderRecoveryState | None = None
     election: Election = Election.ONLINE
     incomplete: int | None = None
-    """A broker that may have lost records which it had acknowledged (KIP-966's unclean shutdown)."""
+    """A broker that may have lost acknowledged records (KIP-966's unclean shutdown)."""
     directory: tuple[int, UUID] | None = None
     """A broker and the log directory of its replica (KIP-858)."""
     emptied: int | None = None
-    """A broker whose replica starts again without records, because the log directory of the replica is
-    permanently lost."""
+    """A broker whose replica starts again without records, because the replica's log directory is permanently
+    lost."""
 
 
 def change_partition(
@@ -40,10 +40,10 @@ def change_partition(
 ) -> PartitionChangeRecord | None:
     """The record of a change; ``None`` when nothing changes.
 
-    Without eligible leader replicas an in-sync set never becomes empty. Its last members stay in it without a
-    leader, because only they have all records. A leader that stays keeps its epoch. Followers detect a
-    smaller set by the partition epoch (KIP-841). If replicas are removed, the leader epoch is raised, which
-    fences their fetches.
+    Without the feature of eligible leader replicas, an in-sync set never becomes empty. Its last members stay
+    in it without a leader, because only they have all records. A leader that stays keeps its epoch. Followers
+    detect a smaller set by the partition epoch (KIP-841). If replicas are removed, the leader epoch is
+    raised, so that fetches of the removed replicas are fenced.
     """
     target = replace(
         partition,
@@ -92,10 +92,10 @@ def _with_ended_move(target: PartitionRegistration) -> PartitionRegistration:
 def _with_eligible(
     partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, incomplete: int | None
 ) -> PartitionRegistration:
-    """Record the replicas that left the in-sync set when it became, or already was, too small for a commit.
+    """Store which replicas left an in-sync set that is too small for a commit, before or after this change.
 
-    While fewer than ``min.insync.replicas`` replicas are in sync, the watermark does not move. Therefore
-    these replicas have all records below the watermark.
+    While fewer than ``min.insync.replicas`` replicas are in sync, the high watermark does not move. Therefore
+    these replicas have all records below the high watermark.
     """
     eligible: tuple[int, ...] = ()
     if len(target.isr) < min(rules.min_in_sync, len(target.replicas)):

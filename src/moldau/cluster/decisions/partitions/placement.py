@@ -1,9 +1,9 @@
 """The placement of new partitions' replicas.
 
-The goals in order of importance are as follows. The first replica (the preferred leader) is on an active
-broker. Active brokers are chosen before others. As many racks as possible are used. Leaders, and then
-replicas, are spread evenly over brokers. If brokers are equal, one of them is chosen at random. Otherwise the
-partitions of two brokers would all share the same third broker.
+The goals are as follows, the most important goal first. The first replica (the preferred leader) is on an
+active broker. Active brokers are chosen before inactive brokers. As many racks as possible are used. Leaders,
+and then replicas, are spread evenly over brokers. If brokers are equal, one of them is chosen at random.
+Without this, all partitions that share two brokers would also share the same third broker.
 """
 
 import uuid

@@ -1,4 +1,4 @@
-"""Reassignments of partitions to other brokers: they are begun, replaced, cancelled and listed (KIP-455).
+"""Begins, replaces, cancels and lists reassignments of partitions to other brokers (KIP-455).
 
 A reassignment adds the new replicas to the old replicas. It ends when all target replicas are in the in-sync
 set; see :mod:`.partition_change`.
@@ -90,8 +90,8 @@ def _cancel(
 
 
 def _original(partition: PartitionRegistration) -> tuple[int, ...]:
-    """The replicas of the partition before the reassignment in progress; without a reassignment, the current
-    replicas."""
+    """The replicas of the partition before the reassignment in progress. Without a reassignment, the result
+    is the current replicas."""
     return tuple(replica for replica in partition.replicas if replica not in partition.adding_replicas)
 
 
@@ -123,8 +123,8 @@ def _moved(
 def list_partition_reassignments(
     view: View, request: listing.ListPartitionReassignmentsRequest
 ) -> ControllerResult:
-    """Reassignments in progress according to the metadata. The log of another implementation may contain
-    some."""
+    """Reassignments in progress according to the metadata. A log that another implementation has written may
+    contain some."""
     wanted = None
     if request.topics is not None:
         wanted = {topic.name: set(topic.partition_indexes) for topic in request.topics}

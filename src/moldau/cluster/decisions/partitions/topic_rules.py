@@ -1,4 +1,4 @@
-"""The properties of a topic on which changes of its partitions depend. Pure."""
+"""The properties of a topic that affect changes of its partitions. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,18 +17,17 @@ MIN_IN_SYNC_REPLICAS = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRules:
-    """The properties of a topic on which changes of its partitions depend."""
+    """The properties of a topic that affect changes of its partitions."""
 
     can_lead: Callable[[int, UUID], bool]
-    """Whether a broker may lead with a replica in one of its log directories."""
+    """Whether a broker may lead with the replica that is in one of its log directories."""
     default_directory: Callable[[int], UUID]
     """The log directory of a broker's new replica, if the controller knows it (KIP-858)."""
     min_in_sync: int = 0
     """``min.insync.replicas`` if eligible leader replicas are recorded (KIP-966); otherwise 0."""
     kind: TopicKind = CLASSIC
     may_lose: bool = True
-    """Whether the last known leader may be elected when no replica is complete, although it may lack
-    records.
+    """Whether the last known leader may be elected when no replica is complete. This leader may lack records.
     """
 
     @property

@@ -11,7 +11,7 @@ from moldau.runtime import ErrorCode
 class SavedPiece(Message):
     object_key: str = wire("string")
     byte_offset: int = wire("int64")
-    """Position of the piece in the object."""
+    """Position of the piece in the object, in bytes."""
     size_bytes: int = wire("int32")
     crc: int = wire("uint32")
     """CRC-32C of the piece."""
@@ -31,12 +31,12 @@ class SaveLogsLog(Message):
     leader_epoch: int = wire("int32")
     """The epoch in which the receiver leads the partition, according to the sender."""
     saved_end_offset: int = wire("int64", default=-1)
-    """The end of the partition in the last complete cut; -1 when no cut contains the partition."""
+    """The end of the partition in the last complete cut. It is -1 when no cut contains the partition."""
     saved_epoch: int = wire("int32", default=-1)
     """Leader epoch of the last saved record."""
     from_offset: int = wire("int64", default=-1)
-    """The offset at which the save begins. It is ``saved_end_offset``, or a lower offset, whose pieces are
-    replaced by the new pieces; -1 to save the whole log."""
+    """The offset at which the save begins. It is ``saved_end_offset`` or a lower offset. If it is lower, the
+    new pieces replace the pieces from this offset on. The value -1 means that the whole log is saved."""
 
 
 @message
@@ -44,7 +44,8 @@ class SaveLogsResult(Message):
     topic_id: UUID = wire("uuid")
     partition_index: int = wire("int32")
     begins_anew: bool = wire("bool", default=False)
-    """Whether the new pieces replace all earlier pieces, because the log does not continue them."""
+    """Whether the new pieces replace all earlier pieces, because the log does not continue the earlier
+    pieces."""
     pieces: Sequence[SavedPiece] = wire([SavedPiece], default=())
 
 
@@ -56,11 +57,13 @@ class SaveLogsRequest(Message):
     object_key: str = wire("string")
     """The prefix of the keys of the objects that are stored."""
     rounds: int = wire("int32")
-    """Number of times that the sender has saved all logs before this call. Deletions wait for it."""
+    """Number of times that the sender has saved all logs before this call. Deletions depend on this number.
+    """
     logs: Sequence[SaveLogsLog] = wire([SaveLogsLog], default=())
-    """Empty for a broker that leads none of the logs. Such a broker only receives the number of the round."""
+    """The partitions to save. It is empty for a broker that leads none of the logs. Such a broker only
+    receives the number of the save."""
     maker: str = wire("string", default="", tag=1)
-    """A name of the sender that no other sender has. When the sender counts its rounds from the start again,
+    """A name that only this sender has. When the sender starts to count its saves from the beginning again,
     it takes another name."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
@@ -73,7 +76,7 @@ class SaveLogsResponse(Message):
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """An error of one log fails the whole call, because a cut must contain all logs."""
+    """If one log has an error, the whole call fails, because a cut must contain all logs."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     logs: Sequence[SaveLogsResult] = wire([SaveLogsResult], default=())
 

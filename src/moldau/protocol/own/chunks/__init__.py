@@ -1,1 +1,1 @@
-"""Messages of the calls about partition chunks (KIP-1114), in a module for each API."""
+"""Messages of the calls about partition chunks (KIP-1114). There is a module for each API."""

@@ -1,4 +1,5 @@
-"""AlterChunkAssignments: move inactive chunks to other brokers (KIP-1114). The controller decides it."""
+"""AlterChunkAssignments: move inactive chunks to other brokers (KIP-1114). The controller decides on the
+move."""
 
 from collections.abc import Sequence
 
@@ -12,9 +13,9 @@ class AlterChunkAssignment(Message):
     partition_id: int = wire("int32")
     start_offset: int = wire("int64")
     chunk_epoch: int = wire("int32", default=-1)
-    """The epoch that the caller knows; -1 for any epoch."""
+    """The epoch that the caller knows. The value -1 means any epoch."""
     broker_ids: Sequence[int] | None = wire(["int32"], nullable="0+", default=())
-    """The target replicas of the chunk. Null, which is Moldau's own, cancels a move in progress."""
+    """The target replicas of the chunk. Null cancels a move in progress. It is Moldau's own value."""
 
 
 @message

@@ -1,7 +1,7 @@
 """CreateChunks: end the active chunk of partitions, and begin the next chunk on other brokers (KIP-1114).
 
 A tool sends topics, partitions and brokers to the leader. The leader sends the same request to the
-controller. It adds the border and all values that the controller checks.
+controller. The leader adds the border and all values that the controller checks.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,14 @@ class CreateChunksTopicPartition(Message):
     topic_name: str = wire("string")
     partition_id: int = wire("int32")
     broker_ids: Sequence[int] = wire(["int32"])
-    """The replicas of the new active chunk, in the order of preference."""
+    """The replicas of the new active chunk. The preferred replica comes first."""
     start_offset: int = wire("int64", default=-1)
-    """The border: the first offset of the new active chunk; -1 from a tool."""
+    """The border, which is the first offset of the new active chunk. It is -1 if a tool sends the request."""
     start_timestamp: int = wire("int64", default=-1)
-    """No record of the new chunk was appended before this time, in milliseconds; -1 from a tool."""
+    """All records of the new chunk are appended at or after this time, in milliseconds. It is -1 if a tool
+    sends the request."""
     prev_stop_offset: int = wire("int64", default=-1)
-    """The last offset of the chunk that ends, inclusive; -1 from a tool."""
+    """The last offset of the chunk that ends, inclusive. It is -1 if a tool sends the request."""
     # Moldau's own fields, which only the leader sets.
     topic_id: UUID = wire("uuid", default=ZERO_UUID, tag=0)
     leader_epoch: int = wire("int32", default=-1, tag=1)
@@ -31,9 +32,9 @@ class CreateChunksTopicPartition(Message):
     in_sync: Sequence[int] = wire(["int32"], default=(), tag=3)
     """The brokers that have acknowledged the hand-over. They are the first in-sync replicas."""
     max_timestamp: int = wire("int64", default=-1, tag=4)
-    """The largest timestamp in the chunk that ends; -1 if its records have none."""
+    """The largest timestamp in the chunk that ends. It is -1 if the chunk's records have no timestamps."""
     size_bytes: int = wire("int64", default=0, tag=5)
-    """Size of the chunk that ends."""
+    """Size of the chunk that ends, in bytes."""
     first_offset: int = wire("int64", default=-1, tag=6)
     """The first offset of the chunk that ends, if it is the partition's first chunk."""
     first_timestamp: int = wire("int64", default=-1, tag=7)
@@ -59,7 +60,7 @@ class CreateChunksRequest(Message):
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
     broker_id: int = wire("int32", default=-1, tag=1)
-    """The leader that sends the request to the controller; -1 for a tool."""
+    """The leader that sends the request to the controller. It is -1 if a tool sends the request."""
     broker_epoch: int = wire("int64", default=-1, tag=2)
 
 

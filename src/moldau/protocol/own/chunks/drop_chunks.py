@@ -46,7 +46,7 @@ class DropChunksResponse(Message):
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """STALE_BROKER_EPOCH means that a later start of the broker has registered."""
+    """STALE_BROKER_EPOCH means that a later process of the broker has registered."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     partitions: Sequence[DropChunksResult] = wire([DropChunksResult], default=())
 

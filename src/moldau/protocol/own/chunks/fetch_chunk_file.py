@@ -1,6 +1,6 @@
-"""FetchChunkFile: the files of an inactive chunk's folder, for a broker that copies the chunk.
+"""FetchChunkFile: read the files of an inactive chunk's folder, for a broker that copies the chunk.
 
-Without a name, the answer lists the files. With a name, the answer contains bytes of that file.
+Without a name, the response lists the files. With a name, the response contains bytes of that file.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class FetchChunkFileRequest(Message):
     start_offset: int = wire("int64")
     """The first offset of the chunk, which identifies the chunk."""
     name: str = wire("string", default="")
-    """The file; empty for the list of files."""
+    """The name of the file. It is empty if the list of files is requested."""
     position: int = wire("int64", default=0)
     max_bytes: int = wire("int32", default=0)
     timeout_ms: int = wire("int32", default=60_000, tag=0)

@@ -16,9 +16,9 @@ class FindInChunkRequest(Message):
     start_offset: int = wire("int64")
     """The first offset of the chunk, which identifies the chunk."""
     timestamp: int = wire("int64")
-    """In milliseconds."""
+    """The time in milliseconds."""
     from_offset: int = wire("int64", default=-1)
-    """Records before this offset are not found; -1 for the beginning of the chunk."""
+    """Records before this offset are skipped. The value -1 means the beginning of the chunk."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
 
@@ -32,7 +32,7 @@ class FindInChunkResponse(Message):
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
     error_message: str | None = wire("string", nullable="0+", default=None)
     offset: int = wire("int64", default=-1)
-    """-1 if no record of the chunk is at or after that time."""
+    """The offset of the record. It is -1 if no record of the chunk is at or after that time."""
     timestamp: int = wire("int64", default=-1)
     leader_epoch: int = wire("int32", default=-1)
 

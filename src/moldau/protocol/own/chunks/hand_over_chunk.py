@@ -39,7 +39,7 @@ class HandOverChunkRequest(Message):
 
 @message
 class HandOverChunkResponse(Message):
-    """An answer without an error means that the state is on the receiver's disk."""
+    """A response without an error means that the state is on the receiver's disk."""
 
     API_KEY = 11142
     VERSIONS = "0"

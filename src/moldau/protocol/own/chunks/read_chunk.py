@@ -29,7 +29,8 @@ class ReadChunkRequest(Message):
     min_one_batch: bool = wire("bool", default=True)
     """Whether a first batch that is larger than ``max_bytes`` is returned whole."""
     end_offset: int = wire("int64", default=-1)
-    """Batches from this offset on are not returned; -1 for no limit other than the chunk's end."""
+    """Batches from this offset on are not returned. The value -1 means that the chunk's end is the only
+    limit."""
     with_aborted: bool = wire("bool", default=False)
     """Whether aborted transactions are returned, for a reader of committed records."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
@@ -49,7 +50,8 @@ class ReadChunkResponse(Message):
     next_offset: int = wire("int64", default=-1)
     """The offset after the records."""
     open_offset: int = wire("int64", default=-1)
-    """The first offset of a transaction that is open at the end of the chunk; -1 if there is none."""
+    """The first offset of a transaction that is open at the end of the chunk. It is -1 if there is no such
+    transaction."""
 
 
 REQUEST = ReadChunkRequest

@@ -13,7 +13,7 @@ class ReportedChunk(Message):
     partition_index: int = wire("int32")
     start_offset: int = wire("int64")
     is_held: bool = wire("bool")
-    """Whether the broker has the whole chunk on its disk; false if it has lost it."""
+    """Whether the broker has the whole chunk on its disk. The value is false if it has lost the chunk."""
     directory_id: UUID = wire("uuid", default=ZERO_UUID)
     """The log directory of the chunk, if the broker has it."""
 
@@ -46,7 +46,7 @@ class ReportChunksResponse(Message):
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """STALE_BROKER_EPOCH means that a later start of the broker has registered."""
+    """STALE_BROKER_EPOCH means that a later process of the broker has registered."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     chunks: Sequence[ReportedChunkResult] = wire([ReportedChunkResult], default=())
 

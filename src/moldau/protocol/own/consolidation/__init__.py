@@ -1,1 +1,2 @@
-"""Messages with which an engine outside the broker takes part in consolidation, in a module for each API."""
+"""Messages with which an engine outside the broker takes part in consolidation. There is a module for each
+API."""

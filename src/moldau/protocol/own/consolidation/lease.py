@@ -21,11 +21,11 @@ class ConsolidationLeaseRequest(Message):
     FLEXIBLE = "0+"
     lease_id: UUID = wire("uuid")
     lease_ms: int = wire("int64", default=600_000)
-    """Duration of the lease from now on; 0 releases the lease."""
+    """Duration of the lease from now on, in ms. The value 0 releases the lease."""
     partitions: Sequence[ConsolidationLeasePartition] | None = wire(
         [ConsolidationLeasePartition], nullable="0+", default=None
     )
-    """If the duration is 0 ms, only these partitions are released; null releases all partitions."""
+    """If the duration is 0 ms, only these partitions are released. Null releases all partitions."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
 
@@ -39,7 +39,7 @@ class ConsolidationLeaseResponse(Message):
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
     error_message: str | None = wire("string", nullable="0+", default=None)
     lease_until_ms: int = wire("int64", default=-1)
-    """-1 means that the lease has ended."""
+    """The end of the lease. The value -1 means that the lease has ended."""
 
 
 REQUEST = ConsolidationLeaseRequest

@@ -17,23 +17,24 @@ class ConsolidationSegment(Message):
     topic: str = wire("string")
     partition_index: int = wire("int32")
     leader_epoch: int = wire("int32")
-    """Epoch of the leader that made the plan. The publication contains it."""
+    """Epoch of the leader that made the plan. When the engine publishes the segment, it sends this epoch."""
     segment_id: UUID = wire("uuid")
     base_offset: int = wire("int64")
     end_offset: int = wire("int64")
     """Offset of the last record (inclusive)."""
     size_bytes: int = wire("int32")
-    """Size of the segment's log: the sum of its runs."""
+    """Size of the segment's log in bytes. It is the sum of the sizes of its runs."""
     max_timestamp_ms: int = wire("int64")
     event_timestamp_ms: int = wire("int64")
     broker_id: int = wire("int32")
     txn_index_empty: bool = wire("bool")
     index_interval_bytes: int = wire("int32")
     runs: bytes = wire("bytes")
-    """Columns: number of runs. For each run: the object's number, the run's first byte, its size in bytes,
-    its last offset minus its first, and its append time or -1. The offsets of the runs have no gaps."""
+    """The runs as columns. The first value is the number of runs. Then follow, for each run: the object's
+    number, the run's first byte, its size in bytes, its last offset minus its first offset, and its append
+    time or -1. The offsets of the runs have no gaps."""
     generation_starts: Sequence[int] = wire(["int64"], default=(), tag=0)
-    """The first offset of each generation of the partition's log after the first generation."""
+    """The first offset of each generation of the partition's log. The first generation is left out."""
 
 
 @message
@@ -54,11 +55,11 @@ class ConsolidationPlanRequest(Message):
     engine: str = wire("string")
     """Name of the caller. The log and other callers show this name."""
     max_bytes: int = wire("int64")
-    """Approximate size of the plan. The plan is smaller when fewer bytes are available, or when other engines
-    have the other partitions."""
+    """Approximate size of the plan in bytes. The plan is smaller when fewer bytes are available, or when
+    other engines have the other partitions."""
     lease_ms: int = wire("int64", default=600_000)
     topics: Sequence[str] | None = wire(["string"], nullable="0+", default=None)
-    """Only these topics are planned; null for all topics."""
+    """Only these topics are planned. Null means all topics."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
 
@@ -78,11 +79,10 @@ class ConsolidationPlanResponse(Message):
     """The objects that contain the runs. Runs refer to them by their number, from 0."""
     segments: Sequence[ConsolidationSegment] = wire([ConsolidationSegment], default=())
     storage_class_name: str | None = wire("string", nullable="0+", default=None)
-    """The leader's remote storage manager; null for the built-in one."""
+    """The leader's remote storage manager. It is null for the built-in manager."""
     storage_url: str | None = wire("string", nullable="0+", default=None)
-    """URL of the built-in manager's store. An engine that uses another URL would publish segments that are
-    not in the store.
-    """
+    """URL of the built-in manager's store. If an engine used another URL, it would publish segments that are
+    not in the store."""
     storage_prefix: str | None = wire("string", nullable="0+", default=None)
     held: Sequence[ConsolidationHeldPlan] = wire([ConsolidationHeldPlan], default=(), tag=0)
     """Number of plans of the same topics that other engines have."""

@@ -17,7 +17,8 @@ class ConsolidationCopy(Message):
     leader_epoch: int = wire("int32")
     segment_id: UUID = wire("uuid")
     custom_metadata: bytes | None = wire("bytes", nullable="0+", default=None)
-    """Custom metadata of the storage manager. They contain the attempt whose objects form the segment."""
+    """Custom metadata of the storage manager. They contain the copy attempt whose objects form the segment.
+    """
 
 
 @message
@@ -31,7 +32,7 @@ class ConsolidationPublished(Message):
     """
     error_message: str | None = wire("string", nullable="0+", default=None)
     is_waiting: bool = wire("bool", default=False)
-    """Whether the segment waits and is published after the segments before it in its partition."""
+    """Whether the segment must wait. It is published after the segments before it in its partition."""
 
 
 @message

@@ -1,1 +1,1 @@
-"""Messages of the calls to a diskless coordinator, in a module for each API."""
+"""Messages of the calls to a diskless coordinator. There is a module for each API."""

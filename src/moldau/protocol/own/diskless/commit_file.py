@@ -1,9 +1,10 @@
 """DisklessCommitFile (KIP-1164's API 95).
 
-Version 0 is the KIP's version, with a structure for each batch, plus the fields that fencing needs. Version 1
-is Moldau's own. The batches are columns in a single byte string, in the form of
-``moldau.coordinators.diskless.codecs.batch_columns``. It needs about 12 bytes for each batch, and version 0
-needs 85. Version 2 adds the guards of transactional batches, and version 3 the order of a broker's commits.
+Version 0 is the KIP's version, with a structure for each batch. It also has the fields that fencing needs.
+Version 1 is Moldau's own. Its batches are columns in a single byte string, in the form of
+``moldau.coordinators.diskless.codecs.batch_columns``. Version 1 needs about 12 bytes for each batch, and
+version 0 needs 85 bytes. Version 2 adds the guards of transactional batches, and version 3 adds the order of
+a broker's commits.
 """
 
 from collections.abc import Sequence
@@ -49,9 +50,8 @@ class DisklessCommitFileRequest(Message):
     VERSIONS = "0-3"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
-    several.
-    """
+    """Moldau's own field: the partition of ``__diskless_metadata`` that is called. A broker may lead several
+    of these partitions."""
     object_key: str = wire("string")
     object_format: int = wire("int8", default=1)
     file_size: int = wire("int64")
@@ -65,10 +65,10 @@ class DisklessCommitFileRequest(Message):
     timeout_ms: int = wire("int32", default=60000)
     broker_epoch: int = wire("int64", "3+", default=-1)
     commit_number: int = wire("int64", "3+", default=-1)
-    """Running number of the commit among those of the uploader at this coordinator; -1 for a commit without
-    an order."""
+    """Running number of this commit. The uploader counts its commits at this coordinator. The number is -1
+    for a commit without an order."""
     open_from: int = wire("int64", "3+", default=-1)
-    """The lowest number whose outcome the uploader does not know."""
+    """The lowest number of a commit whose outcome the uploader does not know."""
 
 
 @message

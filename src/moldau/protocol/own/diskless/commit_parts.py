@@ -1,4 +1,5 @@
-"""DisklessCommitParts: the parts of a file for several coordinators that one broker leads, in one request.
+"""DisklessCommitParts: one request with the parts of a file for several coordinators. One broker leads these
+coordinators.
 
 The coordinator of a part commits it as with DisklessCommitFile. Each part has its own error.
 """

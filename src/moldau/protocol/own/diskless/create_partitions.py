@@ -13,7 +13,7 @@ class DisklessCreatablePartitions(Message):
     name: str = wire("string")
     num_partitions: int = wire("int32", default=0)
     partition_indexes: Sequence[int] | None = wire(["int32"], nullable="0+", default=None)
-    """Moldau's own field: the partitions that belong to this coordinator; null for all partitions from 0 to
+    """Moldau's own field: the partitions that belong to this coordinator. Null means all partitions from 0 to
     ``num_partitions``."""
 
 
@@ -30,9 +30,8 @@ class DisklessCreatePartitionsRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
-    several.
-    """
+    """Moldau's own field: the partition of ``__diskless_metadata`` that is called. A broker may lead several
+    of these partitions."""
     topics: Sequence[DisklessCreatablePartitions] = wire([DisklessCreatablePartitions], default=())
     timeout_ms: int = wire("int32", default=60000)
 

@@ -1,4 +1,4 @@
-"""DisklessDescribeCoordinator: the content and the progress of a coordinator's state, for tools."""
+"""DisklessDescribeCoordinator: describe a coordinator's state and its progress, for tools."""
 
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode
@@ -10,7 +10,8 @@ class DisklessDescribeCoordinatorRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """The partition of ``__diskless_metadata`` that is called; a broker may lead several."""
+    """The partition of ``__diskless_metadata`` that is called. A broker may lead several of these partitions.
+    """
     timeout_ms: int = wire("int32", default=60000)
 
 
@@ -31,7 +32,7 @@ class DisklessDescribeCoordinatorResponse(Message):
     log_start_offset: int = wire("int64", default=-1)
     log_end_offset: int = wire("int64", default=-1)
     snapshot_offset: int = wire("int64", default=-1)
-    """-1 when the coordinator has no snapshot."""
+    """The value is -1 when the coordinator has no snapshot."""
     snapshot_epoch: int = wire("int32", default=-1)
 
 

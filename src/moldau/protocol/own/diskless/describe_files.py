@@ -35,13 +35,12 @@ class DisklessDescribeFilesRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
-    several.
-    """
+    """Moldau's own field: the partition of ``__diskless_metadata`` that is called. A broker may lead several
+    of these partitions."""
     files: Sequence[DisklessDescribeFileEntry] | None = wire(
         [DisklessDescribeFileEntry], nullable="0+", default=()
     )
-    """Null is Moldau's own extension: it requests the files after ``after_key``, for tools."""
+    """Null is Moldau's own value. Tools use it to request the files after ``after_key``."""
     after_key: str = wire("string", default="")
     limit: int = wire("int32", default=1000)
     timeout_ms: int = wire("int32", default=60000)

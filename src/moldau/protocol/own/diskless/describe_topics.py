@@ -38,11 +38,10 @@ class DisklessDescribeTopicsRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
-    several.
-    """
+    """Moldau's own field: the partition of ``__diskless_metadata`` that is called. A broker may lead several
+    of these partitions."""
     topic_ids: Sequence[UUID] | None = wire(["uuid"], nullable="0+", default=None)
-    """The requested topics; null for all topics."""
+    """The requested topics. Null means all topics."""
     timeout_ms: int = wire("int32", default=60000)
     with_object_keys: bool = wire("bool", default=False)
     """Whether to list object keys. With the keys, a tool counts an object of several coordinators only once.

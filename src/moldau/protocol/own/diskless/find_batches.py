@@ -87,16 +87,15 @@ class DisklessFindBatchesRequest(Message):
     VERSIONS = "0-2"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
-    several.
-    """
+    """Moldau's own field: the partition of ``__diskless_metadata`` that is called. A broker may lead several
+    of these partitions."""
     fetch_max_bytes: int = wire("int32")
     max_batches_per_partition: int = wire("int32", default=0)
     topics: Sequence[DisklessFindBatchesTopic] = wire([DisklessFindBatchesTopic], default=())
     min_bytes: int = wire("int32", default=0)
-    """Moldau's own field: answer when this number of bytes is found."""
+    """Moldau's own field: the coordinator answers when it has found this number of bytes."""
     max_wait_ms: int = wire("int32", default=0)
-    """Moldau's own field: answer after this time at the latest."""
+    """Moldau's own field: the coordinator answers after this time at the latest."""
     timeout_ms: int = wire("int32", default=60000)
 
 

@@ -1,4 +1,4 @@
-"""DisklessGuardTransactions: guards for transactional batches, before their transactions are verified."""
+"""DisklessGuardTransactions: get guards for transactional batches, before their transactions are verified."""
 
 from collections.abc import Sequence
 from uuid import UUID

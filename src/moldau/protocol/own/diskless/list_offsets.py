@@ -32,7 +32,7 @@ class DisklessListOffsetsPartitionResult(Message):
     wal_start_offset: int = wire("int64", default=-1)
     """Moldau's own field."""
     batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
-    """Moldau's own field: the batch that contains the record; at most one batch."""
+    """Moldau's own field: the batch that contains the record. There is at most one such batch."""
     last_stable_offset: int = wire("int64", "1+", default=-1)
     """Moldau's own field."""
 
@@ -51,9 +51,8 @@ class DisklessListOffsetsRequest(Message):
     VERSIONS = "0-2"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
-    several.
-    """
+    """Moldau's own field: the partition of ``__diskless_metadata`` that is called. A broker may lead several
+    of these partitions."""
     topics: Sequence[DisklessListOffsetsTopic] = wire([DisklessListOffsetsTopic], default=())
     timeout_ms: int = wire("int32", default=60000)
 

@@ -12,8 +12,8 @@ class DisklessOldestFileRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
-    several."""
+    """Moldau's own field: the partition of ``__diskless_metadata`` that is called. A broker may lead several
+    of these partitions."""
     timeout_ms: int = wire("int32", default=60000)
 
 
@@ -27,7 +27,7 @@ class DisklessOldestFileResponse(Message):
     """Moldau's own field: the error of the whole call."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     created_ms: int = wire("int64", default=-1)
-    """-1 when the coordinator has no file."""
+    """The value is -1 when the coordinator has no file."""
 
 
 REQUEST = DisklessOldestFileRequest

@@ -1,4 +1,4 @@
-"""DisklessPrune: removes offsets that are in remote storage from the WAL, by compare-and-set."""
+"""DisklessPrune: remove offsets that are in remote storage from the WAL, by compare-and-set."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -11,7 +11,7 @@ from moldau.runtime import ErrorCode
 class DisklessPrunePartition(Message):
     partition_index: int = wire("int32")
     from_offset: int = wire("int64")
-    """-1 for both offsets records only the epoch. Prunes of older epochs are refused after that."""
+    """If both offsets are -1, only the epoch is stored. After that, prunes of older epochs are refused."""
     to_offset: int = wire("int64")
     epoch: int = wire("int32")
     remote_metadata_position: int = wire("int64", default=-1)
@@ -31,7 +31,7 @@ class DisklessPrunePartitionResult(Message):
     log_start_offset: int = wire("int64", default=-1)
     wal_start_offset: int = wire("int64", default=-1)
     remote_metadata_position: int = wire("int64", default=-1)
-    """Remote metadata position of the last prune."""
+    """Position in the remote metadata at the last prune."""
     wal_size_bytes: int = wire("int64", default=-1)
     wal_batches: int = wire("int32", default=-1)
 
@@ -48,9 +48,8 @@ class DisklessPruneRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Moldau's own field: the partition of ``__diskless_metadata`` that the request is for; a broker may
-    lead several.
-    """
+    """Moldau's own field: the partition of ``__diskless_metadata`` that is called. A broker may lead several
+    of these partitions."""
     topics: Sequence[DisklessPruneTopic] = wire([DisklessPruneTopic], default=())
     timeout_ms: int = wire("int32", default=60000)
 

@@ -1,4 +1,4 @@
-"""DisklessReadObject: a range of a WAL object, read for other brokers of the rack."""
+"""DisklessReadObject: read a range of a WAL object for another broker of the rack."""
 
 from moldau.protocol.schema import Message, Records, message, wire
 from moldau.runtime import ErrorCode

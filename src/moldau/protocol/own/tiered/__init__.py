@@ -1,1 +1,1 @@
-"""Messages of the calls about the remote tier, in a module for each API."""
+"""Messages of the calls about the remote tier. There is a module for each API."""

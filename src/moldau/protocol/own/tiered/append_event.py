@@ -1,4 +1,5 @@
-"""TieredAppendEvent: a leader's event about a remote segment, for the leader of its metadata partition."""
+"""TieredAppendEvent: a leader sends an event about a remote segment to the leader of the metadata
+partition."""
 
 from uuid import UUID
 

@@ -11,15 +11,14 @@ from moldau.runtime import ErrorCode
 class TieredDescribedPartition(Message):
     partition_index: int = wire("int32")
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """REPLICA_NOT_AVAILABLE while the partition's remote metadata are loading. Only offsets are set in
-    this case.
-    """
+    """REPLICA_NOT_AVAILABLE means that the partition's remote metadata are loading. Only offsets are set in
+    this case."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     log_start_offset: int = wire("int64", default=-1)
     local_log_start_offset: int = wire("int64", default=-1)
     high_watermark: int = wire("int64", default=-1)
     highest_remote_offset: int = wire("int64", default=-1)
-    """The last copied offset (ListOffsets' latest tiered); -1 if no offset was copied."""
+    """The last copied offset (ListOffsets' latest tiered). It is -1 if no offset was copied."""
     local_size_bytes: int = wire("int64", default=0)
     remote_size_bytes: int = wire("int64", default=0)
     """Size of the finished segments without their indexes."""
@@ -41,7 +40,7 @@ class TieredDescribeTopicsRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     topics: Sequence[str] | None = wire(["string"], nullable="0+", default=None)
-    """Names of topics; null for all tiered topics."""
+    """Names of topics. Null means all tiered topics."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
 
@@ -53,7 +52,7 @@ class TieredDescribeTopicsResponse(Message):
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """UNSUPPORTED_VERSION when the broker has no remote tier."""
+    """UNSUPPORTED_VERSION means that the broker has no remote tier."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     topics: Sequence[TieredDescribedTopic] = wire([TieredDescribedTopic], default=())
 

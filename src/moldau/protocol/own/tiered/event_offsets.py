@@ -13,7 +13,7 @@ class TieredEventOffsetsRequest(Message):
     metadata_leader_epoch: int = wire("int32")
     """The epoch of the metadata partition in which the receiver is the leader, according to the sender."""
     epoch: int = wire("int32", default=-1)
-    """A leader epoch whose end offset is requested; -1 if no end offset is requested."""
+    """A leader epoch whose end offset is requested. It is -1 if no end offset is requested."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
 
@@ -31,7 +31,7 @@ class TieredEventOffsetsResponse(Message):
     """The high watermark."""
     log_end_offset: int = wire("int64", default=-1)
     epoch_end_offset: int = wire("int64", default=-1)
-    """End of the requested epoch; -1 when the log does not have the epoch."""
+    """End of the requested epoch. It is -1 when the log does not have the epoch."""
 
 
 REQUEST = TieredEventOffsetsRequest

@@ -39,7 +39,8 @@ class TieredListSegmentsRequest(Message):
     topic: str = wire("string")
     partition_index: int = wire("int32")
     skip: int = wire("int32", default=0)
-    """Number of segments to skip, in order of their start offsets, because earlier answers contained them."""
+    """Number of segments that are skipped, in the order of their start offsets, because earlier responses
+    contained them."""
     limit: int = wire("int32", default=1000)
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""

@@ -1,4 +1,5 @@
-"""The roles, with one small class each. The legal transitions are in ``moldau.quorum.core.transitions``."""
+"""The roles. Each role is one small class. The legal transitions are in
+``moldau.quorum.core.transitions``."""
 
 from moldau.quorum.core.roles.base import Role
 from moldau.quorum.core.roles.electing import Candidate, Prospective

@@ -35,17 +35,17 @@ class Role:
         self.core = core
 
     def enter(self) -> None:
-        """Called once, after this has become the core's role."""
+        """Called once, after this object has become the core's role."""
 
     def leave(self) -> None:
         """Called once, before the next role begins."""
 
     def poll(self) -> None:
-        """Do all work that is due."""
+        """Do all work whose time has come."""
 
     @property
     def deadline_ms(self) -> int | None:
-        """The latest time of the next ``poll``."""
+        """The latest time of the next call of ``poll``."""
         return None
 
     @property
@@ -58,13 +58,14 @@ class Role:
         raise NotImplementedError
 
     def on_response(self, node_id: int, request: Request, response: Response) -> None:
-        """Handle an answer, in this epoch, to a request of this role. Failures were filtered out before."""
+        """Handle an answer, in this epoch, to a request of this role. Answers with errors do not reach this
+        method."""
 
     def on_request_failed(self, node_id: int) -> None:
-        """Handle a failed request of this role: the peer is down, unreachable or too slow."""
+        """Handle a failed request of this role. The peer is down, unreachable or too slow."""
 
     def on_fetch(self, request_id: int, request: FetchRequest) -> None:
-        """Handle a fetch with the right epoch. Only a leader answers it."""
+        """Handle a fetch that has the current epoch. Only a leader answers it."""
         core = self.core
         error = ErrorCode.not_leader_or_follower
         core.emit(
@@ -72,7 +73,7 @@ class Role:
         )
 
     def on_fetch_snapshot(self, request_id: int, request: FetchSnapshotRequest) -> None:
-        """Handle a snapshot fetch with the right epoch. Only a leader answers it."""
+        """Handle a snapshot fetch that has the current epoch. Only a leader answers it."""
         core = self.core
         error = ErrorCode.not_leader_or_follower
         response = FetchSnapshotResponse(
@@ -81,7 +82,7 @@ class Role:
         core.emit(SendReply(request_id, response))
 
     def on_voter_change(self, request_id: int, request: VoterChangeRequest) -> None:
-        """Handle a change of the voters with the right epoch. Only a leader answers it."""
+        """Handle a change of the voters that has the current epoch. Only a leader answers it."""
         core = self.core
         error = ErrorCode.not_leader_or_follower
         core.emit(
@@ -91,7 +92,7 @@ class Role:
         )
 
     def on_leader_resigned(self, preferred_successors: tuple[int, ...]) -> None:
-        """Handle the resignation of this epoch's leader."""
+        """Handle the resignation of the leader of this epoch."""
 
     def on_voters_changed(self) -> None:
         """Handle a new set of voters in the log."""
@@ -103,11 +104,11 @@ class Role:
         """Handle a truncation of the log."""
 
     def on_log_flushed(self) -> None:
-        """Handle a flush: more records of the log are durable."""
+        """Handle a flush. More records of the log are now durable."""
 
     def on_snapshot_installed(self) -> None:
-        """Handle an installed snapshot, at which the log now begins."""
+        """Handle an installed snapshot. The log now begins at the end of the snapshot."""
 
     def describe(self) -> str:
-        """One line for logs and golden tests."""
+        """A description in one line, for logs and golden tests."""
         return ""

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class Electing(Role):
-    """Sends requests to every voter that has not answered, again and again until the election times out."""
+    """Sends requests to every voter that has not answered. The requests are repeated until the election times
+    out."""
 
     is_pre_vote: bool
 
@@ -71,8 +72,9 @@ class Electing(Role):
 
 
 class Prospective(Electing):
-    """Asks whether it would win an election (KIP-996). Therefore a replica that was disconnected does not
-    raise the epoch and replace a leader that the other voters still follow. It persists nothing."""
+    """Asks whether it would win an election (KIP-996). A replica that was disconnected therefore does not
+    raise the epoch. Without this question, it would replace a leader that the other voters still follow. This
+    role persists nothing."""
 
     name = RoleName.PROSPECTIVE
     is_pre_vote = True
@@ -112,9 +114,8 @@ class Candidate(Electing):
         self.core.become_leader(tuple(sorted(self.tally.granted)))
 
     def on_lost(self) -> None:
-        """Wait for a random part of the back-off, which resolves a split vote, then start another
-        election.
-        """
+        """Wait for a random part of the back-off, then start another election. The random wait resolves a
+        split vote."""
         if self._is_lost:
             return
         self._is_lost = True

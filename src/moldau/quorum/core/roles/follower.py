@@ -1,5 +1,5 @@
-"""The follower: it fetches the log from the leader (KIP-595), or a snapshot when the leader's log begins
-later."""
+"""The follower. It fetches the log from the leader (KIP-595). If the leader's log begins after the end of
+this log, it fetches a snapshot."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class DownloadProgress:
-    """The received part of a snapshot. ``installing`` means that it is complete and that the driver makes
-    it durable."""
+    """The received part of a snapshot. ``installing`` means that the snapshot is complete and that the driver
+    makes it durable."""
 
     snapshot_id: OffsetAndEpoch
     position: int = 0
@@ -40,7 +40,7 @@ class DownloadProgress:
 
 class Follower(Role):
     """Follows the leader of the epoch. If a voter gets no answer within the fetch time-out, it starts an
-    election. An observer then searches for another leader."""
+    election. An observer searches for another leader in this case."""
 
     name = RoleName.FOLLOWER
 
@@ -105,13 +105,14 @@ class Follower(Role):
                 self._ask_for_membership_ms = core.now_ms + core.settings.voter_update_interval_ms // 10
 
     def on_request_failed(self, node_id: int) -> None:
-        # A leader whose process has ended refuses connections. An observer cannot be elected itself.
-        # Therefore it searches for the new leader immediately and does not wait for the fetch time-out.
+        # If the leader's process has ended, connections to it are refused. An observer cannot be elected
+        # itself. Therefore it searches for the new leader immediately, without waiting for the fetch
+        # time-out.
         if not self.core.is_voter and node_id == self._asked and self.download is None:
             self._ask_another_voter()
 
     def on_leader_heard(self) -> None:
-        """Handle an announcement of the leader itself that it leads this epoch."""
+        """Handle the leader's own announcement that it leads this epoch."""
         self._heard_leader()
 
     def on_leader_resigned(self, preferred_successors: tuple[int, ...]) -> None:
@@ -122,8 +123,8 @@ class Follower(Role):
             position = preferred_successors.index(core.local.id)
         except ValueError:
             position = len(preferred_successors)
-        # The first voter in the list becomes a candidate immediately. Each later voter waits, to give the
-        # earlier voters time.
+        # The first voter in the list becomes a candidate immediately. Each later voter waits longer, so that
+        # the earlier voters have time.
         backoff_ms = 0 if position == 0 else core.settings.retry_backoff_ms << min(position, 16)
         self.has_fetched = False
         self.fetch_deadline_ms = core.now_ms + min(backoff_ms, core.settings.election_backoff_max_ms)
@@ -143,15 +144,16 @@ class Follower(Role):
         return f"leader={self.leader_id}" + (f" download={self.download}" if self.download else "")
 
     def _must_wait_for_the_disk(self) -> bool:
-        # A fetch offset acknowledges all records before it, so a voter fetches again only when these are
-        # durable.
+        # A fetch offset acknowledges all records before it, so a voter fetches again only when these records
+        # are durable.
         core = self.core
         if self._log_is_changing or (self.download is not None and self.download.installing):
             return True
         return core.acknowledges and core.flushed_offset < core.log.log_end.offset
 
     def _membership_wish(self) -> VoterChangeRequest | None:
-        """The change of the voters that this controller now requests from its leader, if any (KIP-853)."""
+        """The change of the voters that this controller now requests from its leader, if there is such a
+        change (KIP-853)."""
         core = self.core
         own, logged = core.membership.own, core.log.voters
         if own is None or core.now_ms < self._ask_for_membership_ms or self._asked != self.leader_id:
@@ -160,19 +162,20 @@ class Follower(Role):
             return None
         known = core.voters.get(core.local.id)
         if core.is_voter:
-            # In this way the leader of static voters learns their directories, which are needed for the
+            # By this request the leader of static voters learns their directories, which are needed for the
             # change to dynamic voters.
             is_known = self._is_told_of_this_node if logged is None else known == own
             return None if is_known else UpdateVoterRequest(voter=own, epoch=core.epoch)
         if logged is None or not core.membership.auto_join:
             return None
         if known is not None:
-            # The entry belongs to an earlier incarnation of this node, whose disk was lost.
+            # The entry belongs to an earlier incarnation of this node, and the disk of that incarnation was
+            # lost.
             return RemoveVoterRequest(key=known.key)
         return AddVoterRequest(voter=own, ack_when_committed=False)
 
     def _look_for_another_leader(self) -> None:
-        # Any voter can name the leader to an observer. A leader that no longer answers cannot do that.
+        # Any voter can tell an observer who the leader is. A leader that no longer answers cannot do that.
         core = self.core
         if self.download is not None:
             self._abandon(self.download)
@@ -211,7 +214,7 @@ class Follower(Role):
             core.commit_up_to(min(response.high_watermark, core.log.log_end.offset))
 
     def _begin_download(self, snapshot_id: OffsetAndEpoch) -> None:
-        # A snapshot that ends below the commit offset would move the log back.
+        # This snapshot ends below the commit offset, so it would move the log back.
         if snapshot_id.offset > self.core.commit_offset or self.core.log.log_end.offset == 0:
             self.download = DownloadProgress(snapshot_id)
         else:
@@ -233,7 +236,7 @@ class Follower(Role):
         if download is None or response.snapshot_id != download.snapshot_id:
             return
         if response.error in (ErrorCode.snapshot_not_found, ErrorCode.position_out_of_range):
-            # The leader has a newer snapshot, which its answer to the next fetch will name.
+            # The leader has a newer snapshot. Its answer to the next fetch will name this snapshot.
             self._heard_leader()
             self._abandon(download)
         elif response.error is not ErrorCode.none:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ParkedFetch:
-    """A fetch that found no new records and waits."""
+    """A fetch that waits, because there are no new records."""
 
     request: FetchRequest
     deadline_ms: int
@@ -45,8 +45,7 @@ class ParkedFetch:
 
 class Leader(Role):
     """Leads the epoch. The high watermark is computed again for each epoch. It is unknown until a majority
-    has the first record of this epoch, because older records are committed only by a record of this epoch
-    (Raft §5.4.2)."""
+    has the first record of this epoch. Before that, older records do not count as committed (Raft §5.4.2)."""
 
     name = RoleName.LEADER
 
@@ -91,8 +90,8 @@ class Leader(Role):
         core.emit(AppendLeaderChange(core.epoch, core.local.id, core.voters.ids, self.granting_voters))
         logged = core.log.voters
         if logged is not None and logged.offset < 0:
-            # The voters with which the folder was formatted are not in the log yet, so other nodes do not
-            # have them.
+            # The voters with which the folder was formatted are not in the log yet. Therefore other nodes do
+            # not know these voters.
             core.emit(AppendVoters(core.epoch, logged.voters, logged.kraft_version))
 
     def leave(self) -> None:
@@ -120,14 +119,14 @@ class Leader(Role):
                 self._answer_fetch(request_id, parked.request)
 
     def on_response(self, node_id: int, request: Request, response: Response) -> None:
-        """Handle an answer of a voter, which now knows the leader and will fetch. If it does not fetch, it
-        is notified again later."""
+        """Handle the answer of a voter to the announcement. The voter now knows the leader and will fetch. If
+        it does not fetch, the announcement is repeated later."""
 
     def on_voter_change(self, request_id: int, request: VoterChangeRequest) -> None:
         self._reconfiguration.on_request(request_id, request)
 
     def on_voters_changed(self) -> None:
-        """Use the new voters. There is no election, and the progress of the other voters is kept."""
+        """Use the new voters. There is no election. The leader keeps the progress of the other voters."""
         core, before = self.core, self._voters
         self._voters = core.voters
         for voter in before:
@@ -184,7 +183,8 @@ class Leader(Role):
             core.emit(SendReply(request_id, response))
 
     def successors(self) -> tuple[int, ...]:
-        """The other voters. The voters with the longest log come first (KIP-595, EndQuorumEpoch)."""
+        """The other voters, ordered by the length of their logs. The longest log is the first (KIP-595,
+        EndQuorumEpoch)."""
         offsets = {voter: progress.end_offset for voter, progress in self._voter_progress.items()}
         return tuple(sorted(offsets, key=lambda voter: (-offsets[voter], voter)))
 
@@ -194,13 +194,13 @@ class Leader(Role):
 
     @property
     def _is_taken_out(self) -> bool:
-        """Whether a set of voters without this node is committed. Another node must lead then (KIP-853)."""
+        """Whether a set of voters without this node is committed. If so, another node must lead (KIP-853)."""
         logged = self.core.log.voters
         is_committed = logged is not None and (self._majority_high_watermark or 0) > logged.offset
         return is_committed and not self.core.is_voter
 
     def _counts(self, replica: ReplicaKey) -> bool:
-        """Whether a replica is one of the other voters and has the directory of its entry."""
+        """Whether a replica is one of the other voters, with the directory that the voter's entry has."""
         return replica.id in self._voter_progress and self.core.voters.has(replica)
 
     def _heard_from(self, replica: ReplicaKey) -> None:
@@ -225,8 +225,8 @@ class Leader(Role):
                 core.send(node_id, request)
 
     def _compare_logs(self, theirs: OffsetAndEpoch) -> FetchResponse | None:
-        """Compare the follower's log. Returns ``None`` when its records are the same as in this log, and its
-        next records are still in this log."""
+        """Compare the follower's log with this log. Returns ``None`` when the follower's records are the
+        same, and its next records are still in this log."""
         log = self.core.log
         if theirs == OffsetAndEpoch(0, 0) and log.log_start_offset == 0:
             return None
@@ -281,8 +281,8 @@ class Leader(Role):
     def _answer_fetch(self, request_id: int, request: FetchRequest) -> None:
         answer, offset = self._fetch_answer(), request.log_end.offset
         if offset < self.core.log.log_start_offset:
-            # The log was pruned while the fetch was waiting. The fetch is evaluated again, and answered with
-            # the snapshot.
+            # The log was pruned while the fetch was waiting. The fetch is evaluated again, and the answer
+            # names the snapshot.
             self.core.emit(SendReply(request_id, answer))
         elif offset < self.core.log.log_end.offset:
             self.core.emit(ReplyWithRecords(request_id, answer, offset, request.max_bytes))

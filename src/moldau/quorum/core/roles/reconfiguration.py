@@ -35,7 +35,7 @@ class Pending:
 
 
 class Reconfiguration:
-    """The changes of voters that one leader makes."""
+    """The changes of voters, as the leader of one epoch makes them."""
 
     def __init__(self, core: "RaftCore", leader: "Leader") -> None:
         self._core = core
@@ -84,7 +84,8 @@ class Reconfiguration:
             self._end_pending(ErrorCode.none)
 
     def poll(self) -> None:
-        """Answer the request of a change that takes too long, and correct this leader's own entry."""
+        """Answer the request of a change that takes too long. Correct this leader's own entry if it is
+        wrong."""
         core, own = self._core, self._core.membership.own
         if self._pending is not None and core.now_ms >= self._pending.deadline_ms:
             self._end_pending(
@@ -97,8 +98,8 @@ class Reconfiguration:
             self._append(logged.voters.with_voter(own))
 
     def leave(self) -> None:
-        """Answer the pending request after this node has resigned. It is then unknown whether the change
-        will be committed."""
+        """Answer the pending request after this node has resigned. It is then unknown whether the change will
+        be committed."""
         self._end_pending(ErrorCode.not_leader_or_follower, "the leader lost its place before the commit")
 
     def _add(self, request: AddVoterRequest) -> bool:
@@ -152,7 +153,8 @@ class Reconfiguration:
         return self._append(self._changeable().with_voter(voter))
 
     def _upgrade(self, request: UpgradeVersionRequest) -> bool:
-        """Write the static voters into a record of the log, with the entries that they have sent."""
+        """Write the static voters into a record of the log. The record contains the entries that the voters
+        have sent."""
         core, level = self._core, request.kraft_version
         logged, own = core.log.voters, core.membership.own
         current = 0 if logged is None else logged.kraft_version
@@ -184,7 +186,7 @@ class Reconfiguration:
         return False if request.validate_only else self._append(voters, level)
 
     def _changeable(self) -> VoterSet:
-        """The voters, if they may be changed now. Raises ``KafkaError`` otherwise."""
+        """The voters, if they may be changed now. Otherwise raises ``KafkaError``."""
         logged = self._core.log.voters
         if logged is None:
             raise KafkaError(

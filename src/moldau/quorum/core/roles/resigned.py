@@ -1,4 +1,4 @@
-"""The resigned leader. It led this epoch, and notifies the other voters that its leadership has ended."""
+"""The resigned leader. It led this epoch, and tells the other voters that its leadership has ended."""
 
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 class Resigned(Role):
-    """A former leader also has this role after a restart. It may have lost bytes that other replicas have
-    with this epoch, so it must not write in the epoch again."""
+    """A former leader also gets this role after a restart. It may have lost bytes that other replicas have
+    with this epoch. Therefore it must not write in this epoch again."""
 
     name = RoleName.RESIGNED
 

@@ -38,7 +38,7 @@ class Unattached(Role):
             if core.now_ms >= self.election_deadline_ms:
                 core.become_prospective()
             return
-        # An observer finds the leader by a fetch from any voter, whose answer names the leader (KIP-595).
+        # An observer sends a fetch to any voter. The voter's answer names the leader (KIP-595).
         if self._asked is None or core.peers.is_ready(self._asked, core.now_ms):
             contacts = core.contacts(core.local.id)
             ready = [node_id for node_id in contacts if core.peers.is_ready(node_id, core.now_ms)]

@@ -1,7 +1,8 @@
-"""AlterConfigs and IncrementalAlterConfigs: checked by this broker, decided by the controller.
+"""AlterConfigs and IncrementalAlterConfigs. This broker checks the requests, and the controller decides.
 
-The broker refuses requests that are invalid in every state of the cluster, changes the levels of its own
-loggers, and forwards all other changes. A response has a row for each resource of the request, in its order.
+The broker refuses requests that are invalid in every state of the cluster. It changes the levels of its own
+loggers. It forwards all other changes. A response has a row for each resource of the request, in the order of
+the request.
 """
 
 from collections import Counter
@@ -32,7 +33,7 @@ Outcome: TypeAlias = tuple[ErrorCode, str | None]
 
 
 class ConfigChangeHandlers:
-    """Changes of configs."""
+    """Handlers of requests that change configurations."""
 
     def __init__(self, local_id: int, controller: ControllerChannel, authorizer: Authorizer) -> None:
         self._local_id = local_id
@@ -80,7 +81,8 @@ class ConfigChangeHandlers:
         check: Callable[[Any], bool],
         row: Callable[..., Any],
     ) -> Sequence[Any]:
-        """``check`` refuses a resource, or completes it and returns True, or leaves it to the controller."""
+        """``check`` does one of three things with a resource. It raises an error to refuse the resource,
+        returns True if the change is complete, or returns False to leave the change to the controller."""
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
         checked: dict[tuple[int, str], Outcome] = {}
         passed_on: list[Resource] = []

@@ -44,7 +44,7 @@ class ConfigHandlers:
 
     def table(self) -> dict[int, Handler]:
         return {
-            # A single resource has more than a hundred keys, so its answer is long.
+            # A single resource has more than a hundred keys, so the response is long.
             ApiKey.DESCRIBE_CONFIGS: Served(
                 self.describe_configs,
                 cuts=(Cut(("resources",), ("results",), rows=8, distinct=_distinct_resources),),
@@ -55,7 +55,7 @@ class ConfigHandlers:
     def list_config_resources(
         self, context: RequestContext, request: ListConfigResourcesRequest
     ) -> ListConfigResourcesResponse:
-        """KIP-1142. Version 0 is the list of client metrics subscriptions of KIP-714."""
+        """KIP-1142. Version 0 returns the list of client metrics subscriptions of KIP-714."""
         image = self._view.image
         found: dict[int, Callable[[], Iterable[str]]] = {
             ResourceType.TOPIC: lambda: (topic.name for topic in image.topics),
@@ -83,8 +83,8 @@ class ConfigHandlers:
     def describe_configs(
         self, context: RequestContext, request: DescribeConfigsRequest
     ) -> DescribeConfigsResponse:
-        # A resource that is named several times is described only once, because its description is a thousand
-        # times as long as its name.
+        # If a resource is named several times, it is described only once, because its description is a
+        # thousand times as long as its name.
         wanted: dict[tuple[int, str], DescribeConfigsResource] = {}
         for resource in request.resources:
             wanted.setdefault((resource.resource_type, resource.resource_name), resource)
@@ -130,9 +130,8 @@ class ConfigHandlers:
         return rows + self._of_plugins(name) if resource_type == ResourceType.BROKER else rows
 
     def _of_plugins(self, name: str) -> list[DescribeConfigsResourceResult]:
-        """Dynamic configs that are not defined. Such a config may be a secret, so Kafka shows it without
-        its value.
-        """
+        """Dynamic configs that have no definition. The value of such a config may be a secret, so the value
+        is not shown, as in Kafka."""
         sources = {"": ConfigSource.DYNAMIC_DEFAULT_BROKER}
         if name:
             sources[name] = ConfigSource.DYNAMIC_BROKER
@@ -160,7 +159,7 @@ class ConfigHandlers:
         return self._configs.broker.describe()
 
     def _broker_defaults(self) -> Iterable[ConfigEntry]:
-        """Configs that are set for all brokers, including those that this broker cannot use."""
+        """Configs that are set for all brokers, including configs that this broker cannot use."""
         defaults = self._view.image.config(ResourceType.BROKER, "")
         config = BrokerConfig({}, {key: defaults[key] for key in sorted(defaults) if key in BROKER})
         for key in config.cluster_defaults:

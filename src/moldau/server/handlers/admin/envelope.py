@@ -27,15 +27,15 @@ class EnvelopeHandler:
         self._forwarded = forwarded
 
     async def handle(self, context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
-        """Answer an envelope with the answer to the request inside it."""
+        """Answer an envelope. The response contains the response to the request in the envelope."""
         try:
             header, inner, caller = unwrap(request)
             handler = self._handlers().get(header.api_key)
             if handler is None or header.api_key not in self._forwarded:
                 raise KafkaError(ErrorCode.invalid_request, f"API key {header.api_key} is not forwarded")
             if not self._is_active():
-                # The error of the envelope itself. The request was not begun, so the broker sends it to the
-                # next leader.
+                # The error of the envelope itself. The request in it was not begun, so the broker sends it to
+                # the next leader.
                 raise KafkaError(ErrorCode.not_controller, "this node is not the active controller")
         except KafkaError as error:
             return EnvelopeResponse(error_code=error.code)

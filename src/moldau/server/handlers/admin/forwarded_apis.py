@@ -1,7 +1,7 @@
-"""Requests that the active controller decides. The broker forwards them, and answers when it has applied the
+"""Requests that the active controller decides. The broker forwards them, and responds when it has applied the
 result.
 
-A client that has just created a topic uses the topic on the same broker next. The broker therefore answers
+A client that has just created a topic uses the topic on the same broker next. The broker therefore responds
 only when it has the new image and its partitions. Otherwise the client would get errors such as "unknown
 topic" or "not leader".
 """
@@ -39,11 +39,11 @@ class ForwardedHandlers:
         settled: Callable[[], Awaitable[None]],
         partition_count: Callable[[str], int],
     ) -> None:
-        """``apis`` are forwarded. Requests that change topics are answered when the result is visible on this
-        broker.
+        """``apis`` are the APIs that are forwarded. Requests that change topics are answered when the result
+        is visible on this broker.
 
         ``settled`` returns when this broker serves the partitions of its image. ``partition_count`` returns
-        the number of partitions of a topic in the image, 0 when the topic does not exist.
+        the number of partitions of a topic in the image. It is 0 when the topic does not exist.
         """
         self._controller = controller
         self._apis = apis
@@ -71,8 +71,8 @@ class ForwardedHandlers:
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Message:
         if request.topic_names:
-            # The broker sends a newer version of the request than clients may send. The client's version has
-            # no such field.
+            # The broker sends a newer version of the request than clients may send. The client's version does
+            # not have this field.
             topics = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
             request = DeleteTopicsRequest(topics=topics, timeout_ms=request.timeout_ms)
         response: DeleteTopicsResponse = await forward(self._controller, context, request)
@@ -100,5 +100,5 @@ class ForwardedHandlers:
         try:
             await asyncio.wait_for(visible(), max(VISIBLE_TIMEOUT_S, timeout_ms / 1000))
         except TimeoutError:
-            # The change is committed, but this broker's image does not show it yet.
+            # The change is committed, but this broker's image does not contain it yet.
             return

@@ -19,7 +19,7 @@ from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
 
 LOGS_A_TURN: Final = 1_000
-"""Number of logs that are described in one turn of the event loop: some milliseconds."""
+"""Number of logs that are described in one turn of the event loop. This takes some milliseconds."""
 
 
 class LogDirHandlers:
@@ -96,7 +96,7 @@ class LogDirHandlers:
     async def alter_replica_log_dirs(
         self, context: RequestContext, request: alteration.AlterReplicaLogDirsRequest
     ) -> alteration.AlterReplicaLogDirsResponse:
-        """Begin moves. They continue in the background, and DescribeLogDirs shows them."""
+        """Begin moves of replicas. The moves continue in the background, and DescribeLogDirs shows them."""
         allowed = self._authorizer.allows(context, AclOperation.ALTER, AclResourceType.CLUSTER, CLUSTER_NAME)
         rows: dict[str, list[alteration.AlterReplicaLogDirPartitionResult]] = {}
         for wanted in request.dirs:
@@ -129,7 +129,7 @@ def _partition(log: PartitionLog) -> description.DescribeLogDirsPartition:
 
 
 def _future(move: LogMove) -> description.DescribeLogDirsPartition:
-    """A replica that is being copied to this directory."""
+    """This replica is being copied to the directory."""
     return description.DescribeLogDirsPartition(
         partition_index=move.name.partition,
         partition_size=move.future.size_bytes,

@@ -47,9 +47,9 @@ ENDPOINT_BROKERS: Final = 1
 ENDPOINT_CONTROLLERS: Final = 2
 TOPIC_IDS_SINCE: Final = 12
 NOT_ASKED: Final = -(2**31)
-"""The value of the bit field of operations when the operations were not requested."""
+"""The value of the bit field of operations, if the request did not ask for the operations."""
 ROWS_A_TURN: Final = 1_000
-"""Number of partitions that are rendered without a break: some 3 ms."""
+"""Number of partitions that are described without a break. This takes about 3 ms."""
 TOPICS_A_TURN: Final = 100
 
 
@@ -84,7 +84,8 @@ class MetadataHandlers:
             )
         wanted = tuple(dict.fromkeys(request.topics or ()))
         if context.api_version < TOPIC_IDS_SINCE and any(_is_by_id(topic) for topic in wanted):
-            # Versions 10 and 11 have the field, but their answers cannot omit the name (as in Kafka).
+            # Versions 10 and 11 have the field, but in these versions the response cannot omit the name (as
+            # in Kafka).
             refused = [
                 _failed(topic.name or "", topic.topic_id, ErrorCode.invalid_request) for topic in wanted
             ]
@@ -112,9 +113,7 @@ class MetadataHandlers:
         request: MetadataRequest,
         wanted: Iterable[Topic | MetadataRequestTopic],
     ) -> MetadataResponse:
-        """Like :meth:`_respond`, for many partitions. Between topics, other work gets a turn of the event
-        loop.
-        """
+        """Like :meth:`_respond`, for many partitions. Other work can run between two topics."""
         found: list[MetadataResponseTopic] = []
         for count, each in enumerate(wanted, 1):
             topic = each if isinstance(each, Topic) else self._visible(context, each)
@@ -136,7 +135,7 @@ class MetadataHandlers:
 
     @staticmethod
     def _wants_all(context: RequestContext, request: MetadataRequest) -> bool:
-        # Version 0 has no null, so an empty list means every topic.
+        # In version 0 the list cannot be null, so an empty list means all topics.
         return request.topics is None or (context.api_version == 0 and not request.topics)
 
     async def _create_and_respond(
@@ -206,7 +205,7 @@ class MetadataHandlers:
         return self._render(context, request, topic)
 
     def _visible(self, context: RequestContext, wanted: MetadataRequestTopic) -> Topic | None:
-        """The topic that :meth:`_find` renders; None when :meth:`_find` returns an error."""
+        """The topic that :meth:`_find` describes; None when :meth:`_find` returns an error."""
         topics = self._view.image.topics
         if wanted.topic_id != ZERO_UUID:
             return topics.get_by_id(wanted.topic_id)
@@ -271,7 +270,7 @@ class MetadataHandlers:
             is_internal=topic.name in MARKED_INTERNAL_TOPICS,
             partitions=partitions,
         )
-        # The image may have changed after the first partition was rendered, or after the list of topics was
+        # The image may have changed since the first partition was described, or since the list of topics was
         # made.
         if image is self._rendered_from and image.topics.get_by_id(topic.topic_id) is topic:
             self._rendered[place] = rendered

@@ -23,7 +23,7 @@ from moldau.runtime.errors import ErrorCode
 
 
 def quorum_row(handler: Handler) -> Served:
-    """The row of DescribeQuorum on a listener."""
+    """The entry of DescribeQuorum in the handler table of a listener."""
     return Served(handler, parsed_bytes_max=FEW_ROWS_PARSED_BYTES)
 
 
@@ -34,7 +34,7 @@ def describe_quorum(
     context: RequestContext,
     request: DescribeQuorumRequest,
 ) -> DescribeQuorumResponse:
-    """Answer for the metadata partition; every other partition is unknown.
+    """Answer for the metadata partition. Every other partition gets the error "unknown".
 
     Raises ``KafkaError(not_leader_or_follower)`` when this node does not lead the quorum.
     """

@@ -1,5 +1,5 @@
-"""DescribeTopicPartitions (KIP-966): describes topics in pages, for clusters that do not fit into a single
-answer."""
+"""DescribeTopicPartitions (KIP-966) describes topics in pages. It is for clusters that do not fit into one
+response."""
 
 from typing import Final
 
@@ -46,7 +46,8 @@ class TopicPartitionHandlers:
             start = (request.cursor.topic_name, request.cursor.partition_index)
             names = [topic.name for topic in request.topics]
             if start[1] < 0 or (names and start[0] not in names):
-                # The response has no field for an error of the whole request, only for errors of topics.
+                # The response has no field for an error of the whole request. It has only fields for errors
+                # of topics.
                 return DescribeTopicPartitionsResponse(
                     topics=[_failed(name, ErrorCode.invalid_request) for name in names]
                 )
@@ -75,9 +76,8 @@ class TopicPartitionHandlers:
         request: DescribeTopicPartitionsRequest,
         refused: list[DescribeTopicPartitionsResponseTopic],
     ) -> list[str]:
-        """The topics to describe, in order. For a topic that cannot be described, a row with the error is
-        added instead.
-        """
+        """The topics that must be described, in order. If a topic cannot be described, a row with the error
+        is added instead."""
         if not request.topics:
             names = [topic.name for topic in self._view.image.topics]
             return sorted(name for name in names if self._may_describe(context, name))

@@ -23,7 +23,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def finalized_features(image: MetadataImage, kraft_version: int) -> dict[str, int]:
-    """Feature levels by name. kraft.version belongs to the quorum, and is not shown while it is 0."""
+    """Feature levels by name. kraft.version belongs to the quorum, and is not shown while its level is 0."""
     levels = {name: int(level) for name, level in image.features.items()}
     return {**levels, KRAFT_VERSION_FEATURE: kraft_version} if kraft_version else levels
 
@@ -31,8 +31,8 @@ def finalized_features(image: MetadataImage, kraft_version: int) -> dict[str, in
 class VersionHandlers:
     """The ApiVersions API of one listener, and DescribeOwnApis.
 
-    ``finalized`` returns the features' epoch and levels as of the current image. ``supported`` returns the
-    ranges of levels that this node supports.
+    ``finalized`` returns the epoch and the levels of the features in the current image. ``supported`` returns
+    the ranges of levels that this node supports.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class VersionHandlers:
         finalized: Callable[[], tuple[int, Mapping[str, int]]],
         rack_of: Callable[[str | None], str | None] = lambda client_id: None,
     ) -> None:
-        """``rack_of`` returns the rack that a client's id names."""
+        """``rack_of`` returns the rack that is named in a client's id."""
         self._scope = scope
         self._served = served
         self._supported = supported
@@ -62,7 +62,7 @@ class VersionHandlers:
             context.connection.client_software_version = request.client_software_version
         context.connection.rack = self._rack_of(context.client_id)
         epoch, levels = self._finalized()
-        # In versions up to 3, the Java client would refuse a feature whose range begins at 0 (KAFKA-17011).
+        # In versions up to 3, the Java client refuses a feature whose range begins at 0 (KAFKA-17011).
         shown = {
             name: bounds
             for name, bounds in self._supported.items()

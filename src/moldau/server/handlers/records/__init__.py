@@ -1,1 +1,1 @@
-"""Requests of producers, consumers and following brokers: they write, read and search records."""
+"""Requests of producers, consumers and followers. They write, read and search records."""

@@ -1,7 +1,8 @@
 """Fetch: read partitions in request order within the byte budget, or wait for more data.
 
-A request that finds fewer bytes than ``min_bytes`` waits in the waiting room. It continues after an append to
-one of its partitions, or when its ``max_wait_ms`` are over. Bytes are views of segments and are never joined.
+A request that finds fewer bytes than ``min_bytes`` waits with the node's other waiters. It continues after an
+append to one of its partitions, or when its ``max_wait_ms`` are over. The bytes are views of segments and are
+never joined.
 """
 
 import asyncio
@@ -38,10 +39,10 @@ READ_COMMITTED: Final = 1
 NOTHING: Final[frozenset[FetchTarget]] = frozenset()
 
 POSITIONS_A_TURN: Final = 1_000
-"""Number of partitions of a request that are read without a break: some 10 ms."""
+"""Number of partitions of a request that are read without a break. This takes about 10 ms."""
 
 POSITIONS_AT_ONCE: Final = 4 * POSITIONS_A_TURN
-"""A request with more partitions is answered in several turns of the event loop."""
+"""A request with more partitions is processed in several turns of the event loop."""
 
 FetchedPosition: TypeAlias = tuple[FetchTarget, SessionPosition, ReadOutcome]
 TopicRows: TypeAlias = dict[tuple[str, UUID], list[PartitionData]]
@@ -51,7 +52,7 @@ class Fetcher(NamedTuple):
     """The sender of a request: a consumer, or one incarnation of a follower."""
 
     replica_id: int
-    """-1 means a consumer."""
+    """-1 means that the sender is a consumer."""
     broker_epoch: int
     """-1 means that the epoch is unknown."""
     rack: str | None
@@ -85,27 +86,27 @@ def _fetcher(context: RequestContext, request: FetchRequest) -> Fetcher:
 
 @dataclass(slots=True)
 class Gathering:
-    """The result of reading all partitions of a request once."""
+    """The result of one pass over all partitions of a request."""
 
     outcomes: list[FetchedPosition] = field(default_factory=list)
     size_bytes: int = 0
     must_answer: bool = False
-    """Whether the request must be answered at once, because there is an error, a divergence or a redirection,
-    or because the fetcher lags. A fetcher that lags does not wait for ``min_bytes``, as in Kafka."""
+    """Whether the request must be answered at once. The reason is an error, a divergence or a redirection, or
+    that the fetcher lags. A fetcher that lags does not wait for ``min_bytes``, as in Kafka."""
     keys: list[PartitionKey] = field(default_factory=list)
-    """Partitions whose growth would add to the response."""
+    """Partitions that could add bytes to the response when they grow."""
 
 
 @dataclass(slots=True)
 class WaitingFetch:
-    """A request that has found fewer bytes so far than it needs."""
+    """A request that needs more bytes than it has found so far."""
 
     scope: FetchScope
     request: FetchRequest
     fetcher: Fetcher
     forbidden: frozenset[FetchTarget]
     due: float
-    """The time, on the event loop's clock, at which the request is answered in any case."""
+    """The time at which the request is answered in any case. It is a time of the event loop's clock."""
     answer: "asyncio.Future[FetchResponse]"
 
 
@@ -160,8 +161,8 @@ class FetchHandlers:
         return waiting.answer
 
     async def _fetch_many(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
-        """Like :meth:`fetch`, for a request that names very many partitions. Its connection is not read until
-        the answer."""
+        """Like :meth:`fetch`, for a request with very many partitions. Its connection is not read until the
+        response."""
         requested: dict[FetchTarget, SessionPosition] = {}
         for count, (target, position) in enumerate(_requested(request), 1):
             requested[target] = position
@@ -178,12 +179,12 @@ class FetchHandlers:
     async def _fetch_in_turns(
         self, scope: FetchScope, request: FetchRequest, fetcher: Fetcher, forbidden: frozenset[FetchTarget]
     ) -> FetchResponse:
-        """Like :meth:`fetch`. Other work gets turns of the event loop between the partitions."""
+        """Like :meth:`fetch`. Other work can run between two partitions."""
         room = self._arrivals
         due = room.due(request.max_wait_ms / 1000)
         keys = await self._keys_in_turns(scope)
         while True:
-            # The request enters the waiting room before the first read, so that it misses no append.
+            # The request becomes a waiter before the first read, so that it misses no append.
             waiter = room.wait_until(keys, due)
             try:
                 gathering = await self._gather_in_turns(scope, request, fetcher, forbidden)
@@ -243,9 +244,10 @@ class FetchHandlers:
         )
 
     def _wait(self, waiting: "WaitingFetch", pending: "Gathering | Remote") -> None:
-        """Wait by callbacks and not by a task, because many consumers are idle at the same time."""
-        # The request enters the waiting room before the remote reads. These reads take long, and an append
-        # during them must not be missed.
+        """The request waits by callbacks and not by a task, because many consumers are idle at the same
+        time."""
+        # The request becomes a waiter before the remote reads. These reads take a long time, and the request
+        # must not miss an append during them.
         waiter = self._arrivals.wait_until(pending.keys, waiting.due)
         if isinstance(pending, Remote):
             pending.then(partial(self._consider, waiting, waiter), waiting.answer)
@@ -282,8 +284,8 @@ class FetchHandlers:
     def _forbidden(
         self, context: RequestContext, scope: FetchScope, fetcher: Fetcher
     ) -> frozenset[FetchTarget]:
-        """Targets that the principal may not read. A consumer's rights are checked for each topic. A follower
-        may read either all targets or no target."""
+        """Partitions that the principal may not read. A consumer's rights are checked for each topic. A
+        follower may read either all partitions or none."""
         allows = self._authorizer.allows
         if fetcher.replica_id >= 0:
             may_follow = allows(context, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME)
@@ -292,7 +294,8 @@ class FetchHandlers:
         asked: FetchTarget | None = None
         allowed = True
         for target in scope.positions:
-            # Partitions of a topic are usually adjacent, and they share the id object that the decoder made.
+            # Partitions of a topic are usually next to each other, and they share the id object that the
+            # decoder made.
             if asked is None or target.topic_id is not asked.topic_id or target.topic != asked.topic:
                 asked = target
                 name = target.topic or self._partitions.name_of(target.topic_id)
@@ -322,9 +325,9 @@ class FetchHandlers:
         fetcher: Fetcher,
         forbidden: frozenset[FetchTarget],
     ) -> "Generator[None, None, Gathering | Remote]":
-        """Spend the byte budget in order. The first partition with data gets a batch of any size.
+        """Spend the byte budget in order. The first batch may be larger than the budget.
 
-        Yields regularly, so that other work gets a turn of the event loop.
+        Yields regularly, so that other work can run.
         """
         gathering = Gathering()
         remote: Remote | None = None
@@ -430,7 +433,8 @@ class Remote:
         return self._gathering.keys
 
     def then(self, answer_with: Callable[[Gathering], None], answer: "asyncio.Future[Any]") -> None:
-        """Call ``answer_with`` when all reads are done. If a read fails, ``answer`` gets the exception."""
+        """Call ``answer_with`` when all reads are done. If a read fails, the future ``answer`` gets the
+        exception."""
         left = len(self.reads)
 
         def done(_: "asyncio.Future[ReadOutcome]") -> None:
@@ -462,7 +466,7 @@ def _response(scope: FetchScope, topics: TopicRows) -> FetchResponse:
 
 
 def note(gathering: Gathering, target: FetchTarget, position: SessionPosition, outcome: ReadOutcome) -> None:
-    """Add one partition's outcome to a pass."""
+    """Add the outcome of one partition to the result of a pass."""
     gathering.outcomes.append((target, position, outcome))
     gathering.size_bytes += outcome.size_bytes
     if (
@@ -476,7 +480,7 @@ def note(gathering: Gathering, target: FetchTarget, position: SessionPosition, o
 
 
 def has_news(position: SessionPosition, outcome: ReadOutcome) -> bool:
-    """Whether an incremental response must mention the partition (KIP-227)."""
+    """Whether an incremental response must contain the partition (KIP-227)."""
     return bool(
         outcome.size_bytes
         or outcome.error is not ErrorCode.none

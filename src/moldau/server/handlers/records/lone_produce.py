@@ -1,9 +1,9 @@
-"""Produce to a single partition, from the request's bytes directly to the bytes of the response.
+"""Produce to a single partition. This handler makes the response's bytes directly from the request's bytes.
 
-This handler does the same as the general handler, in the same order, but makes no message objects.
-``protocol.produce`` defines which requests have this shape. This handler does nothing with requests of any
-other shape, or with requests that would be refused before the append. The general handler then processes them
-and builds the error.
+It does the same as the general handler, in the same order, but makes no message objects. ``protocol.produce``
+defines which requests have this shape. This handler does nothing with requests of other shapes, and with
+requests that would be refused before the append. The general handler processes these requests and makes the
+errors.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from moldau.server.topics.registry import PartitionRegistry
 MayWrite = Callable[[RequestContext, Partition], bool]
 """Returns whether the general handler would append this request's batch for a partition."""
 RowOf = Callable[[int, AppendOutcome], PartitionProduceResponse]
-"""Returns a partition's row of the general answer."""
+"""Returns a partition's row, as the general handler makes it for its response."""
 
 
 def lone_produce(
@@ -38,7 +38,8 @@ def lone_produce(
     row_of: RowOf,
     hold: Hold | None,
 ) -> DirectHandler | None:
-    """The direct handler of a version of Produce; None when there is none. ``hold`` applies its throttles."""
+    """The direct handler of a version of Produce. It is None if the version has no direct handler. ``hold``
+    applies the throttles."""
     if version < FIRST_LONE_VERSION:
         return None
     by_id = version >= TOPIC_ID_VERSION
@@ -77,7 +78,7 @@ def lone_produce(
 def _later(
     outcome: "asyncio.Future[AppendOutcome]", answer: Callable[[AppendOutcome], Buffers]
 ) -> "asyncio.Future[Buffers]":
-    """Answer an append that waits for replicas, or for its upload."""
+    """Answer an append that waits for replicas, or for the upload of its records."""
     body: asyncio.Future[Buffers] = outcome.get_loop().create_future()
 
     def finish(done: "asyncio.Future[AppendOutcome]") -> None:

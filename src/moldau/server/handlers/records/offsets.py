@@ -31,7 +31,7 @@ _FIRST_VERSIONS: Final = {
     LATEST_TIERED_TIMESTAMP: 9,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
-"""The first version of ListOffsets in which a special timestamp is defined."""
+"""For each special timestamp, the first version of ListOffsets that defines it."""
 
 
 class OffsetHandlers:
@@ -129,8 +129,8 @@ class OffsetHandlers:
     async def delete_records(
         self, context: RequestContext, request: deletion.DeleteRecordsRequest
     ) -> deletion.DeleteRecordsResponse:
-        # The deletions run together. A single write to the disk, or to a coordinator's log, is then enough
-        # for many partitions.
+        # The deletions run together. One write to the disk, or to a coordinator's log, is then enough for
+        # many partitions.
         rows = iter(
             await asyncio.gather(
                 *(

@@ -1,4 +1,4 @@
-"""Produce: pass each partition's bytes to the partition, and answer when all partitions are done."""
+"""Produce: pass the bytes of each partition to the partition, and respond when all partitions are done."""
 
 import asyncio
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ from moldau.server.requests.throttles import Throttles
 from moldau.server.topics.registry import PartitionRegistry
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
-"""The only client id with which Kafka lets a client write to internal topics."""
+"""The only client id that may write to internal topics in Kafka."""
 
 VALID_ACKS: Final = (-1, 0, 1)
 ZSTD_VERSION: Final = 7
-"""The first version whose clients read and write zstd (KIP-110)."""
+"""The first version whose clients support zstd (KIP-110)."""
 
 
 class ProduceHandlers:
@@ -50,7 +50,8 @@ class ProduceHandlers:
         throttles: Throttles,
         transactional: TransactionalAppends,
     ) -> None:
-        """``turn`` is the shared turn of appends. The caller of :meth:`direct` must keep its contract."""
+        """``turn`` is the turn of appends that requests share. The caller of :meth:`direct` must keep the
+        turn's contract."""
         self._transactional = transactional
         self._turn = turn
         self._partitions = partitions
@@ -90,9 +91,9 @@ class ProduceHandlers:
         )
 
     def _may_write_for_brokers(self, context: RequestContext, topic: str) -> bool:
-        """Whether a client may write to a topic in which brokers keep their state.
+        """Whether a client may write to a topic in which brokers store their state.
 
-        Kafka allows this for a client with the id ``__admin_client`` whose principal passes the access
+        Kafka allows this for a client with the id ``__admin_client``, if its principal passes the access
         control lists. Without an authorizer every client could use that id, and a single record could make a
         coordinator unavailable.
         """
@@ -101,8 +102,8 @@ class ProduceHandlers:
         return topic not in MARKED_INTERNAL_TOPICS or context.client_id == ADMIN_CLIENT_ID
 
     def _refusal(self, context: RequestContext, topic: TopicProduceData) -> AppendOutcome | None:
-        """The reason why no client may write to a topic; None if there is no reason. The principal's rights
-        to the topic are checked by the topic's name."""
+        """The reason why no client may write to a topic. It is None if there is no such reason. The
+        principal's rights to the topic are checked by the topic's name."""
         by_id = context.api_version >= TOPIC_ID_VERSION
         name = self._partitions.name_of(topic.topic_id) if by_id else topic.name
         if name is None:
@@ -194,9 +195,8 @@ class ProduceHandlers:
     def _close_if_refused(
         context: RequestContext, answers: list[tuple[str, UUID, list[tuple[int, AppendAnswer]]]]
     ) -> None:
-        """With acks=0 the producer gets no answer, so a closed connection is the only way to report a
-        failure.
-        """
+        """With acks=0 the producer gets no response, so the broker can report a failure only by closing the
+        connection."""
         refused = any(
             isinstance(answer, AppendOutcome) and answer.error is not ErrorCode.none
             for _, _, rows in answers

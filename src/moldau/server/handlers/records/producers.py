@@ -19,7 +19,7 @@ PRODUCERS_A_TURN: Final = 1_000
 
 
 class ProducerHandlers:
-    """The producers whose state the partitions keep."""
+    """Describes the producers whose state is stored in partitions."""
 
     def __init__(self, partitions: PartitionRegistry) -> None:
         self._partitions = partitions
@@ -30,7 +30,7 @@ class ProducerHandlers:
             ApiKey.DESCRIBE_PRODUCERS: Served(
                 self.describe_producers,
                 cuts=(cut,),
-                # Four bytes of a request cause a row of some hundred bytes in the response.
+                # Four bytes of a request can cause a row of some hundred bytes in the response.
                 parsed_bytes_max=2 * 1024 * 1024,
                 long_answers=(("topics", "partitions", "active_producers"),),
             )
@@ -39,7 +39,8 @@ class ProducerHandlers:
     async def describe_producers(
         self, context: RequestContext, request: description.DescribeProducersRequest
     ) -> description.DescribeProducersResponse:
-        # A partition that is named several times is described once, because it may have very many producers.
+        # If a partition is named several times, it is described once, because it may have very many
+        # producers.
         wanted: dict[str, dict[int, None]] = {}
         for topic in request.topics:
             wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
@@ -79,7 +80,7 @@ class ProducerHandlers:
 
 
 def distinct_partitions(rows: Sequence[Any]) -> Iterator[Any]:
-    """Topics with the indexes of their partitions; each partition appears once."""
+    """Topics with the indexes of their partitions. Each partition appears once."""
     topics: dict[str, dict[int, None]] = {}
     for row in rows:
         topics.setdefault(row.name, {}).update(dict.fromkeys(row.partition_indexes))

@@ -1,5 +1,5 @@
-"""FetchSnapshot between brokers. Followers of logs with snapshots use it to fetch the records that the
-leader's log no longer contains (KIP-630).
+"""FetchSnapshot between brokers. The leader of a log with snapshots no longer has all records. Followers then
+fetch a snapshot, which replaces the missing records (KIP-630).
 
 Brokers do not list the API in ApiVersions, because for clients it is an API of the controllers, as in Kafka.
 """
@@ -34,7 +34,7 @@ class SnapshotHandlers:
     def __init__(
         self, find: Callable[[str, int], Partition | None], workers: Workers, authorizer: Authorizer
     ) -> None:
-        """``find`` returns a partition that this broker serves."""
+        """``find`` returns one of the partitions that this broker serves."""
         self._find = find
         self._workers = workers
         self._authorizer = authorizer

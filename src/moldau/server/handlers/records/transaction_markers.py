@@ -1,4 +1,5 @@
-"""The APIs of transactions that the leaders of partitions and groups answer: markers, and offsets."""
+"""The APIs of transactions that the leaders of partitions and the coordinators of groups answer. They write
+markers and commit offsets."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -36,36 +37,35 @@ ABORTABLE_VERSION: Final = 4
 """From this version of TxnOffsetCommit on, clients can handle TRANSACTION_ABORTABLE."""
 
 PRODUCERS_AT_ONCE: Final = 100
-"""Number of producers of a request whose markers are written at the same time."""
+"""Number of producers of one request. Their markers are written at the same time."""
 MARKERS_AT_ONCE: Final = 1000
-"""Number of markers of a producer that are written at the same time."""
+"""Number of markers of one producer that are written at the same time."""
 
 MARKERS: Final = Cut(
     ("markers", "topics", "partition_indexes"), ("markers", "topics", "partitions"), rows=128
 )
-"""The rows of WriteTxnMarkers."""
+"""The rows of the response to WriteTxnMarkers."""
 
 WriteMarker = Callable[[TransactionMarker, TxnPartition], Awaitable[ErrorCode]]
 
 
 class Participation(NamedTuple):
-    """A partition that a producer writes to within its transaction."""
+    """A partition to which a producer writes within its transaction."""
 
     transactional_id: str
     producer: ProducerIdentity
     partition: TxnPartition
     joins: bool
-    """True: the write adds the partition to the transaction. False: the partition must already be in the
-    transaction.
-    """
+    """If True, the write adds the partition to the transaction. If False, the partition must already be in
+    the transaction."""
 
 
 Admit = Callable[[Participation], Awaitable[None]]
-"""Returns when a partition belongs to the transaction. Raises ``KafkaError`` otherwise."""
+"""Returns when a partition belongs to the transaction. Otherwise raises ``KafkaError``."""
 
 
 class TransactionalHandlers:
-    """WriteTxnMarkers and TxnOffsetCommit."""
+    """Handles WriteTxnMarkers and TxnOffsetCommit."""
 
     def __init__(
         self, groups: GroupService, write_marker: WriteMarker, admit: Admit, authorizer: Authorizer
@@ -171,7 +171,7 @@ class TransactionalHandlers:
 
 
 def _known(error: ErrorCode, api_version: int) -> ErrorCode:
-    """The error code that the version of the request has for an error."""
+    """The error code that stands for an error in the version of the request."""
     match error:
         case ErrorCode.producer_fenced:
             return ErrorCode.invalid_producer_epoch

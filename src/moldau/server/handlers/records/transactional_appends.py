@@ -1,6 +1,5 @@
-"""Transactional batches of clients. The first batch of a transaction in a partition waits for the
-coordinator.
-"""
+"""Transactional batches of clients. The first batch of a transaction in a partition waits until the
+coordinator has checked it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,9 +37,8 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.unsupported_version,
     }
 )
-"""Errors of a check that may succeed later: a broker is busy, moves, or runs an older version than this
-broker.
-"""
+"""Errors of a check that may succeed later. A broker is busy, a coordinator has moved, or the other broker
+runs an older version."""
 
 
 class TransactionalProduce(NamedTuple):
@@ -62,7 +60,8 @@ class _Turn(NamedTuple):
 
 
 class TransactionalAppends:
-    """Appends batches in the order in which they arrived, for each producer and partition."""
+    """Appends batches. The batches of one producer to one partition are appended in the order in which they
+    arrived."""
 
     def __init__(self, admit: Admit, unexpected: UnexpectedErrors) -> None:
         self._admit = admit
@@ -106,7 +105,7 @@ class TransactionalAppends:
         append: Callable[[], Awaitable[AppendAnswer]],
         api_version: int,
     ) -> "asyncio.Task[AppendOutcome]":
-        """Append after the batches that the producer sent before; ``append`` may raise ``KafkaError``."""
+        """Append after the earlier batches of the producer. ``append`` may raise ``KafkaError``."""
         loop = asyncio.get_running_loop()
         before = self._last.get(key)
         issued = self._last[key] = loop.create_future()

@@ -1,4 +1,4 @@
-"""Calls of the maker of cuts to the leaders of the saved logs."""
+"""Calls of the broker that makes the cuts to the leaders of the saved logs."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -13,8 +13,8 @@ from moldau.server.context import BrokerContext
 from moldau.server.metadata.cluster_view import ClusterView
 
 TIMEOUT_MS: Final = 120_000
-"""Time-out of a call. The first call in a large cluster stores all logs of a broker, so the time-out is long.
-"""
+"""Time-out of a call in seconds. In a large cluster the first call stores all logs of a broker, so the
+time-out is long."""
 
 
 class BackupPeers:
@@ -74,7 +74,7 @@ class BackupPeers:
         self._fail(reason)
 
     def is_maker(self) -> bool:
-        """The leader of the first diskless coordinator makes the cuts."""
+        """The broker that leads the first diskless coordinator makes the cuts."""
         return self._view.leader_of(DISKLESS_METADATA_TOPIC, 0) == self._view.local_id
 
     async def save_logs(self, broker_id: int, wanted: LogsToSave) -> Sequence[SavedLog]:

@@ -1,4 +1,4 @@
-"""Converts ``backup.*`` to the settings of the backup."""
+"""Converts the keys ``backup.*`` to the settings of the backup."""
 
 from moldau.backup.cut_maker import CutSettings
 from moldau.config.broker import BrokerConfig

@@ -1,4 +1,5 @@
-"""The backup of the cluster's own logs: this broker saves the logs that it leads, and may make the cuts."""
+"""The backup of the cluster's own logs. This broker saves the logs that it leads, and it may make the
+cuts."""
 
 import asyncio
 from typing import Final
@@ -21,14 +22,15 @@ from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 
 LATE_INTERVALS: Final = 6
-"""Number of intervals without a saved state after which the node becomes unhealthy."""
+"""Number of intervals. If no state is saved for so many intervals, the node becomes unhealthy."""
 LEASE_INTERVALS: Final = 2
-"""Number of intervals for which this node writes without a check for a later generation."""
+"""Number of intervals. For so many intervals, this node writes without a check for a later generation."""
 LATE_MIN_MS: Final = 60_000
 
 
 class BackupSubsystem(Subsystem):
-    """Saves the logs of the topics in ``STATE_TOPICS`` and the metadata, in the store of diskless topics."""
+    """Saves the logs of the topics in ``STATE_TOPICS`` and the metadata. They are saved in the store of
+    diskless topics."""
 
     def __init__(
         self, context: BrokerContext, diskless: DisklessSubsystem, tiered: TieredSubsystem | None
@@ -56,20 +58,20 @@ class BackupSubsystem(Subsystem):
             lambda: self._peers.generation,
             lambda: uploads.value + deletions.value,
             context.fail,
-            # A busy node checks for a later generation in each interval, so its uploads never wait for the
-            # check.
+            # A busy node checks for a later generation in each interval. Therefore its uploads never wait for
+            # the check.
             LEASE_INTERVALS * interval_ms / 1000,
         )
         storage.guard = self._guard
         if tiered is not None:
             tiered.storage.guard = self._guard
-        # This loop is separate from the loop of the maker of cuts, because saves may wait long for brokers
+        # This loop is separate from the loop that makes the cuts, because saves may wait long for brokers
         # that are down.
         self._watching = Repeating(
             "backup generation", self._guard.run_once, interval_ms, initial_delay_ms=0, unexpected=unexpected
         )
         self._late_ms = max(LATE_INTERVALS * settings.interval_ms, LATE_MIN_MS)
-        # The first run comes soon, because it detects whether this node's folders are an older copy.
+        # The first check comes soon, because it detects whether this node's folders are an older copy.
         self._repeating = Repeating(
             "backup", self.maker.run_once, interval_ms, initial_delay_ms=0, unexpected=unexpected
         )

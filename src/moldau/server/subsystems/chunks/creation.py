@@ -1,9 +1,9 @@
 """CreateChunks at the leader of an active chunk. The chunk ends, and the next chunk begins on other brokers.
 
 The leader delays appends until all earlier records are committed. The end of the log is then the border. The
-new replicas get the state at the border and store it durably. Only then does the controller switch to the new
-chunk, by a compare-and-set on the epochs. No append may continue until the leader knows the outcome of the
-switch.
+new replicas get the state at the border and store this state durably. Only then does the controller switch to
+the new chunk. It switches only if the epochs have not changed. No append may continue until the leader knows
+the outcome of the switch.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ DRAIN_TIMEOUT_S: Final = 5.0
 """Time for which appends are delayed. In this time all earlier appends must be committed, and the outcome of
 the switch must be known."""
 RETRY_S: Final = 0.2
-"""Pause between two requests to the controller when the answer to the first was lost."""
+"""Pause before the second request to the controller, if the response to the first request was lost."""
 POLL_S: Final = 0.005
 
 
@@ -48,7 +48,7 @@ class HandOverPeers(Protocol):
 
 
 class ChunkCreation:
-    """Ends active chunks that this broker leads. It is used on the event loop."""
+    """Ends active chunks that this broker leads. This class is used on the event loop."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ChunkCreation:
         self._under_way: set[PartitionKey] = set()
 
     async def create(self, wanted: CreateChunksTopicPartition) -> CreateChunksResult:
-        """End the active chunk of a partition. The result has the border or the error."""
+        """End the active chunk of a partition. The result contains the border or an error."""
         name, index = wanted.topic_name, wanted.partition_id
         try:
             border = await self._create(name, index, tuple(wanted.broker_ids))
@@ -88,8 +88,8 @@ class ChunkCreation:
         self._under_way.add(key)
         try:
             async with self._frozen(partition):
-                # All replicas may lose power after the switch. With this flush, one of them still has the
-                # whole chunk.
+                # All replicas may lose power after the switch. Because of this flush, at least one replica
+                # then still has the whole chunk.
                 await partition.log.flush()
                 border = partition.log.log_end_offset
                 in_sync = await self._hand_over(partition, border, epoch, brokers)
@@ -153,7 +153,7 @@ class ChunkCreation:
     async def _hand_over(
         self, partition: ClassicPartition, border: int, epoch: int, brokers: Sequence[int]
     ) -> list[int]:
-        """Send the state to the new replicas; return the brokers that stored it. Raises
+        """Send the state to the new replicas. Returns the brokers that stored it. Raises
         NOT_ENOUGH_REPLICAS."""
         log = partition.log
         state = HandedOver(
@@ -220,7 +220,8 @@ class ChunkCreation:
     async def _switch(
         self, partition: ClassicPartition, epoch: int, border: int, request: CreateChunksRequest
     ) -> int:
-        """Send the request until its outcome is known: by an answer, by the image, or by another epoch.
+        """Send the request until its outcome is known. A response, the image or another epoch can show the
+        outcome.
 
         If the chunk has ended, the replica is no longer leader when this method returns. Raises
         ``KafkaError`` if nothing has changed, or if the replica is no longer leader.
@@ -255,8 +256,8 @@ class ChunkCreation:
 
     @staticmethod
     async def _until_resigned(partition: ClassicPartition, epoch: int) -> None:
-        """Wait until the partition has applied the image. Partitions apply it in several turns of the event
-        loop, and this partition leads until then."""
+        """Wait until the partition has applied the image. Partitions apply the image in several turns of the
+        event loop, and this partition leads until then."""
         while True:
             if not partition.is_leader or partition.leader_epoch != epoch:
                 return
@@ -286,13 +287,13 @@ _UNKNOWN_IF_REPEATED: Final = _UNKNOWN_OUTCOME | {
     ErrorCode.broker_id_not_registered,
     ErrorCode.cluster_authorization_failed,
 }
-"""Refusals that do not show whether an earlier request succeeded. The controller refuses with some of them
-before it compares the leader epoch. The others may result from an earlier request, because a new chunk raises
-the epoch. All other refusals mean that the epoch is unchanged."""
+"""Refusals that do not show whether an earlier request succeeded. Before the controller compares the leader
+epoch, it may refuse with one of these errors. Others may result from an earlier request, because a new chunk
+raises the epoch. All other refusals mean that the epoch is unchanged."""
 
 
 def _topic_configs(config: LogConfig) -> dict[str, str]:
-    """The topic's configs that matter for chunks."""
+    """The topic's configs that are needed for chunks."""
     return {
         "cleanup.policy": "compact" if config.cleanup_compact else "delete",
         "remote.storage.enable": str(config.remote_storage_enable).lower(),

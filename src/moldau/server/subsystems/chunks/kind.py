@@ -1,4 +1,4 @@
-"""Classic partitions that may have inactive chunks with their older records (KIP-1114).
+"""Classic partitions that may have inactive chunks, which contain their older records (KIP-1114).
 
 The log of the active chunk is the log of the partition. When the image shows that a chunk has ended, the old
 log becomes the chunk's log. The replicas of the new active chunk begin at the border.
@@ -38,7 +38,7 @@ FindState = Callable[[Topic, int], Awaitable[AuxiliaryState]]
 
 
 class ChunkLogs:
-    """The logs and the chunks of this broker. Decides how each log is used."""
+    """The logs and the chunks of this broker. The class decides how each log is used."""
 
     def __init__(self, broker_id: int, logs: LogManager, store: ChunkStore, hand_overs: HandOvers) -> None:
         self._broker_id = broker_id
@@ -47,7 +47,7 @@ class ChunkLogs:
         self._hand_overs = hand_overs
 
     def fate(self, topic: Topic, index: int) -> tuple[LogFate, ChunkRegistration | None]:
-        """The next step for the log of a partition; KEEP if there is none."""
+        """The next step for the log of a partition. The result is KEEP if there is no such step."""
         partition = topic.partitions[index]
         if partition.start_offset < 0:
             return LogFate.KEEP, None
@@ -82,19 +82,19 @@ class ChunkLogs:
             await log.begin_behind_remote(state)
 
     def discard(self, name: TopicPartition) -> None:
-        """Move the log of an earlier chunk aside. It is not used, because its other brokers may have lost its
-        records."""
+        """Move the log of an earlier chunk aside. It is not used, because the other brokers of that chunk may
+        have lost its records."""
         logger.warning("%s: the log is not used: %s", name, LogFate.DISCARD.value)
         self._logs.put_aside(name)
 
     def prepare(self, topic: Topic, index: int) -> None:
-        """Set the known facts about an active chunk's log before the partition opens it."""
+        """Set the known facts about an active chunk's log before the partition opens this log."""
         name, border = TopicPartition(topic.name, index), topic.partitions[index].start_offset
         log, home = self._logs.get(name), self._logs.home_of(name)
         if border < 0 or log is None or home is None:
             return
         log.start.has_chunks = True
-        # All records before the border are committed.
+        # All records before the border are committed, so the high watermark is at least the border.
         home.high_watermarks[name] = max(home.high_watermarks.get(name, 0), border)
 
     @staticmethod
@@ -103,7 +103,7 @@ class ChunkLogs:
 
 
 class ChunkedKind(PartitionKind[ClassicPartition]):
-    """Wraps the kind of classic partitions, which handles partitions without chunks."""
+    """Wraps the kind of classic partitions. That kind handles partitions without chunks."""
 
     def __init__(
         self,
@@ -138,8 +138,8 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
             await self._logs.exchange(topic, index, self._find_state)
 
     async def _find_state(self, topic: Topic, index: int) -> AuxiliaryState:
-        """The state at the border, read from the brokers of the last inactive chunk. If no broker has it, the
-        state is empty, because the leader must begin at the border in any case."""
+        """The state at the border. It is read from the brokers of the last inactive chunk. If no broker has
+        the state, it is empty, because the leader must begin at the border in any case."""
         metadata = topic.partitions[index]
         border = metadata.start_offset
         start_offset = metadata.chunks[0].start_offset if metadata.chunks else border
@@ -190,7 +190,7 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         partition: ClassicPartition, metadata: PartitionRegistration, taken: Callable[[], None]
     ) -> None:
         """Move the start of a new leader's log to the first remaining chunk. The previous leader may have
-        dropped earlier chunks and ended before this replica received the new start."""
+        dropped earlier chunks, and may have stopped before this replica received the new start."""
         log, first = partition.log, first_offset(metadata.chunks, metadata.start_offset)
         if partition.is_leader and log.log_start_offset < first:
             with suppress(KafkaError):  # The disk has failed, and the log's owner handles this.
@@ -219,7 +219,7 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
             self._inner.close(partition, reason)
 
     def may_suspend(self, partition: ClassicPartition) -> bool:
-        # A copy of the partition would not be frozen, and would lead in the same epoch.
+        # A copy of the partition in another folder would not be frozen, and would lead in the same epoch.
         return not is_frozen(partition) and self._inner.may_suspend(partition)
 
     def coordinator_replica(self, partition: ClassicPartition) -> ClassicPartition | None:

@@ -1,4 +1,4 @@
-"""The brokers that have inactive chunks: reads of this broker's chunks, and calls to other brokers."""
+"""The brokers that have inactive chunks. This broker reads its own chunks, and calls other brokers."""
 
 import logging
 from collections.abc import Callable, Coroutine, Iterator
@@ -36,13 +36,14 @@ R = TypeVar("R")
 A = TypeVar("A", ChunkRead, ChunkSearch, ChunkFileFetch)
 
 READ_TIMEOUT_MS: Final = 10_000
-"""Time-out of a call that reads a chunk. After it, another broker with the chunk is called."""
+"""Time-out in seconds of a call that reads a chunk. After a time-out, another broker that has the chunk is
+called."""
 HAND_OVER_TIMEOUT_MS: Final = 5_000
 _UNREADABLE: Final = frozenset({ErrorCode.kafka_storage_error, ErrorCode.corrupt_message})
 
 
 class ChunkPeers:
-    """Implements :class:`moldau.chunks.reading.ChunkReads` over this broker's disks and the network."""
+    """Implements :class:`moldau.chunks.reading.ChunkReads` with this broker's disks and the network."""
 
     def __init__(self, context: BrokerContext, holder: ChunkHolder, hand_overs: HandOvers) -> None:
         self._view = context.view
@@ -65,7 +66,7 @@ class ChunkPeers:
         return await self._ask(FIND_IN_CHUNK, chunk, wanted, lambda: self._holder.find(topic, wanted, lookup))
 
     async def fetch_file(self, chunk: ChunkRegistration, wanted: ChunkFileFetch) -> ChunkFilePiece:
-        """Files of a chunk, from this broker or another one. Raises ``KafkaError``."""
+        """Files of a chunk, from this broker or from another broker. Raises ``KafkaError``."""
         piece = await self._ask(FETCH_CHUNK_FILE, chunk, wanted, lambda: self._holder.fetch_file(wanted))
         if crc32c(piece.content) != piece.checksum:
             raise KafkaError(ErrorCode.corrupt_message, f"a piece of {wanted.name} was changed on its way")
@@ -78,8 +79,8 @@ class ChunkPeers:
         wanted: A,
         read_here: Callable[[], Coroutine[Any, Any, R]],
     ) -> R:
-        """The answer of this broker's copy. Another broker answers if this broker has no copy, or cannot read
-        it."""
+        """The result from this broker's copy. If this broker has no copy, or cannot read it, the result comes
+        from another broker."""
         error = KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
         if self._has(chunk, wanted):
             try:
@@ -102,8 +103,8 @@ class ChunkPeers:
     async def _call_holder(
         self, call: BrokerCall[Any, A, R], chunk: ChunkRegistration, wanted: A, error: KafkaError
     ) -> R:
-        """Call the other brokers with the chunk one after the other. Raises the error of the last call, or
-        the given error if there are no other brokers."""
+        """Call the other brokers that have the chunk, one after the other. Raises the error of the last call.
+        If there are no other brokers, raises the given error."""
         for broker_id in self._holders(chunk, wanted):
             try:
                 return await self._channel(broker_id, READ_TIMEOUT_MS).call(call, wanted)
@@ -115,8 +116,8 @@ class ChunkPeers:
     def _holders(
         self, chunk: ChunkRegistration, wanted: ChunkRead | ChunkSearch | ChunkFileFetch
     ) -> Iterator[int]:
-        """The brokers that have a chunk, those of this rack first. Otherwise the order follows a hash of the
-        chunk."""
+        """The brokers that have a chunk. Brokers of this rack come first. The other brokers are ordered by a
+        hash of the chunk."""
         brokers = self._view.image.brokers
         alive = [each for each in chunk.isr if each in brokers and each != self._view.local_id]
         key = f"{wanted.topic_id}-{wanted.partition_index}-{wanted.start_offset}-".encode()
@@ -130,7 +131,7 @@ class ChunkPeers:
         return iter(alive)
 
     async def hand_over(self, broker_id: int, state: HandedOver) -> None:
-        """Send the state at a border to a broker, which may be this one. Raises ``KafkaError``."""
+        """Send the state at a border to a broker, which may be this broker. Raises ``KafkaError``."""
         if broker_id == self._view.local_id:
             await self._hand_overs.keep(state)
             return

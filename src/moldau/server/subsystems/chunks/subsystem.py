@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class ChunksSubsystem(Subsystem):
-    """The chunks on this broker. Partitions without chunks are handled by the kinds before this one."""
+    """The chunks on this broker. Partitions without chunks belong to the kinds that come before this kind."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ChunksSubsystem(Subsystem):
         await self._hand_overs.load()
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Remove the chunks that the metadata no longer assign to this broker."""
+        """Remove the chunks that are no longer assigned to this broker in the metadata."""
         removed = {topic.topic_id: topic.name for topic in delta.topics.removed.values()}
         if not (removed or delta.topics.changed):
             return
@@ -124,8 +124,8 @@ class ChunksSubsystem(Subsystem):
                 await self._hand_overs.forget(topic_id, partition)
 
     async def serve(self) -> None:
-        """Move the chunks of unknown topics aside. At this step the metadata are complete, so the topics do
-        not exist."""
+        """Move the chunks of unknown topics aside. The metadata are complete now, so these topics do not
+        exist."""
         topics = self._context.view.image.topics
         for chunk in self.store:
             if topics.get_by_id(chunk.topic_id) is None:
@@ -154,8 +154,8 @@ class ChunksSubsystem(Subsystem):
         if self._copying is not None:
             self._copying.cancel()
             await asyncio.gather(self._copying, return_exceptions=True)
-        # A carve that has begun is completed. Work that still waits is cancelled, and is done after the next
-        # start.
+        # If a carve has begun, it is completed. Work that still waits is cancelled, and is done after the
+        # next start.
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.peers.close()
         self.store.close()

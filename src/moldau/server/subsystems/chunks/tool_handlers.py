@@ -20,7 +20,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.creation import ChunkCreation
 
 ROWS_MAX: Final = 100
-"""Maximum number of chunks that one request creates. Each of them delays the producers of a partition."""
+"""Maximum number of chunks that one request creates. Each new chunk delays the producers of a partition."""
 
 CREATION_RIGHT: Final = Right.ALTER_CLUSTER
 """The right for CreateChunks at a leader, which then sends the request to the controller in its own name."""
@@ -54,7 +54,8 @@ class ChunkToolHandlers:
         return CreateChunksResponse(results=results)
 
     async def alter(self, context: RequestContext, request: AlterChunkAssignmentsRequest) -> Message:
-        """Move inactive chunks, or cancel their moves. An error is in its row, or in the whole response."""
+        """Move inactive chunks, or cancel their moves. The response has an error in a chunk's row, or one
+        error for the whole response."""
         check_right(self._authorizer, context, DECIDED_APIS[request.API_KEY].right)
         try:
             response: Message = await self._controller.send(request, deadline=deadline_of(context, request))

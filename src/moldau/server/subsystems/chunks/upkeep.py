@@ -1,6 +1,6 @@
-"""Work on chunks in the background: retention at leaders, and copies and reports at the brokers with chunks.
+"""Work on chunks in the background. Leaders apply retention. Brokers with chunks copy them and report them.
 
-Each round compares the image with this broker's folders, so that a failed step is tried again in a later
+Each round compares the image with this broker's folders. Therefore a failed step is tried again in a later
 round.
 """
 
@@ -38,7 +38,7 @@ COPY_INTERVAL_S: Final = 1.0
 
 
 class _RemoteChunk:
-    """A chunk at another broker: a :class:`moldau.storage.chunks.chunk_store.ChunkSource`."""
+    """A chunk on another broker; a :class:`moldau.storage.chunks.chunk_store.ChunkSource`."""
 
     def __init__(self, peers: ChunkPeers, chunk: ChunkRegistration, chunk_id: ChunkId) -> None:
         self._peers = peers
@@ -66,7 +66,7 @@ class _OwnChunk(NamedTuple):
 
 
 class ControllerReports:
-    """Tells the controller about this broker's chunks."""
+    """Reports this broker's chunks to the controller."""
 
     def __init__(self, broker_id: int, channel: ControllerChannel, broker_epoch: Callable[[], int]) -> None:
         self._broker_id = broker_id
@@ -74,7 +74,7 @@ class ControllerReports:
         self._broker_epoch = broker_epoch
 
     async def held(self, chunk: ChunkId, directory_id: Any, *, is_held: bool) -> None:
-        """Report that a chunk is complete on this broker, or lost. Raises ``KafkaError``."""
+        """Report that this broker has a complete chunk, or has lost a chunk. Raises ``KafkaError``."""
         row = ReportedChunk(
             topic_id=chunk.topic_id,
             partition_index=chunk.partition,
@@ -125,8 +125,8 @@ class ChunkRetention:
         self._reports = reports
 
     async def run_once(self) -> None:
-        """Move the starts of logs, and let the controller remove the chunks before them. Raises the last
-        ``KafkaError``, after all partitions were handled."""
+        """Move the starts of logs. The controller then removes the chunks before these starts. Raises the
+        last ``KafkaError``, after all partitions were handled."""
         failure: KafkaError | None = None
         for partition in self._partitions:
             if not isinstance(partition, ClassicPartition) or partition.remote.part is None:
@@ -161,7 +161,7 @@ class ChunkRetention:
 
 
 class ChunkCopies:
-    """Copies the chunks that this broker must get, and reports the chunks that it has got or lost."""
+    """Copies the chunks that this broker must have, and reports the chunks that it has received or lost."""
 
     def __init__(
         self,
@@ -188,13 +188,13 @@ class ChunkCopies:
         """Such chunks that were copied anew. They are not copied again before the next start."""
 
     def unreadable(self, chunk: ChunkId) -> None:
-        """A read of this broker's copy has failed: it is copied anew from another broker."""
+        """A read of this broker's copy has failed. Copy the chunk again from another broker."""
         if chunk not in self._replaced and chunk not in self._unreadable:
             self._unreadable.add(chunk)
             self.wake.set()
 
     def changed(self, topics: Iterable[TopicDelta], image: MetadataImage) -> bool:
-        """Record changed topics; return whether one of them has inactive chunks."""
+        """Note changed topics. Returns whether one of them has inactive chunks."""
         found = False
         for change in topics:
             # For topics that never had chunks, this loop over the changed partitions is the only cost.
@@ -223,7 +223,7 @@ class ChunkCopies:
                 self.wake.set()
 
     async def _round(self) -> bool:
-        """Do all steps that are due. Returns False if a step must be tried again."""
+        """Do all steps that are due now. Returns False if a step must be tried again."""
         is_complete = True
         for listed in tuple(self._own_chunks()):
             own = self._newest(listed)
@@ -247,7 +247,7 @@ class ChunkCopies:
             await self._store.copy(own.name, own.chunk_id, own.chunk.end_offset + 1, source)
             logger.info("chunk %d of %s is copied", own.chunk.start_offset, own.name)
             if self._newest(own) is None:
-                # The image that took the chunk away came before the copy was complete.
+                # An image removed the chunk from this broker before the copy was complete.
                 await self._store.drop(own.name, own.chunk_id)
                 return
             is_here = True
@@ -259,7 +259,7 @@ class ChunkCopies:
         await self._reports.held(own.chunk_id, None if home is None else home.directory_id, is_held=is_here)
 
     async def _replace(self, own: _OwnChunk) -> None:
-        """Copy a chunk that cannot be read here from the other brokers that have it."""
+        """Copy a chunk again from the other brokers that have it, because it cannot be read here."""
         others = tuple(each for each in own.chunk.isr if each != self._view.local_id)
         if others:
             source = _RemoteChunk(self._peers, replace(own.chunk, isr=others), own.chunk_id)
@@ -277,7 +277,7 @@ class ChunkCopies:
         return is_older or not all(each.is_online for each in self._logs.directories)
 
     def _newest(self, own: _OwnChunk) -> _OwnChunk | None:
-        """The chunk in the newest image; ``None`` if this broker must not have it any more."""
+        """The chunk in the newest image; ``None`` if this broker must no longer have the chunk."""
         topic = self._view.image.topics.get_by_id(own.chunk_id.topic_id)
         chunk = (
             None

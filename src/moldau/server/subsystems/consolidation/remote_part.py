@@ -1,5 +1,5 @@
-"""The remote part of a diskless partition, for the remote reader. It has the records before the start of the
-WAL."""
+"""The remote part of a diskless partition, for the remote reader. It contains the records before the start of
+the WAL."""
 
 import asyncio
 

@@ -1,6 +1,5 @@
-"""Diskless topics on a broker with remote storage. Records move from the WAL to remote segments, stay
-readable there, and are deleted with their topic.
-"""
+"""Diskless topics on a broker with remote storage. Records move from the WAL to remote segments. They stay
+readable there, and are deleted with their topic."""
 
 from collections.abc import Awaitable, Callable
 
@@ -33,7 +32,7 @@ _MEASURING_INTERVAL_MS = 1_000
 
 
 class ConsolidationSubsystem(Subsystem):
-    """Follows the diskless partitions of this broker.
+    """Starts and stops the work for this broker's diskless partitions.
 
     Implements the hooks of :class:`moldau.server.subsystems.diskless.kind.ConsolidatedKind`.
     """
@@ -99,7 +98,7 @@ class ConsolidationSubsystem(Subsystem):
             self._scanning.start()
 
     async def stop(self) -> None:
-        """Stop the work, which may be at any step. All of it can be started again."""
+        """Stop the work in any state. All of it can be started again."""
         if self._scanning is not None:
             await self._scanning.stop()
         await self._measuring.stop()
@@ -109,7 +108,8 @@ class ConsolidationSubsystem(Subsystem):
         await self.engine.run_once()
 
     def _orphan_scan(self) -> Repeating | None:
-        """None when a plug-in is the storage manager, because its objects may not be listable."""
+        """The result is None when a plug-in is the storage manager, because some plug-ins cannot list their
+        objects."""
         context, storage = self._context, self._tiered.storage.listable
         if storage is None:
             return None
@@ -139,7 +139,7 @@ class ConsolidationSubsystem(Subsystem):
         self._backlog.max_bytes = self._configs.broker.integer("diskless.wal.backlog.max.bytes")
 
     def nudge(self) -> None:
-        """Run the work of an interval immediately."""
+        """Do the work of an interval immediately."""
         self._repeating.nudge()
 
     def reconfigure(self) -> None:
@@ -153,13 +153,12 @@ class ConsolidationSubsystem(Subsystem):
     # -- partitions ---------------------------------------------------------------------------
 
     def opened(self, partition: DisklessPartition) -> None:
-        """Whether records that left the WAL can be read on this broker."""
+        """Whether this broker can read records that left the WAL."""
         partition.begin_remote(DisklessRemotePart(partition.cache, self._tiered.reader))
 
     def reader_opened(self, partition: DisklessPartition) -> None:
-        """Start serving reads of a partition without a replica on this broker, including records that left
-        the WAL.
-        """
+        """Start serving reads of a partition without a replica on this broker. The reads include records that
+        left the WAL."""
         partition.begin_remote(DisklessRemotePart(partition.cache, self._tiered.reader))
         self._tiered.metadata.on_partition_leadership_changes([], [_identity(partition)])
 
@@ -220,7 +219,7 @@ class ConsolidationSubsystem(Subsystem):
 
 
 class ConsolidationOff(Subsystem):
-    """Refuses the requests of engines. Used on a broker whose diskless topics have no remote tier."""
+    """Refuses the requests of engines. It is used on a broker whose diskless topics have no remote tier."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context

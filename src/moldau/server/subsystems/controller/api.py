@@ -1,4 +1,5 @@
-"""The APIs of a controller's listeners: the quorum's own, and those for brokers and admin tools."""
+"""The APIs of a controller's listeners. They are the APIs of the quorum, and the APIs for brokers and admin
+tools."""
 
 from collections.abc import Callable
 from functools import partial
@@ -59,9 +60,9 @@ class ControllerApi:
         features: FeatureRanges,
         authorizer: Authorizer,
     ) -> None:
-        """``address`` returns the listener's address. It is called when the listener is open.
+        """``address`` returns the listener's address. It is called after the listener has opened.
 
-        ``features`` are the supported levels.
+        ``features`` are the supported feature levels.
         """
         self._metadata = metadata
         self._service = service

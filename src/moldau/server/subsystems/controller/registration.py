@@ -1,5 +1,5 @@
-"""The registration of this controller with the active controller (KIP-919): its listeners and supported
-features.
+"""The registration of this controller with the active controller (KIP-919). It contains this controller's
+listeners and supported features.
 
 The active controller uses it to decide whether a feature level can be raised. Kafka's controllers show the
 listeners to tools.
@@ -29,15 +29,15 @@ from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS
 logger = logging.getLogger(__name__)
 
 METADATA_VERSION_SINCE: Final = 15
-"""3.7-IV0, the first metadata version with records for the registration."""
+"""3.7-IV0, the first metadata version that has records for the registration."""
 RETRY_S: Final = 1.0
 _PLAINTEXT: Final = 0
 
 
 class ControllerRegistrar:
-    """Registers each incarnation once, and again when the metadata contain another incarnation.
+    """Registers each incarnation once. It registers again when the metadata contain another incarnation.
 
-    Use: construct it, call :meth:`start` when the listeners are open, and ``await close()``.
+    Use it in this order: construct it, call :meth:`start` when the listeners are open, and ``await close()``.
     """
 
     def __init__(self, context: NodeContext, metadata: MetadataNode, service: ControllerService) -> None:
@@ -82,7 +82,8 @@ class ControllerRegistrar:
                 await asyncio.sleep(RETRY_S)
                 continue
             if answer.error_code is ErrorCode.none:
-                # The wait has a time limit, because another node with this id may have registered meanwhile.
+                # The wait has a time limit, because another node with this id may have registered in the
+                # meantime.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(RETRY_S):
                         await self._publisher.until(lambda: not self._is_missing())

@@ -1,6 +1,5 @@
-"""The controller of a voter: it decides while this node leads the metadata quorum, and serves its own
-listeners.
-"""
+"""The controller of a voter. It decides while this node leads the metadata quorum, and it serves its own
+listeners."""
 
 from functools import partial
 
@@ -26,10 +25,10 @@ NETWORK_GRACE_S = 1.0
 
 
 class ControllerSubsystem(Subsystem):
-    """A controller and its listeners, which use the node's replica of the metadata."""
+    """A controller and its listeners. They use the node's replica of the metadata."""
 
     def __init__(self, context: NodeContext, metadata: MetadataNode) -> None:
-        """``metadata`` is the node's replica; the controller also writes to it."""
+        """``metadata`` is the node's replica of the metadata. The controller also writes to this replica."""
         machine, config = context.machine, context.config
         self._machine = machine
         self._config = config
@@ -60,7 +59,7 @@ class ControllerSubsystem(Subsystem):
         # image.
         metadata.log.add_listener(self.service)
         self.channel = LocalControllerChannel(self.service)
-        # A controller that is alone in its cluster does not register.
+        # If a controller is the only node of its cluster, it does not register.
         self._registrar = (
             None
             if settings.is_whole_cluster(config)

@@ -1,9 +1,9 @@
 """The calls to all diskless coordinators of the cluster. When this broker leads the coordinator, a call stays
-inside the process; otherwise it is an RPC.
+inside the process. Otherwise it is an RPC.
 
-The metadata name the leader of a coordinator. A connection's answers come in the order of its requests.
-Requests that wait at a coordinator therefore use separate connections, so that a commit is not queued behind
-a FindBatches that waits for commits.
+The leader of a coordinator is in the metadata. On a connection, responses come in the order of the requests.
+Requests that wait at a coordinator therefore use separate connections. Otherwise a commit could be queued
+behind a FindBatches that waits for commits.
 """
 
 from collections.abc import Awaitable
@@ -36,8 +36,8 @@ _LIMITS: Final = ClientLimits(connect_timeout_ms=2_000, reconnect_backoff_max_ms
 class ClusterCoordinators(DisklessCoordinatorCalls):
     """Sends each call to the leader of its coordinator according to this broker's metadata.
 
-    A call raises ``KafkaError`` when the leader has moved or does not answer, and the caller then repeats the
-    call. Calls in progress at a former leader fail as soon as newer metadata name another leader.
+    If the leader has moved or does not answer, a call raises ``KafkaError``, and the caller repeats the call.
+    Calls in progress at a former leader fail as soon as newer metadata contain another leader.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
         return self._lane(call.lane(arguments), coordinator_id).calls.call(call, coordinator_id, arguments)
 
     def on_image(self, image: MetadataImage) -> list[int]:
-        """Apply newer metadata; returns the coordinators that have moved."""
+        """Apply newer metadata. Returns the coordinators that have moved."""
         topic = image.topics.get(DISKLESS_METADATA_TOPIC)
         count = 0 if topic is None else len(topic.partitions)
         leaders = {number: self._leader_or_none(number) for number in range(count)}
@@ -98,7 +98,7 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
         return found
 
     async def close(self) -> None:
-        """Close all connections; calls in progress fail."""
+        """Close all connections. Calls in progress fail."""
         await self._commits.close()
         for lane in self._lanes():
             await lane.rpc.close()
@@ -123,7 +123,8 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
 
 
 class _Connections:
-    """A group of connections to leaders. It contains a :class:`CoordinatorChannel` and the calls over it."""
+    """A group of connections to leaders. It contains a :class:`CoordinatorChannel` and the calls that use
+    it."""
 
     def __init__(self, cluster: ClusterCoordinators, name: str) -> None:
         self._cluster = cluster

@@ -1,8 +1,7 @@
-"""The first start of a node: its object store is checked before the node writes anything.
+"""The first start of a node. Its object store is checked before the node writes anything.
 
-Later starts check the store when the broker starts (``DisklessRuntime.start``). On a first start this would
-be too late, because the folders would be formatted with a new cluster id, and the metadata log would have
-begun.
+At later starts the store is checked when the broker starts (``DisklessRuntime.start``). On a first start this
+would be too late. The folders would already have a new cluster id, and the metadata log would have begun.
 """
 
 from typing import Final
@@ -25,8 +24,8 @@ async def refuse_foreign_store(config: BrokerConfig, machine: Machine) -> None:
     """Return when the node has run before, or when no other cluster owns its object store.
 
     Errors of the configuration, the folders and the store are not reported here, because the start reports
-    them. Raises ``KafkaError(kafka_storage_error)``, with a sentence for the operator, for the store of
-    another cluster.
+    them. If the store belongs to another cluster, raises ``KafkaError(kafka_storage_error)`` with a sentence
+    for the operator.
     """
     folder, disk = config.metadata_log_dir, machine.disk
     if not (config.is_broker and is_enabled(config)):

@@ -1,4 +1,4 @@
-"""Diskless partitions without a replica on this broker, opened when clients request them."""
+"""Diskless partitions without a replica on this broker. They are opened when clients request them."""
 
 from collections.abc import Callable, Iterable
 
@@ -10,8 +10,7 @@ from moldau.storage.log.config import LogConfig
 
 class Passages:
     """The passages of a broker, by partition. A passage serves a partition without a replica on this
-    broker.
-    """
+    broker."""
 
     def __init__(
         self,
@@ -43,9 +42,8 @@ class Passages:
                 self.close(key)
 
     def close(self, key: PartitionKey) -> None:
-        """Close a passage, when its partition gets a replica on this broker or is deleted. Does nothing if
-        there is none.
-        """
+        """Close a passage, because its partition got a replica on this broker or was deleted. Does nothing if
+        there is no such passage."""
         passage = self._open_ones.pop(key, None)
         if passage is not None:
             passage.close()

@@ -1,7 +1,7 @@
 """Gathers the commits of one file that go to the same broker, and sends them in one request.
 
-The parts of a file become ready together, when its object is stored. The commits that are made within one
-turn of the event loop are therefore sent together.
+All parts of a file are ready at the same moment, when the object of the file is stored. Their commits are
+then made within one turn of the event loop, and are sent together.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class GatheredCommits:
     def commit(
         self, leader_id: int, coordinator_id: int, call: CommitFileCall
     ) -> "asyncio.Future[CommitFileResult]":
-        """Commit a part at its coordinator, which ``leader_id`` leads."""
+        """Commit a part of a file at its coordinator. The broker ``leader_id`` leads this coordinator."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[CommitFileResult] = loop.create_future()
         key = (leader_id, call.object_key)
@@ -57,8 +57,8 @@ class GatheredCommits:
             try:
                 results.update(await self._send_parts([part[:2] for part in parts]))
             except Exception as error:
-                # The caller also gets the error of a defect. Otherwise it would wait for its time-out and
-                # repeat the call.
+                # If there is a defect, the caller also gets its error. Otherwise the caller would wait for
+                # its time-out and repeat the call.
                 if not (isinstance(error, KafkaError) and error.code is ErrorCode.unsupported_version):
                     results.update((part.coordinator_id, error) for part in parts)
             for part in parts:

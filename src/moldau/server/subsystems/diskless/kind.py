@@ -1,4 +1,5 @@
-"""Diskless partitions on this broker: each has a cache in a log folder, and all share a runtime."""
+"""Diskless partitions on this broker. Each partition has a cache in a log folder, and all partitions share a
+runtime."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,9 +43,8 @@ class DisklessKind(PartitionKind[DisklessPartition]):
         log_config: Callable[[str], LogConfig],
         reader_hooks: Callable[[Topic], ReaderHooks[DisklessPartition] | None],
     ) -> None:
-        """``reader_hooks`` returns the hooks of the kind that wraps this kind, on a broker with remote
-        storage.
-        """
+        """``reader_hooks`` returns the hooks of another kind, which wraps this kind on a broker with remote
+        storage."""
         self._logs = logs
         self._local_id = local_id
         self._runtime = runtime
@@ -91,9 +91,8 @@ class DisklessKind(PartitionKind[DisklessPartition]):
         return self._runtime.open_passage(key, topic.name, config, open_reader, close_reader)
 
     def _cache_config(self, config: LogConfig) -> LogConfig:
-        """The configuration of the cached log. Retention is decided by the coordinator, and eviction by
-        the cache's limit.
-        """
+        """The configuration of the cached log. The coordinator decides on retention, and the limit of the
+        cache decides on eviction."""
         segment_bytes = CacheBound.segment_bytes(self._runtime.settings.cacher.cache_max_bytes)
         return replace(
             config,
@@ -123,8 +122,7 @@ class DisklessKind(PartitionKind[DisklessPartition]):
 
 class ConsolidatedKind(PartitionKind[DisklessPartition]):
     """Diskless partitions whose records move from the WAL to remote storage. The hooks are called for each
-    partition.
-    """
+    partition."""
 
     def __init__(self, diskless: DisklessKind, hooks: RemoteHooks) -> None:
         self._diskless = diskless
@@ -155,7 +153,8 @@ class ConsolidatedKind(PartitionKind[DisklessPartition]):
 
 
 def diskless_off_kind() -> RefusingKind:
-    """Refuses diskless topics, and the logs of their coordinators, on a broker not configured for them."""
+    """Refuses diskless topics, and the logs of their coordinators. It is used on a broker that is not
+    configured for them."""
 
     def reason(topic: Topic) -> str:
         what = (

@@ -1,4 +1,4 @@
-"""Partitions of ``__diskless_metadata`` on this broker: the logs of the diskless coordinators."""
+"""Partitions of ``__diskless_metadata`` on this broker. They are the logs of the diskless coordinators."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -18,11 +18,12 @@ METADATA_LOG_CONFIG: Final = LogConfig(
     cleanup_delete=False,
     max_message_bytes=2**31 - 1,
 )
-"""Only snapshots move the start of such a log."""
+"""The start of such a log is moved only by snapshots."""
 
 
 class MetadataReplicas:
-    """A :class:`ReplicaListener`: followers of the log maintain the coordinator's state as standbys."""
+    """A :class:`ReplicaListener` for the coordinators' logs. On a follower of such a log, a standby maintains
+    the coordinator's state."""
 
     def __init__(
         self, replication: ReplicaListener[ClassicPartition], coordinators: DisklessCoordinator
@@ -55,15 +56,15 @@ class MetadataReplicas:
 def metadata_kind_of(
     context: BrokerContext, min_in_sync: Callable[[], int], replicas: MetadataReplicas
 ) -> ClassicKind:
-    """The kind on a broker; see :func:`diskless_metadata_kind`."""
+    """The kind of these partitions on a broker; see :func:`diskless_metadata_kind`."""
     return diskless_metadata_kind(ReplicaHost.of(context), min_in_sync, replicas)
 
 
 def diskless_metadata_kind(
     host: ReplicaHost, min_in_sync: Callable[[], int], replicas: MetadataReplicas | None = None
 ) -> ClassicKind:
-    """Classic partitions whose records are treated as replicated when they are synced, and whose log start
-    moves only with snapshots.
+    """Classic partitions whose records count as replicated when they are synced, and whose log start moves
+    only with snapshots.
 
     ``min_in_sync`` is the topic's ``min.insync.replicas``. ``replicas`` are notified of their roles.
     """

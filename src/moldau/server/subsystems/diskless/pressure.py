@@ -1,4 +1,5 @@
-"""Back-pressure: pauses during which producers are not read, while the backlog is too large."""
+"""Computes the pauses of back-pressure. Producers are not read for these pauses while the backlog is too
+large."""
 
 from typing import Final
 
@@ -9,19 +10,22 @@ from moldau.runtime import Clock
 from moldau.server.subsystems.diskless.wal_backlog import BackloggedCoordinators, WalBacklog
 
 CONGESTED_PAUSE_S: Final = 0.05
-"""Pause of a producer when the backlog slightly exceeds its limit. A single request is processed after each
-pause."""
+"""Pause in seconds when the backlog is slightly above its limit. One request of the producer is processed
+after each pause."""
 CONGESTED_PAUSE_MAX_S: Final = 4.0
-"""Longest pause, for a much larger backlog. Five requests in flight are still answered within 30 s."""
+"""Longest pause in seconds, for a backlog far above its limit. A producer with five requests in flight still
+gets its responses within 30 s."""
 PAUSED_BYTES: Final = 1024 * 1024
-"""Request size for which these pauses are. For other sizes they are longer or shorter in proportion."""
+"""Size of the requests, in bytes, to which the two pauses above apply. For a larger or a smaller request, the
+pause is longer or shorter in proportion."""
 
 
 def pause_of(congestion: float, size_bytes: int) -> float:
-    """Seconds for which the sender's connection is not read. The time grows with the excess of the backlog.
+    """Seconds for which the sender's connection is not read. The time grows with the excess of the backlog
+    over its limit.
 
-    At a certain excess, input and output are equal. The backlog then stops growing, for any number of
-    producers. ``congestion`` is a number from 0 (a slight excess) to 1.
+    The longer the pauses are, the slower the backlog grows. At some excess it stops growing, for any number
+    of producers. ``congestion`` is a number from 0 (a slight excess) to 1.
     """
     whole_s: float = CONGESTED_PAUSE_S * (CONGESTED_PAUSE_MAX_S / CONGESTED_PAUSE_S) ** congestion
     return min(CONGESTED_PAUSE_MAX_S, max(CONGESTED_PAUSE_S, whole_s * size_bytes / PAUSED_BYTES))
@@ -38,20 +42,21 @@ class BackPressure:
 
     @property
     def congestion(self) -> float | None:
-        """The degree to which producers must be slowed down, from 0 (slightly) to 1; None for no
-        back-pressure.
+        """The degree to which producers must be slowed down, from 0 (slightly) to 1. None means that there is
+        no back-pressure.
 
-        The value is the excess of the WAL backlog over its limit. It is 0 when only the upload backlog
-        exceeds its limit, because the writer refuses appends at twice that limit.
+        The value depends on the excess of the WAL backlog over its limit. It is 0 when only the upload
+        backlog exceeds its limit, because the writer refuses appends at twice that limit.
         """
         excess = self.backlog.excess
         return 0.0 if excess is None and self._writer.is_full else excess
 
     def throttle_s(self, context: RequestContext, waits: bool) -> float:
-        """Seconds for which the sender of a produce request is not read; 0 for no back-pressure.
+        """Seconds for which the sender of a produce request is not read; 0 means that there is no
+        back-pressure.
 
-        It applies only to producers whose records wait for an upload (``waits``). An append to a classic
-        topic is already complete.
+        The pause applies only to producers whose records wait for an upload (``waits``). An append to a
+        classic topic is already complete.
         """
         congestion = self.congestion if waits else None
         return 0.0 if congestion is None else pause_of(congestion, context.size_bytes)

@@ -12,16 +12,16 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.metadata.cluster_view import ClusterView
 
 TIMEOUT_MS: Final = 2_000
-"""Time after which a broker reads from the object store instead. A GET of the store nearly always takes less
-time."""
+"""Time in seconds after which a broker reads from the object store instead. A GET of the store nearly always
+takes less time."""
 _LIMITS: Final = ClientLimits(connect_timeout_ms=1_000, reconnect_backoff_max_ms=500)
 _CONNECTIONS: Final = 4
-"""Number of connections to each broker. Answers come in the order of a connection's requests, so one slow
-object delays the answers behind it."""
+"""Number of connections to each broker. On a connection, responses come in the order of the requests, so one
+slow object delays the later responses."""
 
 
 class RackPeerCalls:
-    """Asks other brokers for ranges of objects, through the listener at which brokers reach each other."""
+    """Asks other brokers for ranges of objects. It uses the listener for connections between brokers."""
 
     def __init__(self, view: ClusterView, listener_name: str, entropy: Entropy) -> None:
         self._view = view
@@ -42,7 +42,7 @@ class RackPeerCalls:
         return await BrokerChannel(client, *address, TIMEOUT_MS).call(READ_OBJECT, wanted)
 
     async def close(self) -> None:
-        """Close all connections; calls in progress fail."""
+        """Close all connections. Calls in progress fail."""
         for client in self._clients:
             await client.close()
 

@@ -1,4 +1,4 @@
-"""Converts ``diskless.*`` to the settings of the diskless packages."""
+"""Converts the keys ``diskless.*`` to the settings of the diskless packages."""
 
 from dataclasses import replace
 from typing import Final
@@ -17,8 +17,8 @@ from moldau.tiered.consolidation.plan import SegmentRules
 
 OPTION_PREFIX: Final = "diskless.storage."
 _FREE_PUTS_PER_SECOND: Final = 100.0
-"""Rate of PUT requests when they are not billed. With this rate, a producer that has paused need not wait for
-the commit interval."""
+"""Rate of PUT requests if the store does not bill them. With this rate, a producer that has paused does not
+have to wait for the commit interval."""
 
 
 def is_enabled(config: BrokerConfig) -> bool:
@@ -27,7 +27,7 @@ def is_enabled(config: BrokerConfig) -> bool:
 
 
 def runtime_settings(config: BrokerConfig) -> DisklessSettings:
-    """Raises ``ValueError`` when no object store is named."""
+    """Raises ``ValueError`` when the configuration names no object store."""
     url = config.optional_text("diskless.storage.url")
     if url is None:
         raise ValueError("diskless.storage.url: diskless.system.enable=true needs an object store")
@@ -63,7 +63,7 @@ def consolidation_engine(config: BrokerConfig) -> EngineSettings:
 
 
 def consolidation_rules(config: BrokerConfig, topic: LogConfig) -> SegmentRules:
-    """The rules by which a topic's batches form segments."""
+    """The rules that determine how a topic's batches form segments."""
     return SegmentRules(
         segment_bytes=min(config.integer("diskless.consolidation.segment.bytes"), topic.segment_bytes),
         max_age_ms=min(config.integer("diskless.consolidation.max.age.ms"), topic.segment_ms),
@@ -80,7 +80,7 @@ def writer_settings(config: BrokerConfig) -> WriterSettings:
     if puts_per_second >= 0:
         return replace(settings, puts_per_second=puts_per_second)
     url = config.optional_text("diskless.storage.url") or ""
-    # A plug-in may use a store that bills its requests.
+    # The store of a plug-in may bill its requests.
     is_free = url.startswith(("file:", "memory:")) and not config.optional_text("diskless.storage.class.name")
     return replace(settings, puts_per_second=_FREE_PUTS_PER_SECOND) if is_free else settings
 

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 class DisklessSubsystem(Subsystem):
     """Diskless topics on a broker with an object store.
 
-    Raises ``KafkaError(kafka_storage_error)`` naming the key or the store that cannot be used.
+    Raises ``KafkaError(kafka_storage_error)``. The error names the key or the store that cannot be used.
     """
 
     def __init__(
@@ -131,9 +131,10 @@ class DisklessSubsystem(Subsystem):
         )
 
     def _new_batch_coordinator(self, machine: Machine) -> BatchCoordinator:
-        """The batch coordinator that ``diskless.batch.coordinator.class.name`` names, or the built-in one.
+        """The batch coordinator that ``diskless.batch.coordinator.class.name`` names, or the built-in batch
+        coordinator.
 
-        Raises ``KafkaError(invalid_config)`` naming the key.
+        Raises ``KafkaError(invalid_config)``. The error names the key.
         """
         config = self._configs.broker
         class_name = config.optional_text("diskless.batch.coordinator.class.name")
@@ -176,7 +177,8 @@ class DisklessSubsystem(Subsystem):
         self.kind.passages.reconfigure()
 
     async def serve(self) -> None:
-        """Create the coordinators' topic, or warn when its partition count differs from the configuration.
+        """Create the coordinators' topic. If the topic exists, warn when its partition count differs from the
+        configuration.
 
         The creation waits until the cluster's feature level allows diskless topics.
         """
@@ -188,7 +190,7 @@ class DisklessSubsystem(Subsystem):
         self._warn_of_other_partition_count()
 
     def _warn_of_other_partition_count(self) -> None:
-        """Warn when the configured number of coordinators differs from the actual one."""
+        """Warn when the configured number of coordinators differs from their actual number."""
         topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)
         if topic is not None and len(topic.partitions) != self._metadata_topic.partition_count:
             logger.warning(
@@ -205,14 +207,14 @@ class DisklessSubsystem(Subsystem):
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def _was_used_before(self) -> bool:
-        """Whether this broker has led coordinators before, which proves that the store has worked."""
+        """Whether this broker has led coordinators before. This proves that the store has worked."""
         return any(log.topic_partition.topic == DISKLESS_METADATA_TOPIC for log in self._logs)
 
     async def stop(self) -> None:
-        """Complete the pending produce requests; then stop the coordinators, which save their state
-        cleanly.
+        """Complete the pending produce requests. Then stop the coordinators, which save their state cleanly.
 
-        Batches for a partition that its coordinator has not created cannot be completed; they are refused.
+        If a coordinator has not created a partition, batches for this partition cannot be completed. They are
+        refused.
         """
         for one in self._readers():
             one.refuse_waiting()
@@ -289,9 +291,8 @@ class DisklessSubsystem(Subsystem):
         return partition.owner
 
     def _witnesses(self) -> Sequence[int]:
-        """The coordinators that know which objects are in use; empty with a batch coordinator from a
-        plug-in.
-        """
+        """The coordinators that know which objects are in use. There are none if a plug-in is the batch
+        coordinator."""
         if self._has_foreign_coordinator:
             return ()
         topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)

@@ -1,1 +1,1 @@
-"""The partitions of a broker: hosting, and the classic kind."""
+"""The partitions of a broker: their hosting, and the classic kind."""

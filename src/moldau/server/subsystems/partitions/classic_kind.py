@@ -1,4 +1,4 @@
-"""Classic partitions on this broker: each has a local log."""
+"""Classic partitions on this broker. Each of them has a local log."""
 
 import asyncio
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class ReplicaHost:
 
     @classmethod
     def of(cls, context: BrokerContext) -> "ReplicaHost":
-        """The interface that a broker's replicas notify."""
+        """The interface through which a broker's replicas report changes."""
         return cls(
             machine=context.machine,
             logs=context.logs,

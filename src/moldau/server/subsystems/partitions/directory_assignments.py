@@ -1,6 +1,8 @@
-"""Tells the controller in which log directories this broker has its replicas (AssignReplicasToDirs, KIP-858).
+"""Reports to the controller in which log directories this broker has its replicas (AssignReplicasToDirs,
+KIP-858).
 
-Only one request is in progress at a time. A replica is sent again until the controller has answered for it.
+Only one request is in progress at a time. A replica is reported again until the controller has answered for
+this replica.
 """
 
 import asyncio
@@ -23,7 +25,7 @@ from moldau.runtime.unexpected import UnexpectedErrors
 
 REPLICAS_A_REQUEST_MAX: Final = 2_000
 RETRY_S: Final = 0.5
-"""The pause after a request that did not succeed."""
+"""The pause, in seconds, after a request that did not succeed."""
 
 _SETTLED: Final = frozenset(
     {
@@ -33,11 +35,12 @@ _SETTLED: Final = frozenset(
         ErrorCode.not_leader_or_follower,
     }
 )
-"""Error codes after which an assignment is removed, because the controller has it or does not need it."""
+"""Error codes after which an assignment is dropped. The controller already has the assignment, or does not
+need it."""
 
 
 class DirectoryAssignments:
-    """Assignments that the controller does not know yet. Use it on the event loop."""
+    """Assignments that the controller does not know yet. Use this class on the event loop."""
 
     def __init__(
         self,
@@ -56,8 +59,7 @@ class DirectoryAssignments:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, key: PartitionKey, directory_id: UUID) -> None:
-        """Record that a replica is in this directory, although the metadata name another directory, or no
-        directory."""
+        """Note that a replica is in this directory. The metadata name another directory, or no directory."""
         if self._pending.get(key) != directory_id:
             self._pending[key] = directory_id
             self._wake.set()
@@ -97,7 +99,7 @@ class DirectoryAssignments:
         """Send the pending assignments once. Returns False when some assignments must be sent again."""
         epoch = self._local_epoch()
         if epoch < 0:
-            return True  # the registration wakes this task again
+            return True  # The registration wakes this task again.
         sent = dict(islice(self._pending.items(), REPLICAS_A_REQUEST_MAX))
         if not sent:
             return True
@@ -106,7 +108,8 @@ class DirectoryAssignments:
         except KafkaError:
             return False
         if response.error_code is ErrorCode.unsupported_version:
-            # The cluster's metadata do not name directories yet. They will, at a later feature level.
+            # The cluster's metadata do not contain directories yet. At a later feature level they will
+            # contain them.
             self._pending.clear()
             return True
         if response.error_code is not ErrorCode.none:

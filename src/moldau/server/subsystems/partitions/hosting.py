@@ -1,6 +1,6 @@
 """Opens, leads and closes this broker's partitions according to the metadata.
 
-It is the only place where the kind of a topic determines the implementation of its partitions.
+Only here does the kind of a topic determine the implementation of the topic's partitions.
 """
 
 import asyncio
@@ -32,12 +32,11 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 PARTITIONS_A_TURN: Final = 25
-"""Number of partitions that follow the metadata before other requests get a turn: about 5 ms if all of
-them are opened.
-"""
+"""Number of partitions that apply the metadata before other requests are handled. This takes about 5 ms if
+all of them are opened."""
 
 _RECONFIGURED_A_TURN: Final = 100
-"""Number of partitions that get a new configuration without a break: about 10 ms."""
+"""Number of partitions that get a new configuration without a break. This takes about 10 ms."""
 
 
 class LeadershipListener(Protocol):
@@ -59,7 +58,7 @@ class AssignmentListener(Protocol):
 
 @dataclass(slots=True)
 class _TopicChange:
-    """A topic whose partitions are reconciled with the metadata one by one."""
+    """A topic whose partitions are reconciled with the metadata. This happens partition by partition."""
 
     topic: Topic
     is_removed: bool
@@ -81,17 +80,17 @@ class _NewPartition:
     """The topic in the newest metadata."""
     is_being_made: bool = False
     is_exchanged: bool = False
-    """Whether its log is being exchanged for a copy in another folder."""
+    """Whether the partition's log is being exchanged for a copy in another folder."""
     has_left: bool = False
     """Whether the partition has left this broker while its log was being created."""
 
 
 class PartitionHosting:
-    """Follows the image, with some partitions in each turn of the event loop.
+    """Applies the image to this broker's partitions, some partitions in each turn of the event loop.
 
-    Existing partitions follow at once, within the limit of a turn. For a new partition, worker threads create
-    the log first. Until then requests for it are answered with NOT_LEADER_OR_FOLLOWER, after which clients
-    retry.
+    Existing partitions change at once, within the limit of a turn. For a new partition, worker threads create
+    the log first. Until the log exists, requests for the partition are answered with NOT_LEADER_OR_FOLLOWER,
+    after which clients retry.
     """
 
     def __init__(
@@ -106,8 +105,8 @@ class PartitionHosting:
     ) -> None:
         """``may_lead`` returns whether the leaderships in an image belong to this process.
 
-        Leaderships of this broker's previous process do not belong to it. These leaderships and their epochs
-        end when this process registers. Without this check their coordinators would be loaded twice.
+        The image may contain leaderships of this broker's previous process. These leaderships and their
+        epochs end when this process registers. Without this check their coordinators would be loaded twice.
         """
         self._local_id = local_id
         self._registry = registry
@@ -137,7 +136,7 @@ class PartitionHosting:
     def apply(self, image: MetadataImage, changed: Iterable[str], removed: Iterable[Topic]) -> None:
         """Reconcile this broker's partitions with topics that were changed or removed.
 
-        Nothing changes any more after :meth:`freeze`.
+        After :meth:`freeze` nothing changes any more.
         """
         if self._is_frozen:
             return
@@ -180,9 +179,7 @@ class PartitionHosting:
         await self._logs.settled()
 
     def freeze(self) -> None:
-        """Open, lead and close no more partitions. Changes that are in progress end without further
-        effect.
-        """
+        """Open, lead and close no more partitions. Changes in progress end without further effect."""
         self._is_frozen = True
         self._changes.clear()
         self._new = {key: new for key, new in self._new.items() if new.is_being_made}
@@ -237,7 +234,7 @@ class PartitionHosting:
             else:
                 self._follow(topic, key)
         except Exception:
-            # An exception for one partition must not prevent the others from following the metadata.
+            # An exception for one partition must not prevent the other partitions from applying the metadata.
             logger.exception("%s-%d cannot follow the metadata", topic.name, index)
 
     def _follow(self, topic: Topic, key: PartitionKey) -> None:
@@ -278,7 +275,8 @@ class PartitionHosting:
 
     def suspend(self, name: TopicPartition) -> PartitionKey | None:
         """Close a replica, so that its log can be exchanged. Until :meth:`resume`, requests for the replica
-        are answered with NOT_LEADER_OR_FOLLOWER. None means that the replica cannot be closed now."""
+        are answered with NOT_LEADER_OR_FOLLOWER. The result None means that the replica cannot be closed now.
+        """
         found = self._registry.get(name.topic, name.partition)
         hosted = None if found is None else self._hosted.get(found.key)
         topic = None if found is None else self._seen.get(found.key.topic_id.int)
@@ -291,7 +289,7 @@ class PartitionHosting:
         return found.key
 
     def resume(self, key: PartitionKey) -> None:
-        """Open a suspended replica again, in its role by the newest metadata."""
+        """Open a suspended replica again. Its role is the role in the newest metadata."""
         self._opened(self._new.pop(key), key, {})
         if self._next_turn is None:
             self._take_turn()
@@ -310,8 +308,8 @@ class PartitionHosting:
     def directory_failed(self, directory: LogDirectory) -> None:
         """Take the replicas in a failed log directory offline, so that requests get KAFKA_STORAGE_ERROR.
 
-        The metadata may not name the directory yet. The controller needs the directory in order to move the
-        leaderships.
+        Possibly the directory of a replica is not in the metadata yet. The controller needs this directory in
+        order to move the replica's leadership.
         """
         reason = f"log folder {directory.path} is offline: {directory.offline_reason}"
         for key, hosted in tuple(self._hosted.items()):
@@ -382,7 +380,7 @@ class PartitionHosting:
     async def _exchange(
         self, opening: Mapping[PartitionKey, Topic], skipped: Container[TopicPartition] = ()
     ) -> dict[TopicPartition, KafkaError]:
-        """Exchange the logs that must be exchanged; returns the failures."""
+        """Exchange the logs that must be exchanged. Returns the failures."""
         failed: dict[TopicPartition, KafkaError] = {}
         for key, topic in opening.items():
             name = TopicPartition(topic.name, key.partition)
@@ -442,7 +440,7 @@ class PartitionHosting:
     def _cannot_open(self, topic: Topic, key: PartitionKey, error: KafkaError) -> None:
         self._compare_directory(topic, key)
         reason = str(error)
-        # Each change of the topic causes a retry. An error that has not changed is not logged again.
+        # Each change of the topic causes a retry. If the error has not changed, it is not logged again.
         if self.offline.get(key) != reason:
             self.offline[key] = reason
             self._unopened_lines.add(f"{topic.name}-{key.partition}", reason)
@@ -466,7 +464,7 @@ class PartitionHosting:
 
     def reconfigure(self, topic_names: Iterable[str] | None) -> None:
         """Apply changed configurations of some topics. ``None`` means that the broker's configuration has
-        changed, and with it that of all topics."""
+        changed. This changes the configuration of all topics, too."""
         if self._is_frozen:
             return
         names = None if topic_names is None else set(topic_names)
@@ -474,7 +472,7 @@ class PartitionHosting:
         if len(meant) <= _RECONFIGURED_A_TURN:
             self._reconfigure(meant)
         else:
-            # The configuration includes later changes, because a partition gets the current configuration.
+            # A partition always gets the current configuration. It may therefore include later changes.
             task = asyncio.get_running_loop().create_task(self._reconfigure_in_turns(meant))
             self._reconfiguring.add(task)
             task.add_done_callback(self._reconfigured)
@@ -492,7 +490,7 @@ class PartitionHosting:
     def _reconfigure(self, partitions: Iterable[_Hosted]) -> None:
         for each in partitions:
             key = each.partition.key
-            # A deleted topic's configuration is deleted with it, but the topic's partitions must not get the
-            # default values.
+            # A deleted topic's configuration is deleted with the topic. The topic's partitions must not get
+            # the default values.
             if self._hosted.get(key) is each and key.topic_id.int in self._seen:
                 each.kind.reconfigure(each.partition)

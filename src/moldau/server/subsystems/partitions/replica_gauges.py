@@ -27,7 +27,8 @@ class ReplicaGauges:
             context.meters.gauge("kafka.server", "ReplicaManager", name, read)
 
     def _spare_replicas(self) -> Iterable[int]:
-        """For each partition that this broker leads, the number of in-sync replicas above the minimum."""
+        """For each partition that this broker leads: the number of in-sync replicas minus the minimum number
+        of in-sync replicas."""
         configs = self._context.metadata.configs
         for topic, row in self._led():
             yield len(row.isr) - min(configs.topic(topic).min_insync_replicas, len(row.replicas))

@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.05
 PREFERRED_MAX: Final = 10_000
-"""Number of absent replicas whose folder is remembered. It limits the memory for names that never become
-replicas."""
+"""Maximum number of stored requests for replicas that are not on this broker. The limit saves memory, because
+some of these names may never become replicas."""
 
 
 class ReplicaMoves:
-    """The moves of one broker. Use it on the event loop."""
+    """The moves of replicas on one broker. Use this class on the event loop."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ReplicaMoves:
         quota: QuotaSettings,
         unexpected: UnexpectedErrors,
     ) -> None:
-        """``has_snapshots`` returns whether the logs of a topic are shortened by snapshots beside them.
+        """``has_snapshots`` returns whether snapshots beside the logs of a topic shorten these logs.
         ``quota`` limits all moves together."""
         self._logs = logs
         self._futures = logs.futures
@@ -60,8 +60,8 @@ class ReplicaMoves:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="moves between log folders")
 
     async def stop(self) -> None:
-        """Stop. An exchange in progress is finished first. The copies start again from the beginning at the
-        next start of the broker."""
+        """Stop. If an exchange is in progress, it is finished first. The copies start again from the
+        beginning at the next start of the broker."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -77,8 +77,8 @@ class ReplicaMoves:
         """Begin to move a replica to a folder. If the replica is already in this folder, its move to another
         folder ends.
 
-        Returns REPLICA_NOT_AVAILABLE if the replica is not on this broker. If it is created later, it is
-        created in this folder.
+        Returns REPLICA_NOT_AVAILABLE if the replica is not on this broker. If the replica is created later,
+        it is created in this folder.
         """
         if not target.is_online:
             return ErrorCode.kafka_storage_error
@@ -147,9 +147,9 @@ class ReplicaMoves:
         return is_current and self._logs.get(move.name) is move.source and move.target.is_online
 
     async def _copy(self, move: LogMove) -> None:
-        """Return when the copy has had all records at some moment, and these records are durable."""
+        """Return when the copy has had all records at some moment and these records are durable."""
         loop = asyncio.get_running_loop()
-        # A compaction in progress may remove records before their newer versions are copied.
+        # A compaction in progress may remove records before the copy contains their newer versions.
         while self._logs.cleaner.cleaning is move.source:  # noqa: ASYNC110
             await asyncio.sleep(RETRY_S)
         while self._is_wanted(move):
@@ -173,7 +173,7 @@ class ReplicaMoves:
             return False
         exchange = asyncio.ensure_future(self._exchange(move))
         try:
-            # A cancelled exchange would leave the log without a folder of its name.
+            # If this were cancelled during the exchange, no folder would have the log's name.
             await asyncio.shield(exchange)
         except asyncio.CancelledError:
             await asyncio.wait([exchange])

@@ -1,4 +1,4 @@
-"""The replication of a broker's classic partitions: followers that fetch, and in-sync sets."""
+"""The replication of a broker's classic partitions. Followers fetch, and leaders propose in-sync sets."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -20,9 +20,10 @@ from moldau.server.settings import RACK_AWARE_SELECTOR
 
 
 class Replication:
-    """Fetches from leaders, and monitors followers. Partitions notify it of their roles.
+    """Fetches from leaders, and monitors followers. Partitions notify this object of their roles.
 
-    A :class:`moldau.replication.leading.ReplicaListener` and the fetchers' view of the cluster.
+    It is a :class:`moldau.replication.leading.ReplicaListener`, and it gives the fetchers information about
+    the cluster.
     """
 
     def __init__(self, context: BrokerContext) -> None:
@@ -64,7 +65,8 @@ class Replication:
 
     @property
     def local_epoch(self) -> int:
-        """Epoch of this process's registration; -1 while the metadata do not contain it."""
+        """Epoch of this process's registration. It is -1 while the metadata do not contain the
+        registration."""
         own = self._registration(self._context.identity.node_id)
         if own is None or own.incarnation_id != self._context.incarnation_id:
             return -1
@@ -99,7 +101,7 @@ class Replication:
         self._in_sync.consider(partition)
 
     def brokers_changed(self, image: MetadataImage) -> None:
-        """Apply changes of registrations: addresses, epochs, the set of active brokers."""
+        """Apply changes of registrations: addresses, epochs, and the set of active brokers."""
         active = {broker.broker_id: broker.epoch for broker in image.brokers.values() if broker.is_active}
         self._in_sync.brokers_changed(active)
         self._fetchers.brokers_changed()

@@ -29,9 +29,8 @@ class PartitionsSubsystem(Subsystem):
     """Hosts partitions of all kinds, and the logs of the broker."""
 
     def __init__(self, context: BrokerContext, extensions: Extensions) -> None:
-        """``extensions`` contain the kinds of partitions, and the coordinators that run on partitions'
-        leaders.
-        """
+        """``extensions`` contain the kinds of partitions, and the coordinators that run where this broker
+        leads."""
         self._context = context
         self._logs = context.logs
         self.kinds = extensions.kinds
@@ -82,16 +81,16 @@ class PartitionsSubsystem(Subsystem):
         )
 
     def partition(self, topic: str, index: int) -> Partition | None:
-        """A partition of this broker, for tools and checks in the node's process."""
+        """A partition of this broker. It is for tools and checks in the node's process."""
         return self._context.partitions.get(topic, index)
 
     async def settled(self) -> None:
-        """Return when every partition has the state of the last image, durably."""
+        """Return when every partition has the state of the last image and this state is durable."""
         await self._hosting.settled()
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Apply the image to partitions before the configurations change. A deleted topic has no
-        configuration any more, so its partitions keep their last configuration."""
+        """Apply the image to partitions before the configurations change. A deleted topic no longer has a
+        configuration, so its partitions keep their last configuration."""
         changed = [topic.name for topic in delta.topics.changed.values()]
         removed = list(delta.topics.removed.values())
         if delta.brokers.entries:
@@ -113,8 +112,8 @@ class PartitionsSubsystem(Subsystem):
         self._logs.cleaner.settings = settings.cleaner_settings(self._context.metadata.configs.broker)
 
     async def serve(self) -> None:
-        """Move aside, and keep, the logs of partitions that this broker does not host according to the
-        metadata. At this step the metadata are complete.
+        """Move aside the logs of partitions that this broker does not host according to the metadata. The
+        logs are kept. The metadata are complete now.
 
         Raises ``DamagedLogError`` when a log with the cluster's own state has the id of another topic.
         """
@@ -150,8 +149,8 @@ class PartitionsSubsystem(Subsystem):
         await self.replication.stop()
 
     def _is_registered(self, image: MetadataImage) -> bool:
-        """Whether the metadata contain the registration of this process. The registration of an earlier
-        process of this broker is not enough."""
+        """Whether the metadata contain the registration of this process. If they contain the registration of
+        an earlier process of this broker, the result is False."""
         known = image.brokers.get(self._context.identity.node_id)
         return known is not None and known.incarnation_id == self._context.incarnation_id
 

@@ -10,13 +10,13 @@ from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import STATE_TOPICS
 
 _MANY_PARTITIONS: Final = 400
-"""Number of partitions above which the order of topics matters, because it then takes many turns of the event
-loop to apply them."""
+"""Number of partitions. If there are more, many turns of the event loop are needed to apply the topics, so
+their order matters."""
 
 
 def in_order(image: MetadataImage, names: Iterable[str]) -> list[Topic]:
     """The topics with these names. If they have many partitions, internal topics come first, because other
-    topics wait for their coordinators. Small topics come before large ones."""
+    topics wait for the coordinators on them. Small topics come before large topics."""
     topics = (image.topics.get(name) for name in names)
     found = [topic for topic in topics if topic is not None]
     if sum(len(topic.partitions) for topic in found) < _MANY_PARTITIONS:

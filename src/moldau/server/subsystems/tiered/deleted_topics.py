@@ -1,6 +1,5 @@
-"""Distinguishes deleted topics from those that this broker's metadata do not contain yet
-(docs/decisions/0016).
-"""
+"""Finds out why a topic is missing in this broker's metadata. It was deleted, or the metadata do not contain
+it yet (docs/decisions/0016)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -20,11 +19,11 @@ class DeletedTopics:
         look_again: Callable[[], None],
     ) -> None:
         """``until_current`` returns when the image contains all records that were committed at the time of
-        the call; otherwise it raises.
+        the call. If this fails, it raises an exception.
 
-        ``grace_s`` is the time for which a topic must be missing in the image before the check. It must be
-        longer than the time for which a replaced controller may not know that it was replaced. ``look_again``
-        is called when a grace period is over.
+        ``grace_s`` is the time for which a topic must be missing in the image before the check. For some
+        time, a replaced controller does not know that it was replaced. The grace period must be longer than
+        this time. ``look_again`` is called when a grace period is over.
         """
         self._image = image
         self._until_current = until_current
@@ -33,9 +32,9 @@ class DeletedTopics:
         self._missing_since_s: dict[UUID, float] = {}
 
     async def among(self, topic_ids: Collection[UUID]) -> set[UUID]:
-        """The deleted topics among ``topic_ids``; all of these topics existed once.
+        """The deleted topics among ``topic_ids``. All of these topics existed once.
 
-        Raises ``KafkaError`` or ``TimeoutError`` while the answer is unknown.
+        Raises ``KafkaError`` or ``TimeoutError`` while the result is unknown.
         """
         loop = asyncio.get_running_loop()
         missing = self._missing(topic_ids)

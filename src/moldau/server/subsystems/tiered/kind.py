@@ -1,4 +1,5 @@
-"""Classic partitions on a broker with a remote tier: tiering can be switched on and off at any time."""
+"""Classic partitions on a broker with a remote tier. A topic may become tiered, or stop being tiered, at any
+time."""
 
 from collections.abc import Awaitable, Callable, Collection
 
@@ -17,8 +18,8 @@ from moldau.tiered.removal.remover import RemotePartitionRemover
 
 
 class Tiering:
-    """Begins and ends the remote part of the classic partitions of this broker, and answers the remover's
-    questions about them.
+    """Begins and ends the remote part of this broker's classic partitions, and answers the remover's
+    questions about these partitions.
 
     Implements :class:`moldau.tiered.removal.remover.HostedPartitions`.
     """
@@ -31,19 +32,18 @@ class Tiering:
         until_current: Callable[[], Awaitable[None]],
     ) -> None:
         """``until_current`` returns when ``partitions`` have applied all metadata that were committed at the
-        time of the call; otherwise it raises."""
+        time of the call. If this fails, it raises an exception."""
         self._until_current = until_current
         self._partitions = partitions
         self._manager = manager
         self._reader = reader
 
     def begin(self, partition: ClassicPartition) -> None:
-        """Make a tiered partition's remote part readable, and run the tasks of this broker's role.
-        Repeated calls are allowed.
-        """
+        """Make a tiered partition's remote part readable, and run the tasks of this broker's role. Repeated
+        calls are allowed."""
         name = _identity(partition)
         if partition.remote.part is None:
-            # An earlier task may have recorded a copy before it learned that all copies would be removed.
+            # An earlier task may have finished a copy before it learned that all copies would be removed.
             partition.log.highest_copied_offset = -1
             partition.remote.begin(ClassicRemotePart(name, partition.log, self._reader, partition.read))
         if partition.is_leader:
@@ -62,9 +62,8 @@ class Tiering:
         await self._until_current()
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-        """The partitions that this broker leads and whose topics are no longer tiered. If the broker was
-        stopped while it removed their remote data, it continues the removal.
-        """
+        """The partitions that this broker leads and whose topics are no longer tiered. If the broker stopped
+        while it removed their remote data, it now continues the removal."""
         found = []
         for name in partitions:
             partition = self._partitions.get_by_id(name.topic_id, name.partition)
@@ -78,7 +77,7 @@ class Tiering:
 
 
 class TieredKind(PartitionKind[ClassicPartition]):
-    """A classic kind that notifies the remote log manager of each partition."""
+    """A classic kind that reports each partition to the remote log manager."""
 
     def __init__(
         self,
@@ -131,8 +130,8 @@ class TieredKind(PartitionKind[ClassicPartition]):
         """Reconcile the tasks with the topic's configuration and this broker's role."""
         name = _identity(partition)
         if partition.log.config.remote_storage_enable:
-            # Segments that are being removed must not be treated as copied. The end of the removal starts the
-            # copying again.
+            # Segments that are being removed must not count as copied. When the removal ends, copying starts
+            # again.
             if not self._remover.is_at_work_on(name):
                 self._tiering.begin(partition)
         elif _is_tiered(partition):
@@ -156,7 +155,7 @@ def tiered_off_kind() -> RefusingKind:
 
 
 def _is_tiered(partition: ClassicPartition) -> bool:
-    """Whether the remote part of a partition is in the remote tier, and not in inactive chunks."""
+    """Whether the remote part of a partition is in the remote tier and not in inactive chunks."""
     return isinstance(partition.remote.part, ClassicRemotePart)
 
 

@@ -25,7 +25,7 @@ from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPar
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 SEGMENTS_MAX = 10_000
-"""Maximum number of segments in an answer, even if the request has a larger number. They take about two
+"""Maximum number of segments in a response, even if the request asks for more. The segments take about two
 megabytes."""
 
 
@@ -50,8 +50,7 @@ class LocalTier:
         is_tiered: Callable[[str], bool],
     ) -> None:
         """``metadata`` is None when there is no remote tier. ``is_tiered`` returns whether a topic is
-        tiered.
-        """
+        tiered."""
         self._partitions = partitions
         self._manager = metadata
         self._is_tiered = is_tiered
@@ -87,7 +86,7 @@ class LocalTier:
                 yield partition
 
     async def list_segments(self, call: ListSegmentsCall) -> ListedSegments:
-        """All known segments in every state, a page at a time."""
+        """All known segments in every state. One call returns one page."""
         metadata = self._metadata()
         partition = self._partitions.get(call.topic, call.partition_index)
         if partition is None or not partition.is_leader:

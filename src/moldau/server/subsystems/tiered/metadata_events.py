@@ -1,8 +1,8 @@
-"""Events of ``__remote_log_metadata`` in whole batches of its log.
+"""Reads the events of ``__remote_log_metadata`` from whole batches of its log.
 
-Moldau's brokers write each event of a few hundred bytes in a batch, uncompressed. Every other batch comes
-from another implementation or from an attacker, so its cost in bytes and in time on the event loop is
-limited.
+Moldau's brokers write each event of a few hundred bytes in its own batch, uncompressed. Every other batch
+comes from another implementation or from an attacker. Therefore the bytes and the time on the event loop that
+such a batch may cost are limited.
 """
 
 import logging
@@ -21,11 +21,13 @@ __all__ = ["OPENED_BYTES_MAX", "read_events"]
 logger = logging.getLogger(__name__)
 
 OPENED_BYTES_MAX: Final = 1 << 20
-"""Maximum decompressed size of a batch. A read ends when the batches that it has read reach this size."""
+"""Maximum decompressed size of a batch in bytes. A read also ends when the batches that it has read reach
+this size."""
 
 
 async def read_events(opening: FairLane, content: memoryview, partition: int, offset: int) -> TopicRecords:
-    """The records of whole batches from ``offset`` on; ``next_offset`` may be the offset of a later record.
+    """The records of whole batches from ``offset`` on. The result ``next_offset`` may be the offset of a
+    later record.
 
     An unreadable batch is skipped, logged and counted. ``opening`` decompresses batches whose decompression
     takes longer than a millisecond.

@@ -1,6 +1,5 @@
-"""Partitions of ``__remote_log_metadata`` that other brokers lead: this broker sends events to the leaders
-and fetches events from them.
-"""
+"""Partitions of ``__remote_log_metadata`` that other brokers lead. This broker sends events to the leaders
+and fetches events from them."""
 
 import asyncio
 import contextlib
@@ -29,7 +28,7 @@ FETCH_BYTES: Final = 1 << 18
 FETCH_BYTES_MAX: Final = 8 << 20
 FETCH_TIMEOUT_MS: Final = 5_000
 APPEND_TIMEOUT_MS: Final = 35_000
-"""A time-out that is longer than the time for which the leader waits for the in-sync replicas."""
+"""A time-out in seconds. It is longer than the time for which the leader waits for the in-sync replicas."""
 OFFSETS_TIMEOUT_MS: Final = 5_000
 _UNKNOWN_OUTCOMES: Final = (ErrorCode.request_timed_out, ErrorCode.network_exception)
 
@@ -69,10 +68,11 @@ class MetadataPeers:
     """Sends events to leaders of metadata partitions and reads committed events.
 
     All methods raise ``RemoteStorageError``. Each broker gets one fetch at a time, which reads the events of
-    all its partitions together, as consumers do. The fetchers of replicas share only the API with this class.
-    They append the records to their own logs, continue at the ends of these logs, and keep a session. A
-    reader of this class names each offset, gets bytes below the high watermark, and requests no more bytes
-    while it applies them.
+    all its partitions together, as consumers do.
+
+    The fetchers of replicas use the same API in another way. They append the records to their own logs,
+    continue at the ends of these logs, and have a session. A reader of this class names each offset, gets
+    bytes below the high watermark, and requests no more bytes while it applies them.
     """
 
     def __init__(
@@ -93,7 +93,8 @@ class MetadataPeers:
     # -- calls --------------------------------------------------------------------------------
 
     async def append(self, partition: int, value: bytes, writer: EventWriter) -> int:
-        """Append an event at the partition's leader; return the event's offset when it is committed."""
+        """Append an event at the partition's leader. Returns the event's offset when the event is
+        committed."""
         leader = self._leader(partition)
         call = AppendEventCall(
             partition,
@@ -117,7 +118,7 @@ class MetadataPeers:
             ) from error
 
     async def offsets(self, partition: int, epoch: int) -> TopicOffsets:
-        """Start and end offset of the partition, and the end offset of an epoch in it."""
+        """Start and end offset of the partition, and the end offset of an epoch in this partition."""
         leader = self._leader(partition)
         await self._connect(leader, EVENT_OFFSETS)
         call = EventOffsetsCall(partition, leader.epoch, epoch)
@@ -141,7 +142,8 @@ class MetadataPeers:
     # -- fetches ------------------------------------------------------------------------------
 
     async def read(self, partition: int, offset: int) -> memoryview:
-        """Committed batches from the batch that contains an offset on; empty at the end of the partition."""
+        """Committed batches, beginning with the batch that contains an offset. The result is empty at the end
+        of the partition."""
         known = self._fetched.pop(partition, None)
         if known is not None and known[0] == offset:
             return known[1]
@@ -170,7 +172,7 @@ class MetadataPeers:
     async def _run(self, peer: "_ReadPeer") -> None:
         """Send fetches to a broker while there are readers."""
         try:
-            await asyncio.sleep(0)  # concurrent readers share the first request
+            await asyncio.sleep(0)  # Concurrent readers share the first request.
             while wanted := dict(peer.wanted):
                 try:
                     await self._fetch_once(wanted)
@@ -181,7 +183,7 @@ class MetadataPeers:
                     self._unexpected.report("fetching remote log metadata", error)
                     for partition, each in wanted.items():
                         _fail(each, RemoteStorageError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition}: {error!r}"))
-                await asyncio.sleep(0)  # Readers that have got an answer may request more.
+                await asyncio.sleep(0)  # Readers that have got a response may request more.
         finally:
             peer.task = None
 
@@ -223,7 +225,7 @@ class MetadataPeers:
     # -- leaders ------------------------------------------------------------------------------
 
     def leaders_changed(self) -> None:
-        """Apply newer metadata. Reads from former leaders end, because they might never be answered."""
+        """Apply newer metadata. Reads from former leaders end, because they may never be answered."""
         for peer in self._peers.values():
             for partition, each in list(peer.wanted.items()):
                 with contextlib.suppress(RemoteStorageError):

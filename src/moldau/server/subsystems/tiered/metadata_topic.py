@@ -1,9 +1,9 @@
-"""``__remote_log_metadata`` for the metadata manager: partitions that this broker leads, and partitions that
-other brokers lead.
+"""``__remote_log_metadata`` for the metadata manager. This broker leads some of the partitions, and other
+brokers lead the others.
 
-An event is acknowledged, and read, once it is below the high watermark, which means that it is on the disks
-of the in-sync replicas. After a COPY_SEGMENT_FINISHED the local segments are deleted, so the event must not
-be lost with the page cache.
+An event is acknowledged, and read, once it is below the high watermark. It is then on the disks of the
+in-sync replicas. After a COPY_SEGMENT_FINISHED the local segments are deleted, so the event must not be lost
+with the page cache.
 """
 
 import asyncio
@@ -57,17 +57,18 @@ class _Term:
 
 
 class HostedMetadataTopic:
-    """The partitions of the topic that this broker leads; called on the event loop.
+    """The partitions of the topic that this broker leads. Called on the event loop.
 
-    It gets its terms of leadership like any kind of coordinator (``server/coordinators``), and reads and
-    writes through the log of coordinators. It also answers other brokers (``MetadataPartitionCalls``).
+    This class gets its terms of leadership like any kind of coordinator (``server/coordinators``), and reads
+    and writes through the log of coordinators. It also answers other brokers (``MetadataPartitionCalls``).
 
     *Fencing.* An event about a partition's segments contains the epoch in which its writer leads that
     partition. The event is refused when an event of a newer epoch was written in this term, or when this
-    broker's metadata contain a newer epoch. A new leader of the partition sends its first event to the leader
-    of the metadata partition. It finds that leader in metadata that contain its own epoch. Every later leader
-    of the metadata partition has these metadata, too. Therefore no event of an older epoch follows an event
-    of a newer epoch.
+    broker's metadata contain a newer epoch.
+
+    A new leader of the partition sends its first event to the leader of the metadata partition. The new
+    leader finds that broker in metadata that contain its own epoch. Every later leader of the metadata
+    partition has these metadata, too. Therefore no event of an older epoch follows an event of a newer epoch.
     """
 
     def __init__(self, machine: Machine, view: ClusterView) -> None:
@@ -83,7 +84,7 @@ class HostedMetadataTopic:
         self._terms[index] = _Term(epoch, PartitionCoordinatorLog(partition))
 
     def leave(self, partition: int, epoch: int) -> None:
-        """Stop leading a partition, as of ``epoch``."""
+        """Stop leading a partition from ``epoch`` on."""
         term = self._terms.pop(partition, None)
         if term is not None:
             term.end()
@@ -118,9 +119,8 @@ class HostedMetadataTopic:
         return offset
 
     def _committed_epoch(self, key: PartitionKey) -> int:
-        """The epoch of a partition's leader in this broker's metadata; -1 when the metadata have no epoch
-        for it.
-        """
+        """The epoch of a partition's leader in this broker's metadata. It is -1 when the metadata have no
+        epoch for the partition."""
         topic = self._view.image.topics.get_by_id(key.topic_id)
         if topic is None or not 0 <= key.partition < len(topic.partitions):
             return -1
@@ -197,9 +197,8 @@ class HostedMetadataTopic:
 
 
 class ClusterMetadataTopic:
-    """A :class:`moldau.tiered.metadata_topic.MetadataTopic` that reaches each partition at the broker that
-    leads it.
-    """
+    """A :class:`moldau.tiered.metadata_topic.MetadataTopic` that calls, for each partition, the broker that
+    leads it."""
 
     def __init__(
         self,
@@ -210,7 +209,7 @@ class ClusterMetadataTopic:
         peers: MetadataPeers,
         opening: FairLane,
     ) -> None:
-        """``ensure`` creates the topic when there is none; raises ``KafkaError``."""
+        """``ensure`` creates the topic if the topic does not exist. It raises ``KafkaError``."""
         self._view = view
         self._topic = topic
         self._ensure = ensure
@@ -226,13 +225,13 @@ class ClusterMetadataTopic:
         ensure: Callable[[InternalTopic], Awaitable[None]],
         hosted: HostedMetadataTopic,
     ) -> "ClusterMetadataTopic":
-        """The topic for a broker that reaches other brokers over the network."""
+        """The topic for a broker that calls other brokers over the network."""
         view, machine, listener = context.view, context.machine, context.config.inter_broker_listener_name
         peers = MetadataPeers(view, listener, machine.entropy, machine.unexpected)
         return cls(view, topic, ensure, hosted, peers, machine.opening)
 
     def leaders_changed(self) -> None:
-        """Apply the newest metadata, in which leaders of metadata partitions or brokers have changed."""
+        """Apply the newest metadata. The leaders of metadata partitions, or the brokers, may have changed."""
         self._peers.leaders_changed()
 
     async def close(self) -> None:

@@ -1,4 +1,5 @@
-"""The remote part of a classic partition: the lineage and the offsets of its log, for the remote reader."""
+"""The remote part of a classic partition. It gives the remote reader the lineage and the offsets of the
+partition's log."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,7 +39,7 @@ class ClassicRemotePart:
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
         log = self._log
-        # The local part at this moment. It may shrink during the read.
+        # The local part at this moment. It may become shorter during the read.
         end_offset = log.local_log_start_offset
         aborted_behind = self._aborted_locally(request.offset, end_offset) if request.read_committed else []
 

@@ -1,6 +1,5 @@
-"""Converts ``remote.log.*`` to the settings of the tiered packages, and constructs the configured
-managers.
-"""
+"""Converts the keys ``remote.log.*`` to the settings of the tiered packages, and constructs the configured
+managers."""
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
@@ -63,7 +62,7 @@ def is_enabled(config: BrokerConfig) -> bool:
 
 
 def index_cache_bytes(config: BrokerConfig) -> int:
-    """Bytes on disk for indexes of remote segments."""
+    """Maximum size, in bytes, of the indexes of remote segments on the local disk."""
     return config.integer("remote.log.index.file.cache.total.size.bytes")
 
 
@@ -91,7 +90,7 @@ def reader_settings(config: BrokerConfig) -> ReaderSettings:
 
 
 def copy_quota(config: BrokerConfig) -> QuotaSettings:
-    """The maximum rate at which segments are copied."""
+    """The maximum rate, in bytes per second, at which segments are copied."""
     return _quota(config, "copy")
 
 
@@ -107,9 +106,7 @@ def _quota(config: BrokerConfig, what: str) -> QuotaSettings:
 def storage_manager(
     config: BrokerConfig, cluster_id: str, machine: Machine, meters: Meters
 ) -> HostedStorageManager:
-    """The storage manager that the configuration names. Raises ``ConfigError`` naming the key that is
-    wrong.
-    """
+    """The storage manager that the configuration names. Raises ``ConfigError``, which names the wrong key."""
     prefix = config.text("remote.log.storage.manager.impl.prefix")
     configs = _passed_on(config, prefix, cluster_id)
     class_name = config.optional_text(_STORAGE_CLASS)
@@ -121,8 +118,8 @@ def storage_manager(
                 f"remote.log.storage.system.enable=true needs an object store: set {prefix}url,"
                 f" diskless.storage.url or {_STORAGE_CLASS}",
             )
-        # The WAL and the tier use the same bucket. The WAL's objects are under wal/, and segments are under
-        # tiered/.
+        # The WAL and the tier use the same bucket. The objects of the WAL are under wal/, and segments are
+        # under tiered/.
         configs = {**config.passed_on(DISKLESS_STORAGE_PREFIX), **configs, "url": url}
     if class_name is None:
         try:
@@ -155,12 +152,12 @@ def metadata_manager(
     on_caught_up: Callable[[], None],
     leader_epoch_of: Callable[[TopicIdPartition], int | None],
 ) -> HostedMetadata:
-    """The configured manager; the topic-based one uses ``topic``.
+    """The configured manager. If it is the topic-based manager, it uses ``topic``.
 
     The topic-based manager calls ``on_caught_up`` when it has all events of a metadata partition.
     ``leader_epoch_of`` returns the epoch in which this broker leads a partition.
 
-    Raises ``ConfigError`` naming the key that is wrong.
+    Raises ``ConfigError``, which names the wrong key.
     """
     configs = _metadata_configs(config, cluster_id)
     class_name = config.text(_METADATA_CLASS)
@@ -190,7 +187,7 @@ def deletion_hold_ms(config: BrokerConfig) -> int:
 
 
 def deletion_grace_s(config: BrokerConfig) -> float:
-    """Time for which a topic must be missing in the metadata before it may be treated as deleted.
+    """Time for which a topic must be missing in the metadata before it may count as deleted.
 
     A controller that lost its quorum resigns after one and a half fetch time-outs.
     """
@@ -215,9 +212,8 @@ def _metadata_configs(config: BrokerConfig, cluster_id: str) -> Mapping[str, str
 
 
 def _passed_on(config: BrokerConfig, prefix: str, cluster_id: str) -> dict[str, str]:
-    """The properties that a plug-in gets, as in Kafka: the keys with the prefix, which is removed, and the
-    broker's id and address.
-    """
+    """The properties that a plug-in gets, as in Kafka. They are the keys with the prefix, which is removed,
+    and the broker's id and address."""
     return {
         **config.passed_on(prefix),
         "broker.id": str(config.node_id),
@@ -227,9 +223,8 @@ def _passed_on(config: BrokerConfig, prefix: str, cluster_id: str) -> dict[str, 
 
 
 def _number(config: BrokerConfig, name: str) -> int:
-    """A key of the topic-based manager. Kafka defines it only with the prefix; Moldau accepts it without
-    the prefix, too.
-    """
+    """A key of the topic-based manager. Kafka defines it only with the prefix. Moldau also accepts it without
+    the prefix."""
     prefix = config.text("remote.log.metadata.manager.impl.prefix")
     text = config.passed_on(prefix).get(name)
     if text is None:
@@ -261,7 +256,8 @@ def _made(
     meters: Meters,
     methods: Iterable[str],
 ) -> object:
-    """Call a plug-in's factory and check that its result has these methods. ``ConfigError`` names the key."""
+    """Call a plug-in's factory and check that its result has these methods. Raises ``ConfigError``, which
+    names the key."""
     try:
         made = make(configs, machine, meters)
     except (RemoteStorageError, TypeError, ValueError) as error:

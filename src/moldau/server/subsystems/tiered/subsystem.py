@@ -1,4 +1,4 @@
-"""The remote tier of a broker: managers, tasks, reader, the kind of its partitions."""
+"""The remote tier of a broker: its managers, tasks and reader, and the kind of its partitions."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 class TieredSubsystem(Subsystem):
     """Remote storage for classic topics.
 
-    Raises ``ConfigError`` naming the key or the class that cannot be used.
+    Raises ``ConfigError``. The error names the key or the class that cannot be used.
     """
 
     def __init__(
@@ -123,7 +123,8 @@ class TieredSubsystem(Subsystem):
                     gives_tier=True,
                 )
             ],
-            # This kind has no shard, because the metadata manager follows the log of each term itself.
+            # The coordinators of this kind have no shard, because the metadata manager follows the log of
+            # each term itself.
             coordinators=[
                 CoordinatorEntry(
                     topic=self._topic, leaders=self._metadata_topic, on_change=self._leadership_changed
@@ -134,14 +135,15 @@ class TieredSubsystem(Subsystem):
         )
 
     def _problem(self) -> str | None:
-        """The problem of the tier in a sentence; None for plug-in managers, which report no problems."""
+        """The problem of the tier in one sentence. The result is None for plug-in managers, which report no
+        problems."""
         return self.storage.problem or self._hosting.problem()
 
     async def start(self) -> None:
         await self.indexes.start()
 
     async def stop(self) -> None:
-        """Stop reads and tasks, which may be at any step. All of them can be started again."""
+        """Stop reads and tasks in any state. All of them can be started again."""
         await self.reader.close()
         await self.remover.close()
         await self.manager.close()
@@ -158,13 +160,14 @@ class TieredSubsystem(Subsystem):
         self.indexes.resize(tiered_settings.index_cache_bytes(config))
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Remove the meters of deleted topics, and let the remover look for their remote data."""
+        """Remove the meters of deleted topics, and let the remover look for the topics' remote data."""
         if not self._hosting.tells_of_removals:
-            # There is no other notification after which stopped removals could continue.
+            # No other notification can tell stopped removals to continue.
             self.remover.start()
             self.remover.look_soon()
         elif delta.topics.removed:
-            # The broker that must remove the remaining data of these topics may have had no replica of them.
+            # A broker must remove the remaining data of these topics. This broker may never have had a
+            # replica of them.
             self.remover.look_soon()
         names = {topic.name for topic in delta.topics.changed.values()}
         if delta.brokers.entries or REMOTE_LOG_METADATA_TOPIC in names:
@@ -174,9 +177,8 @@ class TieredSubsystem(Subsystem):
                 self.meters.remove(topic.name)
 
     def _leadership_changed(self, partition: int) -> None:
-        """Begin or end the leadership of a metadata partition on this broker; the partition's leader
-        completes deletions.
-        """
+        """Begin or end the leadership of a metadata partition on this broker. The leader of the partition
+        completes deletions."""
         leads = self._metadata_topic.leads(partition)
         self._hosting.on_metadata_partition_leadership(partition, leads=leads)
         if leads:
@@ -188,9 +190,9 @@ class TieredSubsystem(Subsystem):
 
     async def _until_current(self) -> None:
         """Return when this broker's partitions have applied all metadata that were committed at the time of
-        the call; otherwise raise.
+        the call. If this fails, raises an exception.
 
-        Partitions follow the metadata in several turns of the event loop.
+        Partitions apply the metadata in several turns of the event loop.
         """
         await self._context.metadata.until_current()
         await self._partitions.settled()

@@ -1,9 +1,9 @@
-"""Asks the coordinator whether a partition belongs to a producer's transaction, or adds the partition to it
-(KIP-890).
+"""Asks the coordinator whether a partition belongs to a producer's transaction, or adds the partition to the
+transaction (KIP-890).
 
-Producers of version 2 do not announce the partitions that they write to, so the broker that gets the first
-batch adds the partition to the transaction. For older producers the broker checks that the producer has added
-it.
+Producers of version 2 do not announce the partitions to which they write. Therefore the broker that gets the
+first batch adds the partition to the transaction. For an older producer the broker checks that the producer
+has added the partition.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from moldau.server.subsystems.transactions.peers import BrokerPeers
 
 
 class CoordinatorGate:
-    """The gate of a broker; it finds the coordinators in the metadata."""
+    """The gate of a broker. It finds the coordinators in the metadata."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class CoordinatorGate:
         self._config = config
 
     async def admit(self, wanted: Participation) -> None:
-        """Return when the partition belongs to the transaction. Raises ``KafkaError`` otherwise."""
+        """Return when the partition belongs to the transaction. Otherwise raises ``KafkaError``."""
         config, loop = self._config(), asyncio.get_running_loop()
         if not wanted.joins and not config.flag("transaction.partition.verification.enable"):
             return
-        # The markers of the previous transaction may not have arrived yet.
+        # The markers of the previous transaction have possibly not arrived yet, so this error can be retried.
         retry_s = config.integer("add.partitions.to.txn.retry.backoff.ms") / 1000
         give_up_at = loop.time() + config.integer("add.partitions.to.txn.retry.backoff.max.ms") / 1000
         while True:

@@ -1,8 +1,9 @@
-"""The markers that end transactions. They are written to partitions of this broker and sent to other brokers.
+"""The markers that end transactions. This broker writes markers to its own partitions, and sends markers to
+other brokers.
 
 The group coordinator writes the markers of a partition of ``__consumer_offsets``, and applies them to the
-offsets that wait for them. Every other partition writes markers as its kind requires. A marker takes effect
-when it is committed.
+offsets that wait for these markers. Every other partition writes markers as its kind requires. A marker takes
+effect when it is committed.
 """
 
 import asyncio
@@ -32,8 +33,8 @@ from moldau.server.topics.registry import PartitionRegistry
 _DONE: Final = frozenset(
     {
         ErrorCode.none,
-        # The partition has seen a later epoch of the producer, or its next transaction, so this transaction
-        # has ended.
+        # The partition has seen a later epoch of the producer, or the producer's next transaction. Therefore
+        # this transaction has ended.
         ErrorCode.invalid_producer_epoch,
     }
 )
@@ -47,8 +48,8 @@ class LocalMarkers:
         self._groups = groups
 
     async def write(self, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
-        """Write a marker. Returns when it is committed. In the case of an error, returns the error code that
-        a coordinator expects."""
+        """Write a marker. Returns when the marker is committed. If this fails, returns the error code that a
+        coordinator expects."""
         end = EndTransactionMarker(marker.committed, marker.coordinator_epoch)
         try:
             if partition.topic == CONSUMER_OFFSETS_TOPIC:
@@ -74,9 +75,8 @@ class LocalMarkers:
 
 
 class ClusterMarkers:
-    """The ``MarkerWriter`` of the coordinators. Each marker is written by the partition's leader, or by
-    this broker if it can.
-    """
+    """The ``MarkerWriter`` of the coordinators. The partition's leader writes the marker. If any broker can
+    write it, this broker does."""
 
     def __init__(
         self, view: ClusterView, peers: BrokerPeers, local: LocalMarkers, unexpected: UnexpectedErrors
@@ -87,13 +87,14 @@ class ClusterMarkers:
         self._unexpected = unexpected
 
     async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
-        """Write a marker; return the partitions to retry. Raises TRANSACTION_COORDINATOR_FENCED."""
+        """Write a marker. Returns the partitions that must be tried again. Raises
+        TRANSACTION_COORDINATOR_FENCED."""
         left: set[TxnPartition] = set()
         by_leader: dict[int, list[TxnPartition]] = {}
         for partition in sorted(partitions):
             leader = self._view.leader_of(*partition)
-            # The coordinator's metadata had the topic when the partition joined, and later coordinators have
-            # newer metadata. Therefore a topic that is missing was deleted.
+            # The coordinator's metadata had the topic when the partition joined the transaction, and later
+            # coordinators have newer metadata. Therefore a missing topic was deleted.
             if leader is None:
                 continue
             if self._local.reaches(partition):

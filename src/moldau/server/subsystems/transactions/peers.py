@@ -15,13 +15,14 @@ class BrokerPeers:
     """Sends requests to brokers by their ids."""
 
     def __init__(self, view: ClusterView, listener_name: str, entropy: Entropy) -> None:
-        """``listener_name`` names the listener at which brokers reach each other."""
+        """``listener_name`` names the listener for connections between brokers."""
         self._view = view
         self._listener_name = listener_name
         self._rpc = RpcClient(entropy, client_id=f"transactions-{view.local_id}")
 
     async def send(self, broker_id: int, api_key: ApiKey, request: Any) -> Any:
-        """The response of a broker, in the newest version that the broker supports. Raises ``KafkaError``."""
+        """The response of a broker. The request is sent in the newest version that the broker supports.
+        Raises ``KafkaError``."""
         broker = self._view.broker(broker_id, self._listener_name)
         if broker is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not in the cluster")
@@ -33,5 +34,5 @@ class BrokerPeers:
         return await self._rpc.request(broker.host, broker.port, api_key, version, request, TIMEOUT_MS)
 
     async def close(self) -> None:
-        """Close the connections; requests in flight fail."""
+        """Close the connections. Requests in flight fail."""
         await self._rpc.close()

@@ -22,9 +22,8 @@ from moldau.server.topics.producer_ids import ProducerIds
 
 
 class TransactionsSubsystem(HostedCoordinators[TransactionCoordinators]):
-    """The transaction coordinators that this broker leads, and its part in transactions of other
-    coordinators.
-    """
+    """The transaction coordinators that this broker leads. For transactions of other coordinators, it writes
+    markers and checks appends."""
 
     def __init__(self, context: BrokerContext, groups: GroupService) -> None:
         machine, config, view = context.machine, context.config, context.view

@@ -2,7 +2,7 @@
 
 An operation is a generator. The generator's own code runs on the event loop, which owns the log's state. It
 yields functions that wait for the disk, and receives their results. The event loop passes these functions to
-a worker, but a blocking caller calls them directly. Therefore one implementation is enough for both cases.
+a worker. A blocking caller calls them directly. Therefore one implementation is enough for both cases.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ def run_steps(steps: FileSteps[T]) -> T:
 
 
 async def run_whole(work: Coroutine[Any, Any, T]) -> T:
-    """Await ``work``. The work is completed even if the caller is cancelled; the cancellation is raised
-    after that."""
+    """Await ``work``. The work is completed even if the caller is cancelled. The cancellation is raised after
+    the work."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -46,11 +46,11 @@ async def run_whole(work: Coroutine[Any, Any, T]) -> T:
             task.exception()
         raise
     finally:
-        del task  # its error has a traceback that refers to this frame
+        del task  # The error has a traceback that refers to this frame.
 
 
 class FileOperations:
-    """Carries out operations on a log's files, one at a time; workers wait for the disk."""
+    """Carries out operations on a log's files, one at a time. Workers wait for the disk."""
 
     def __init__(self, workers: Workers, gate: FailureGate, segments: SegmentedLog) -> None:
         self._workers = workers
@@ -58,7 +58,7 @@ class FileOperations:
         self._segments = segments
 
     async def do(self, doing: str, steps: FileSteps[T]) -> T:
-        """Carry out an operation. It is completed even if the caller is cancelled."""
+        """Carry out an operation. The operation is completed even if the caller is cancelled."""
         return await run_whole(self._in_turn(doing, steps))
 
     def do_now(self, doing: str, steps: FileSteps[T]) -> T:
@@ -81,15 +81,15 @@ class FileOperations:
                 except StopIteration as end:
                     return end.value  # type: ignore[no-any-return]
                 found = await self._workers.run(job)
-                # While the operation waited, the log may have been deleted. Its whole folder may also be
-                # offline after a failure of another log.
+                # While the operation waited, the log may have been deleted. It is also possible that its
+                # whole folder is offline after a failure of another log.
                 self._gate.check()
         finally:
             self._segments.release_files()
 
 
 def holding_files(segments: Sequence[Segment]) -> FileSteps[None]:
-    """Open the files of the segments, so that reads can continue while the files are renamed."""
+    """Open the files of the segments. Reads can then continue while the files are renamed."""
     for start in range(0, len(segments), FILES_HELD_TOGETHER):
         for segment in segments[start : start + FILES_HELD_TOGETHER]:
             segment.hold_files()

@@ -14,7 +14,7 @@ from moldau.storage.segments.batch_scan import checksum_at
 
 
 class LogFlusher:
-    """Makes appends durable, together with the epochs and producer snapshots that belong to them."""
+    """Makes appends durable, together with the epochs and producer snapshots that belong to the appends."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class LogFlusher:
         durable: DurableOffset | None,
         now_ms: Callable[[], int],
     ) -> None:
-        """``durable`` records each sync of a guarded log."""
+        """``durable`` stores each sync of a guarded log."""
         self._gate = gate
         self._segments = segments
         self._offsets = offsets
@@ -37,11 +37,11 @@ class LogFlusher:
         self._last_flush_ms = now_ms()
 
     async def flush(self, up_to: int | None = None) -> int:
-        """Make appends durable: every append so far, or those below ``up_to``. Return the offset below which
-        everything is durable.
+        """Make appends durable. These are all appends so far, or the appends below ``up_to``. Returns the
+        offset below which everything is durable.
 
-        Concurrent calls share one sync: calls that arrive during a sync are completed by the next sync. A
-        closed segment is synced without the active segment, to which producers write.
+        Concurrent calls share one sync. Calls that arrive during a sync are completed by the next sync. A
+        closed segment is synced separately from the active segment, to which producers write.
         """
         segments, offsets = self._segments, self._offsets
         wanted = segments.end_offset if up_to is None else up_to
@@ -80,7 +80,7 @@ class LogFlusher:
         return self._offsets.flushed_offset >= offset and not self._segments.folder_changed
 
     def _noting_durable(self, offset: int) -> Callable[[], None]:
-        """Return a function that must be called when everything below ``offset`` is synced."""
+        """Returns a function that the caller must call when everything below ``offset`` is synced."""
         if self._durable is None:
             return _nothing
         segments = self._segments
@@ -94,16 +94,15 @@ class LogFlusher:
         durable.note(offset, generation, None if last is None else checksum_at(*last))
 
     def _sync_beside(self) -> None:
-        """Sync the leader epochs and producer snapshots, without which batches are not durable. Blocking."""
+        """Sync the leader epochs and producer snapshots. Without them, batches are not durable. Blocking."""
         self._epochs.save()
         self._producers.snapshots.sync()
 
     def flush_and_close(self) -> None:
-        """Make all appends durable and release the files. Blocking; raises ``OSError``."""
+        """Make all appends durable and release the files. Blocking. Raises ``OSError``."""
         segments = self._segments
         self._producers.write_snapshot(segments.end_offset, durably=False)
-        # The call also syncs the snapshot. The name of the snapshot becomes durable with the names of the
-        # segments.
+        # The call also syncs the snapshot. Its name becomes durable together with the names of the segments.
         self._sync_beside()
         segments.sync_now(self._offsets.flushed_offset)
         self._offsets.flushed_offset = segments.end_offset

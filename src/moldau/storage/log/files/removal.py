@@ -1,5 +1,5 @@
-"""Removes segments from a log: segments past their retention or below the log's start, segments evicted
-from a cache, and cleaned segments."""
+"""Removes segments from a log. They are past their retention, below the log's start, evicted from a cache, or
+replaced by cleaned segments."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,8 +18,8 @@ class SegmentRemoval:
     """Takes segments out of a log and renames their files.
 
     Each method returns the paths of the renamed files, which the caller removes later. Before files are
-    renamed, the method makes the log's start durable. It also makes all state durable that could be rebuilt
-    only from the removed batches.
+    renamed, the method makes the log's start durable. It also makes state durable if this state could be
+    computed again only from the removed batches.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class SegmentRemoval:
         start: LogStart,
         roll: Callable[[], None],
     ) -> None:
-        """``roll`` begins a new segment."""
+        """``roll`` is a function that begins a new segment."""
         self._operations = operations
         self._segments = segments
         self._offsets = offsets
@@ -94,8 +94,8 @@ class SegmentRemoval:
 
         def remove() -> list[str]:
             self._epochs.save()
-            # The snapshots must be durable before the batches are removed, because they could be rebuilt only
-            # from these batches.
+            # The snapshots must be durable before the batches are removed, because only these batches could
+            # replace a lost snapshot.
             snapshots.make_durable()
             paths = [path for segment in removed for path in segment.rename_deleted()]
             snapshots.remove_before(start_offset)
@@ -106,7 +106,7 @@ class SegmentRemoval:
         return paths
 
     async def evict_before_start(self) -> list[str]:
-        """Like :meth:`delete_before_start`, for a cache: after a crash the segments may exist again."""
+        """Like :meth:`delete_before_start`, but for a cache. After a crash the segments may exist again."""
         return await self._operations.do("deleting segments of", self._evicting())
 
     def _evicting(self) -> FileSteps[list[str]]:

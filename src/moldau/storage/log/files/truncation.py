@@ -1,4 +1,5 @@
-"""Truncations of a log. They remove the end of the log, or start it over, empty, at another offset."""
+"""Truncations of a log. They remove the end of the log, or make an empty log that begins at another
+offset."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -40,9 +41,9 @@ class Truncation:
         before the truncation is complete."""
 
     async def truncate_to(self, offset: int) -> None:
-        """Drop every batch that contains or follows ``offset``, durably. There is no effect at or above the
-        end. The log then ends after its last remaining batch. If compaction has left a hole there, this end
-        is below ``offset``."""
+        """Drop every batch that contains or follows ``offset``, durably. Nothing happens if ``offset`` is at
+        or above the end. The log then ends after its last remaining batch. If compaction has left a hole
+        there, this end is below ``offset``."""
         await self._operations.do("truncating", self._truncating(offset))
 
     async def restart_at(self, offset: int) -> None:
@@ -64,7 +65,7 @@ class Truncation:
         if offset <= start_offset:
             yield from self._restarting(offset)
         elif offset <= segments.segments[0].base_offset:
-            # The earlier offsets are in the remote tier and are kept.
+            # The earlier offsets are in the remote tier, so they stay readable.
             producers = yield partial(self._producers.snapshots.at, offset)
             yield from self._emptying(offset, producers)
             yield from self._truncated(offset)
@@ -122,13 +123,13 @@ class Truncation:
             yield self.on_truncation()
 
     def _lower_durable(self, offset: int) -> None:
-        """Lower the recorded end of the log before a truncation, so that the removed records do not look
-        like a loss."""
+        """Lower the stored end of the log before a truncation, so that the removed records do not look like a
+        loss."""
         if self._durable is not None:
             self._durable.lower(offset)
 
     def _lower_checkpoints(self) -> FileSteps[None]:
-        """Lower the checkpoints before files are truncated. Otherwise a start after a crash would report
-        the removed records of a guarded log as lost."""
+        """Lower the checkpoints before files are truncated. Otherwise, after a crash, the next start would
+        report the removed records of a guarded log as lost."""
         if self._durable is not None and self.on_truncation is not None:
             yield self.on_truncation()

@@ -1,1 +1,1 @@
-"""The state of a log outside its segments, and the invariants of its parts."""
+"""The state of a log that is not in its segments, and the rules between the parts of this state."""

@@ -11,7 +11,7 @@ from moldau.runtime.files.descriptors import LACK_OF_DESCRIPTORS
 class FailureGate:
     """Decides whether a log may still use its disk. A closed gate stays closed.
 
-    ``release`` is called when the gate closes; it releases the log's files without writing. The parts of the
+    ``release`` is called when the gate closes. It releases the log's files without writing. The parts of the
     log do disk work inside :meth:`guarded`, or call :meth:`fail` with the error themselves.
     """
 
@@ -29,7 +29,7 @@ class FailureGate:
             raise KafkaError(ErrorCode.kafka_storage_error, self.failure.message)
 
     def fail(self, doing: str, error: OSError) -> NoReturn:
-        """Close the gate after an error of the disk, notify the owner once, and raise."""
+        """Close the gate after an error of the disk. Notify the owner once, and raise an error."""
         if self.failure is None:
             reason = f"{doing} {self._directory} failed: {error.strerror or error}"
             self.failure = KafkaError(ErrorCode.kafka_storage_error, reason)
@@ -40,15 +40,15 @@ class FailureGate:
         raise KafkaError(ErrorCode.kafka_storage_error, self.failure.message) from error
 
     def check_descriptors(self, doing: str, error: OSError) -> None:
-        """Raise a retriable error if the only problem was a missing file descriptor. The log is intact in
-        this case."""
+        """Raise a retriable error if the only problem was a missing file descriptor. In this case the log is
+        intact."""
         if error.errno in LACK_OF_DESCRIPTORS:
             reason = f"{doing} {self._directory} failed: {error.strerror or error} (see ulimit -n)"
             raise KafkaError(ErrorCode.kafka_storage_error, reason) from error
 
     @contextlib.contextmanager
     def guarded(self, doing: str) -> Iterator[None]:
-        """A context for disk work of this log: a failure in it closes the gate."""
+        """A context for disk work of this log. A failure in this context closes the gate."""
         self.check()
         try:
             yield

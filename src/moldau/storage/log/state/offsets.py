@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class LogOffsets:
-    """Owns four offsets and keeps them in order.
+    """Owns four offsets of a log and keeps them in order.
 
-    ``log_start_offset <= high_watermark``, and no offset is above the log's end, which ``segments`` contain.
+    ``log_start_offset <= high_watermark``. No offset is above the log's end, which is stored in ``segments``.
     """
 
     log_start_offset: int = 0
@@ -15,12 +15,13 @@ class LogOffsets:
     flushed_offset: int = 0
     """All records below this offset are durable."""
     highest_copied_offset: int = -1
-    """The last offset that is in the remote tier; -1 when there is none, or while the offset is not known."""
+    """The last offset that is in the remote tier. It is -1 when the tier has no records, or while the offset
+    is not known."""
     truncation_count: int = 0
     """The number of truncations since the log was opened."""
 
     def move_start(self, offset: int) -> None:
-        """Move the start up. The high watermark moves up, too, if it is below the start."""
+        """Move the start up. If the high watermark is below the new start, it moves up, too."""
         self.log_start_offset = offset
         self.high_watermark = max(self.high_watermark, offset)
 

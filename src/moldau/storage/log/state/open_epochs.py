@@ -13,14 +13,14 @@ from moldau.storage.segments.batch_scan import scan
 
 
 class LogEpochs:
-    """Owns the epochs of one log, their file, and the content that must be written to it.
+    """Owns the epochs of one log, their file, and the content that must be written to the file.
 
-    The event loop records each change with a version; any thread may write it. The epochs of a cache are not
-    written. If the epochs were lost, they are not written before :meth:`restore`.
+    The event loop gives each change a version. Any thread may write the changes. The epochs of a cache are
+    not written. If the epochs were lost, they are not written before :meth:`restore`.
     """
 
     def __init__(self, disk: Disk, segments: SegmentedLog, report: RecoveryReport) -> None:
-        """Load the file. An unreadable file is removed, and the epochs are then read from the log's
+        """Load the file. If it is unreadable, it is removed, and the epochs are then read from the log's
         batches. Blocking."""
         self._segments = segments
         self._file = LeaderEpochFile(disk, f"{segments.folder}/{LEADER_EPOCHS}")
@@ -47,7 +47,7 @@ class LogEpochs:
         self._version = 0
 
     def opened(self, log_start_offset: int) -> int:
-        """Determine the start of the log after its segments are opened, and remove epochs before it.
+        """Determine the start of the log after its segments are opened, and remove epochs before this start.
         Blocking.
 
         ``log_start_offset`` is the checkpointed start. Whenever the log's start moves, earlier epochs are
@@ -64,8 +64,8 @@ class LogEpochs:
         self._noted = entries.entries
         entries.truncate_from_end(end_offset)
         if earliest is not None and not len(entries):
-            # All records were deleted, and perhaps only this file contains the log's start. Therefore the
-            # start must stay in the file.
+            # All records were deleted. Perhaps only this file contains the log's start, so the start must
+            # stay in the file.
             entries.assign(earliest.epoch, end_offset)
         entries.truncate_from_start(log_start_offset)
         if not self._noted and end_offset:
@@ -90,7 +90,7 @@ class LogEpochs:
                 self.learn(parse_header(segment.file.read_at(sketch.position, HEADER_SIZE_BYTES)))
 
     def learn(self, header: BatchHeader) -> None:
-        """Record the epoch of a stored batch, if the epoch is new."""
+        """Add the epoch of a stored batch, if the epoch is new."""
         if header.partition_leader_epoch > self._latest:
             self.entries.assign(header.partition_leader_epoch, header.base_offset)
 
@@ -102,8 +102,8 @@ class LogEpochs:
     # -- changes ------------------------------------------------------------------------------
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """Begin an epoch. It is written to the file before its first batch is durable. Until then only its
-        batches contain it."""
+        """Begin an epoch. The epoch is written to the file before its first batch is durable. Until then it
+        is only in its batches."""
         if epoch > self._latest:
             self.entries.assign(epoch, start_offset)
         self._note()
@@ -137,8 +137,8 @@ class LogEpochs:
         self.are_lost = False
 
     def restore(self, entries: Iterable[EpochEntry], start_offset: int) -> None:
-        """Insert the lost epochs before the known epochs, after the lost ones were found. This may write the
-        file, which blocks."""
+        """Insert the lost epochs before the known epochs. The lost epochs have just been found. This may
+        write the file, which blocks."""
         self.are_lost = False
         self.entries.extend_back(entries)
         self.entries.truncate_from_start(start_offset)
@@ -149,13 +149,12 @@ class LogEpochs:
             self.on_change()
 
     def forget_empty(self, end_offset: int) -> None:
-        """Drop the epochs in which nothing was appended, because a new leader may have records of earlier
-        epochs."""
+        """Drop the epochs without records, because a new leader may have records of earlier epochs."""
         entries = self.entries
         if not entries.truncate_from_end(end_offset):
             return
         if not len(entries) and end_offset:
-            # Only this file contains the start of a log whose records were deleted.
+            # If all records of a log were deleted, only this file contains the log's start.
             entries.assign(0, end_offset)
         self.current = self._latest
         self._announce()  # The file may be written later, because a start drops empty epochs, too.
@@ -167,7 +166,7 @@ class LogEpochs:
             return
         entries = self.entries.entries
         if entries != self._noted:
-            # The order matters: a worker reads the version first.
+            # The order matters, because a worker reads the version first.
             self._noted = entries
             self._version += 1
 
@@ -178,7 +177,7 @@ class LogEpochs:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the file contains the last recorded change."""
+        """Whether the file contains the latest change."""
         return self._file.saved_version >= self._version
 
     def to_save(self) -> SavedEpochs:
@@ -187,7 +186,7 @@ class LogEpochs:
         return SavedEpochs(self._file, self._noted, version)
 
     def save(self) -> None:
-        """Bring the file up to date, durably. Blocking; any thread may call it."""
+        """Update the file durably. Blocking. Any thread may call this method."""
         _, entries, version = self.to_save()
         self._file.save(entries, version)
 

@@ -1,4 +1,5 @@
-"""The start of an open log: its offset, the rules for moving it, and how a move becomes durable."""
+"""The start of an open log. This module has the offset, and the rules for moving it and for making a move
+durable."""
 
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
@@ -33,8 +34,8 @@ class LogStart:
         *,
         has_snapshots: bool,
     ) -> None:
-        """``has_snapshots`` means that snapshots cover the records before the first segment, so these records
-        are not lost."""
+        """``has_snapshots`` means that snapshots replace the records before the first segment, so these
+        records are not lost."""
         self._gate = gate
         self._segments = segments
         self._offsets = offsets
@@ -66,7 +67,7 @@ class LogStart:
             self._epochs.restore(entries, self._offsets.log_start_offset)
 
     def configured(self) -> None:
-        """Continue now that the segments have the topic's configuration."""
+        """Continue, because the segments now have the topic's configuration."""
         self.awaits_config = False
         if not self._segments.config.remote_storage_enable:
             self._offsets.highest_copied_offset = -1
@@ -75,8 +76,8 @@ class LogStart:
                 self.settle()
 
     def settle(self) -> None:
-        """Determine the start, now that the configuration is known. The configuration decides whether there
-        are records before the first local segment."""
+        """Determine the start. The configuration is known now. It decides whether there are records before
+        the first local segment."""
         segments, start_offset = self._segments, self._offsets.log_start_offset
         tiered = segments.config.remote_storage_enable or self.has_chunks
         start = self._epochs.start_offset_at_open if tiered else segments.segments[0].base_offset

@@ -3,6 +3,7 @@
 import uuid
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,6 +57,16 @@ def test_a_changed_byte_of_a_cut_is_found(cut: ClusterCut, data: st.DataObject) 
     content[position] ^= data.draw(st.integers(1, 255))
     with pytest.raises(BrokenCutError):
         parse_cut(content)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"null", b"7", b"[]", b'{"format": 99}', b'{"format": 1}', b"\xff", b"[" * 100_000],
+    ids=["empty", "null", "number", "list", "other format", "no fields", "no text", "deep"],
+)
+def test_a_document_of_another_shape_is_no_cut(line: bytes) -> None:
+    with pytest.raises(BrokenCutError, match=r"it cannot be read: |it has format 99; "):
+        parse_cut(line + f"\n{crc32c(line):08x}\n".encode())
 
 
 @given(CUTS, st.integers(0, 10**6))

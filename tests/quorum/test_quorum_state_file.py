@@ -47,7 +47,17 @@ def test_round_trip(state: ElectionState) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{}", b"[]", b'{"data_version":2}', b'{"data_version":0,"leaderId":null}', b"\xff"]
+    "content",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"data_version":2}',
+        b'{"data_version":0,"leaderId":null}',
+        b"\xff",
+        b"[" * 100_000,
+    ],
+    ids=["empty", "no fields", "list", "other version", "null", "no text", "deep"],
 )
 def test_what_cannot_be_read_is_an_error(content: bytes) -> None:
     with pytest.raises(QuorumStateError):

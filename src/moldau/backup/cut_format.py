@@ -220,7 +220,15 @@ def parse_cut(content: bytes | memoryview) -> ClusterCut:
     line, _, rest = bytes(content).partition(b"\n")
     if rest != f"{crc32c(line):08x}\n".encode():
         raise BrokenCutError("its checksum is wrong")
-    document = json.loads(line)
+    try:
+        return _cut_of(json.loads(line))
+    except BrokenCutError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise BrokenCutError(f"it cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _cut_of(document: Any) -> ClusterCut:
     if document.get("format") != FORMAT:
         raise BrokenCutError(f"it has format {document.get('format')}; {FORMAT} is known")
     metadata = document["metadata"]

@@ -34,7 +34,7 @@ async def kept_topics(storage: ObjectStorage) -> dict[str, list[UUID]]:
             try:
                 found = json.loads(content)
                 kept |= {key: [UUID(topic_id) for topic_id in topics] for key, topics in found.items()}
-            except (ValueError, AttributeError, TypeError) as error:
+            except (ValueError, AttributeError, TypeError, RecursionError) as error:
                 # The content of the list cannot be read, so nothing may be deleted.
                 raise StorageError(f"{info.key} is damaged: {error}", transient=False) from error
     return kept

@@ -55,7 +55,7 @@ def decode_quorum_state(content: bytes, *, voters: VoterSet | None) -> ElectionS
         directory_id = decode_uuid(fields["votedDirectoryId"]) if version == 1 else NO_DIRECTORY
     except QuorumStateError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise QuorumStateError(f"it is damaged and cannot be read: {error}") from error
     if voters is not None and known_voters and known_voters != set(voters.ids):
         raise QuorumStateError(

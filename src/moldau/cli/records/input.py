@@ -69,7 +69,7 @@ class JsonParser:
     def __call__(self, line: bytes) -> NewRecord:
         try:
             fields = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"not JSON: {error}") from None
         if not isinstance(fields, dict) or not fields.keys() & {"value", "value_base64"}:
             raise ValueError('not an object with a "value"')

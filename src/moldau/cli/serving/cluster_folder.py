@@ -43,7 +43,7 @@ class ClusterFolder:
             return KnownCluster(content["cluster_id"], roles.count(BROKER), roles.count(CONTROLLER))
         except FileNotFoundError:
             pass
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CommandError(f"{self.path / CLUSTER_FILE} is damaged: {error}") from error
         if (self.path / META_PROPERTIES).exists() or data_in(LocalDisk(), str(self.path)):
             raise CommandError(

@@ -174,7 +174,7 @@ class LogDirectory:
 def _broker_epoch(mark: bytes) -> int:
     try:
         return int(json.loads(mark)["brokerEpoch"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return -1  # An older version wrote the file.
 
 

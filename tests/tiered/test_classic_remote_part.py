@@ -222,7 +222,7 @@ class Broker:
 def test_a_partition_that_becomes_tiered_has_no_copies(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(3)
-        house.log.highest_copied_offset = 5  # a task set it, and ended after all copies had been removed
+        house.log.highest_copied_offset = 5  # a task set this after all copies had been removed
         broker = Broker()
         broker.kind.reconfigure(led(house))
         assert broker.led == [PARTITION]

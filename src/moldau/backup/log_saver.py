@@ -83,7 +83,8 @@ class LogSaver:
         partition.check_epoch(log.leader_epoch)
         begun = partition.log.leader_epochs.latest
         if begun is not None and partition.high_watermark < begun.start_offset:
-            # The leader before may have committed all records before its epoch. Other logs may refer to them.
+            # The previous leader may have committed all records before this leader's epoch. Other logs may
+            # refer to these records.
             raise KafkaError(ErrorCode.leader_not_available, "the high watermark is not known yet")
         compacted_end = self._compacted_end(partition.log.topic_partition) or 0
         return _SavedRange(log, partition, partition.high_watermark, compacted_end)

@@ -1,11 +1,12 @@
 """Revokes commits of transactions that the cut does not contain.
 
 The logs of the diskless coordinators are saved one after another, and later than the logs of the transaction
-coordinators. When a commit is decided in this time, one saved log has its marker. Another log may have been
-saved before the marker, or before the last batch of the transaction. The transaction cannot be restored as a
-whole, and the saved log of its coordinator does not have the commit. Therefore the restore replaces the
-markers of such commits by markers of aborts. Every marker has the place of its outcome in
-``__transaction_state``, so that the restore can compare this place with the saved end.
+coordinators. A commit may be decided while the logs are saved. One saved log may then contain the marker of
+the commit. Another log may have been saved before the marker, or before the last batch of the transaction.
+The transaction cannot be restored as a whole, and the saved log of its coordinator does not have the commit.
+Therefore the restore replaces the markers of such commits by markers of aborts. Every marker contains the
+position in ``__transaction_state`` at which the commit was decided. The restore compares this position with
+the end of the saved log.
 """
 
 from collections.abc import AsyncIterator, Container, Iterable, Mapping
@@ -28,18 +29,19 @@ __all__ = ["Decision", "SavedDecisions"]
 
 _KEY: Final = RECORDS.encode_key(DisklessTransactionsEndedKey())
 _ENCODED_KEY: Final = encode_varint(len(_KEY)) + _KEY
-"""The key as it is in a batch. Batches without these bytes have no markers, and are not decoded."""
+"""The bytes of the key in a batch. A batch without these bytes has no markers, so it is not decoded."""
 
 
 class Decision(NamedTuple):
-    """The record with the outcome of a transaction, as its place in ``__transaction_state``."""
+    """The position in ``__transaction_state`` of the record that decides a transaction."""
 
     partition: int
     offset: int
 
 
 class SavedDecisions:
-    """The outcomes that a cut contains, and the markers in the logs of its diskless coordinators."""
+    """The decisions about transactions that a cut contains, and the markers in the logs of its diskless
+    coordinators."""
 
     def __init__(self, ends: Mapping[int, int], pending: Container[Decision]) -> None:
         """``ends`` are the ends of the saved logs of ``__transaction_state``, by partition. ``pending`` are
@@ -55,7 +57,8 @@ class SavedDecisions:
     async def without_later(
         self, pieces: AsyncIterator[tuple[LogPiece, memoryview]]
     ) -> AsyncIterator[tuple[LogPiece, memoryview]]:
-        """The pieces of a diskless coordinator's log, in which later commits are revoked."""
+        """The pieces of a diskless coordinator's log. In these pieces, the commits that the cut does not
+        contain are revoked."""
         async for piece, content in pieces:
             yield piece, content if piece.is_snapshot else self._revised(content)
 
@@ -93,7 +96,7 @@ class SavedDecisions:
             decision = Decision(marker.decision_partition, marker.decision_offset)
             if decision in self._pending:
                 self.marked.add((place, decision))
-            # Markers of older nodes do not have the place of the outcome.
+            # Markers of older nodes do not contain the position of the decision.
             is_later = decision.offset >= self._ends.get(decision.partition, 0) and decision.offset >= 0
             if marker.committed and is_later:
                 self.revoked_from.setdefault(place, marker.base_offset)

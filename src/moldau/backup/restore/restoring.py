@@ -172,7 +172,8 @@ class Restoring:
             restores = number - self._cut.generation
             coordinators = await self._load(image, logs, restores, closing)
             await _create_partitions(image, coordinators)
-            # The markers belong to the new generation: the old cluster may have records at their offsets.
+            # The markers belong to the new generation, because the old cluster may have records at the
+            # offsets of the markers.
             ends = _ends(image, coordinators, logs) | decisions.revoked_from
             generation = NewGeneration(number, ends, restores)
             self._aborted |= decisions.revoked_producers

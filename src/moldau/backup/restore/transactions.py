@@ -158,7 +158,7 @@ async def abort_strays(
     producer ids.
 
     ``marked`` are the partitions that already have the marker of a decided commit. A transaction that is open
-    there is the producer's next one.
+    in such a partition is the producer's next transaction.
     """
     aborted: set[int] = set()
     for coordinator_id in coordinator_ids:

@@ -1,7 +1,7 @@
 """InitProducerId: decides whether a producer may start over, and with which id and epoch. Pure.
 
-A producer that sends its identity may ask for a new epoch (KIP-360). It repeats the request when the response
-was lost, and then gets the same epoch again. A producer without an identity fences every earlier one.
+A producer that sends its producer id and epoch may request a new epoch (KIP-360). If the response is lost, it
+repeats the request and gets the same epoch again. A producer that sends no id fences every earlier producer.
 """
 
 from typing import NamedTuple
@@ -33,10 +33,11 @@ def check_initialization(found: Transaction, request: Initialization) -> None:
 
 
 def next_identity(found: Transaction, request: Initialization) -> tuple[ProducerIdentity | None, int]:
-    """The producer's next id and epoch, and the epoch before the bump that the producer asked for, or -1.
+    """The producer's next id and epoch. Also the epoch before the increase that the producer requested, or
+    -1.
 
-    A repetition gets the current identity again. The identity is ``None`` when the id has no further epoch
-    for clients. The producer then continues with a new id.
+    A repeated request gets the current id and epoch again. The id and epoch are ``None`` when the id has no
+    further epoch for clients. The producer then continues with a new id.
     """
     expected = request.expected
     is_first = expected is None or expected == found.identity or found.producer_epoch == NO_EPOCH

@@ -70,7 +70,7 @@ class Unfinished(NamedTuple):
     transactional_id: str
     transaction: Transaction
     decided_at: int
-    """The offset of the record that prepared it."""
+    """The offset of the record that prepared the transaction."""
 
 
 class TransactionFilter(NamedTuple):
@@ -222,8 +222,8 @@ class TransactionShard:
         return answer(token, ProducerAnswer(ErrorCode.none, *identity), records)
 
     def _fenced(self, found: Transaction, now_ms: int) -> Transaction:
-        """The ongoing transaction after its producer was fenced. It must be aborted with the next epoch,
-        which fences the producer."""
+        """The ongoing transaction. It must be aborted with the next epoch, because this fences its
+        producer."""
         fenced = found.prepared(now_ms, commits=False, bumps=True, client_version=found.client_version)
         # The producer did not request this higher epoch. If the producer itself initializes again, it must be
         # fenced, because its request is not a repetition.

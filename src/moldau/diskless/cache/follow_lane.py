@@ -70,7 +70,7 @@ class LaneOwner(Protocol):
         ...
 
     def got_stuck(self, cache: PartitionCache) -> None:
-        """Handle that the next batch for the cache is not available, because its object no longer exists."""
+        """Called when the next batch for the cache is not available, because its object no longer exists."""
         ...
 
     def round_over(self, cache: PartitionCache) -> None:

@@ -143,7 +143,8 @@ class UpgradeStory(ReplicationStory):
                     self.history.violate(
                         f"{host.name} has served with a level that it does not know: {error}"
                     )
-                # A controller serves before it has fetched the records that its log lacks.
+                # A controller begins to serve clients before it has fetched the records that are missing in
+                # its log.
                 reasons.append(str(error))
 
         main = host.start(attempt).main

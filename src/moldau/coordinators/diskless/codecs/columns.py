@@ -100,14 +100,14 @@ class ColumnReader:
         return (value >> 1) ^ -(value & 1)
 
     def count(self, at_most: int) -> int:
-        """The next varint, as a number of at most ``at_most`` items."""
+        """The next varint, which is a number of items. It must be at most ``at_most``."""
         value = self.varint()
         if not 0 <= value <= at_most:
             raise ColumnError(f"a number of {value} items, which must be from 0 to {at_most}")
         return value
 
     def column(self, count: int, limits: tuple[int, int] = _INT64) -> list[int]:
-        """The next column, of ``count`` values between two limits, which are included."""
+        """The next column. It has ``count`` values between two limits, and the limits are included."""
         if count == 0:
             return []
         low = self.varint()

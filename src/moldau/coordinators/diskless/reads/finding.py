@@ -16,8 +16,8 @@ BATCHES_A_TURN: Final = 1_000
 PARTITION_BATCHES_MAX: Final = 4_000
 """Maximum number of batches of a partition in a response. Finding them takes some 30 ms without a pause."""
 ANSWER_BATCHES_MAX: Final = 32_768
-"""Maximum number of batches in a response. It limits the memory of the response to some 30 MB. If an object
-contains small batches, the bytes that a caller may request contain more batches than this."""
+"""Maximum number of batches in a response. It limits the memory of the response to some 30 MB. The limit is
+needed for objects with small batches: the bytes that a caller may request can contain more batches."""
 
 
 class Finder:

@@ -22,6 +22,13 @@ OFFSETS = st.dictionaries(
 )
 
 
+@pytest.mark.parametrize("content", [bytes(10**6), b"0\n" + b"9" * 10**6, b"0\n1\n" + b"x" * 10**6])
+def test_a_long_line_is_not_quoted_whole(content: bytes) -> None:
+    with pytest.raises(CheckpointError) as refused:
+        parse_checkpoint(content, "path", 3)
+    assert len(str(refused.value)) < 300
+
+
 @given(OFFSETS)
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, offsets: dict[TopicPartition, int]

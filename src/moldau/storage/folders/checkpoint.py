@@ -22,12 +22,18 @@ __all__ = [
 
 _VERSION = 0
 _OFFSET_MAX = 2**63 - 1
+_REASON_MAX = 200
 
 
 class CheckpointError(Exception):
-    """A checkpoint is unreadable. The message names the file and the line."""
+    """A checkpoint is unreadable. The message names the file and the line.
+
+    A reason that quotes a long line is shortened.
+    """
 
     def __init__(self, path: str, line: int, reason: str) -> None:
+        if len(reason) > _REASON_MAX:
+            reason = f"{reason[:_REASON_MAX]} …"
         super().__init__(f"{path}, line {line}: {reason}")
         self.path = path
         self.line = line

@@ -1,10 +1,15 @@
 """Settings whose fields name their config keys. Each field must name a declared key, with the same type and
 default."""
 
+import ast
+import inspect
+import re
 from dataclasses import MISSING, fields
+from pathlib import Path
 
 import pytest
 
+import moldau
 from moldau.cluster.decisions.view import ControllerSettings
 from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.definition import ConfigDef
@@ -41,6 +46,33 @@ def test_every_field_has_a_declared_key_or_is_computed(settings: type, keys: Con
     assert names - set(named) == COMPUTED[settings], "name the key by from_key, or the field in COMPUTED"
     for name, field in named.items():
         assert field.key in keys, f"declare the key of {settings.__name__}.{name} in config/keys"
+
+
+SOURCE = {path: path.read_text() for path in Path(moldau.__file__).parent.rglob("*.py")}
+ATTRIBUTES = {path: set(re.findall(r"\.([a-z_0-9]+)\b(?! = )", text)) for path, text in SOURCE.items()}
+
+
+def attributes_read(settings: type) -> tuple[set[str], dict[str, set[str]]]:
+    """The attributes that other modules read, and those that each method of the class reads."""
+    home = Path(str(inspect.getsourcefile(settings)))
+    outside = set().union(*(names for path, names in ATTRIBUTES.items() if path != home))
+    methods: dict[str, set[str]] = {}
+    for top in ast.parse(SOURCE[home]).body:
+        if isinstance(top, ast.ClassDef) and top.name == settings.__name__:
+            for method in top.body:
+                if isinstance(method, ast.FunctionDef):
+                    nodes = (each for each in ast.walk(method) if isinstance(each, ast.Attribute))
+                    methods[method.name] = {each.attr for each in nodes}
+    return outside, methods
+
+
+@pytest.mark.parametrize("settings", [LogConfig, ControllerSettings])
+def test_every_field_with_a_key_is_read(settings: type) -> None:
+    """Otherwise the key has no effect, although its name is in the code."""
+    outside, methods = attributes_read(settings)
+    read = outside.union(*(names for method, names in methods.items() if method in outside))
+    unread = set(key_fields(settings)) - read
+    assert not unread, f"read it, or move its key to config/keys/without_effect.py: {unread}"
 
 
 def test_every_synonym_of_a_topics_key_is_a_key_of_the_broker() -> None:

@@ -35,7 +35,6 @@ from moldau.diskless.store_claim import StoreClaim
 from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep, UpkeptCoordinators
 from moldau.diskless.upkeep.file_deletion import FileKeeper, FileReclaimer
 from moldau.diskless.upkeep.orphans import FileWitness, OrphanScan, OrphanSettings
-from moldau.diskless.upkeep.repeating import Repeating
 from moldau.diskless.upkeep.unowned_files import UnownedFileScan, UnownedFileStore
 from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.own_commits import OwnCommits
@@ -45,6 +44,7 @@ from moldau.objects import HealthState, StorageError, StorageHealth, open_storag
 from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.runtime.repeating import Repeating
 from moldau.storage.log.config import LogConfig
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from moldau.backup.log_saver import LogSaver
 from moldau.backup.saved_rounds import SavedRounds
 from moldau.backup.store_generations import GenerationGuard
 from moldau.cluster.internal_topics import STATE_TOPICS
-from moldau.diskless.upkeep.repeating import Repeating
 from moldau.network.own_serving import BrokerCallHandlers
 from moldau.replication.classic_partition import ClassicPartition
+from moldau.runtime.repeating import Repeating
 from moldau.server.context import BrokerContext
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.backup.peers import BackupPeers

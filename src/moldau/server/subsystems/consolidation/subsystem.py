@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.diskless.partition.partition import DisklessPartition
-from moldau.diskless.upkeep.repeating import Repeating
 from moldau.network.own_serving import BrokerCallHandlers, CallHandlers
 from moldau.replication.partition_interface import StopReason
+from moldau.runtime.repeating import Repeating
 from moldau.server.context import BrokerContext
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.consolidation.remote_part import DisklessRemotePart

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.unexpected import UnexpectedErrors
 
 logger = logging.getLogger(__name__)
 

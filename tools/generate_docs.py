@@ -24,8 +24,9 @@ from moldau.coordinators.groups.classic.states import TRANSITIONS as GROUP_TRANS
 from moldau.network.client import RpcClient
 from moldau.network.served import HandlerTable, served
 from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
+from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
-from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE, MODULES
+from moldau.protocol.own import MODULES
 from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest
 from moldau.protocol.own.rights import Right
 from moldau.quorum.core.transitions import LEGAL_MOVES as QUORUM_MOVES
@@ -194,7 +195,7 @@ def protocol_page() -> str:
     lines = [f"| {key} | {name} | {versions} |" for key, name, versions in rows]
     return _PROTOCOL.format(
         own=OWN_API_KEY_MIN,
-        key_type=DISKLESS_COORDINATOR_KEY_TYPE,
+        key_type=CoordinatorKeyType.DISKLESS.value,
         rows="\n".join(lines),
         own_rows="\n".join(own),
     )

@@ -15,6 +15,7 @@ from moldau.client.errors import ToolError
 from moldau.network.client import ClientLimits, RpcClient
 from moldau.network.own_calls import BrokerChannel
 from moldau.network.remote_node import NodeAddress
+from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -267,7 +268,7 @@ class Client:
 
     async def coordinator(self, group: str) -> NodeAddress:
         """The broker that coordinates a group."""
-        return (await self.find_coordinator(0, group, f"group {group}")).endpoint
+        return (await self.find_coordinator(CoordinatorKeyType.GROUP, group, f"group {group}")).endpoint
 
     async def find_coordinator(self, key_type: int, key: str, about: str) -> FoundCoordinator:
         """The broker that leads the coordinator of a key."""

@@ -20,7 +20,7 @@ from moldau.coordinators.diskless.calls import (
 from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
 from moldau.coordinators.diskless.calls.remote import RemoteDisklessCoordinators, RpcChannel
 from moldau.network.remote_node import NodeAddress
-from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
+from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class DisklessCoordinators:
         if found is None:
             about = f"diskless coordinator {coordinator_id}"
             key = str(coordinator_id)
-            found = await self._client.find_coordinator(DISKLESS_COORDINATOR_KEY_TYPE, key, about)
+            found = await self._client.find_coordinator(CoordinatorKeyType.DISKLESS, key, about)
             self._found[coordinator_id] = found
         return found
 

@@ -20,9 +20,10 @@ from moldau.coordinators.diskless.service import DisklessCoordinator, coordinato
 from moldau.diskless.reading.rack_call import READ_OBJECT
 from moldau.network.context import ConnectionContext, Principal, RequestContext
 from moldau.network.own_serving import check_cluster_action
+from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
-from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE, MODULES
+from moldau.protocol.own import MODULES
 from moldau.protocol.own.diskless import (
     commit_file,
     create_partitions,
@@ -73,7 +74,7 @@ def client(node):
 
 
 def find(client, *keys):
-    request = FindCoordinatorRequest(key_type=DISKLESS_COORDINATOR_KEY_TYPE, coordinator_keys=list(keys))
+    request = FindCoordinatorRequest(key_type=CoordinatorKeyType.DISKLESS, coordinator_keys=list(keys))
     return client.call(FIND_COORDINATOR, request).coordinators
 
 
@@ -233,14 +234,14 @@ def test_cluster_action_is_asked_for():
 
 def test_where_a_coordinator_is_is_not_told_to_everybody():
     lookup = KeyLookup(
-        key_type=DISKLESS_COORDINATOR_KEY_TYPE,
+        key_type=CoordinatorKeyType.DISKLESS,
         partition_of=lambda key, count: coordinator_of_key(key),
         check=partial(check_cluster_action, NodesOnly()),
     )
     topic = InternalTopic("t", 1, 1, "")
-    handlers = CoordinatorHandlers(None, None, lambda: {DISKLESS_COORDINATOR_KEY_TYPE: (topic, lookup)})
+    handlers = CoordinatorHandlers(None, None, lambda: {CoordinatorKeyType.DISKLESS: (topic, lookup)})
     context = context_of(FIND_COORDINATOR[0], "somebody", FIND_COORDINATOR[1])
-    request = FindCoordinatorRequest(key_type=DISKLESS_COORDINATOR_KEY_TYPE, coordinator_keys=["0"])
+    request = FindCoordinatorRequest(key_type=CoordinatorKeyType.DISKLESS, coordinator_keys=["0"])
     (row,) = asyncio.run(handlers.find_coordinator(context, request)).coordinators
     assert row.error_code is ErrorCode.cluster_authorization_failed
 

@@ -12,6 +12,7 @@ from moldau.cli.errors import CommandError
 from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption, confirm
 from moldau.cli.output import print_json, print_table
 from moldau.client.cluster import Client, check, with_client
+from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.protocol.messages import describe_transactions as description
 from moldau.protocol.messages import list_transactions as listing
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -22,8 +23,6 @@ app = new_app(no_args_is_help=True)
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The producer's transactional id.")]
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID", help="Transactional ids of producers.")]
 
-_KEY_TYPE: Final = 1
-"""Key type of FindCoordinator."""
 _RETRY_S: Final = 0.1
 
 
@@ -121,7 +120,9 @@ def describe(
 
 async def _described(client: Client, transactional_id: str) -> description.TransactionState:
     async def look() -> description.TransactionState:
-        found = await client.find_coordinator(_KEY_TYPE, transactional_id, transactional_id)
+        found = await client.find_coordinator(
+            CoordinatorKeyType.TRANSACTION, transactional_id, transactional_id
+        )
         request = description.DescribeTransactionsRequest(transactional_ids=[transactional_id])
         response = await client.ask(request, broker=found.endpoint)
         (row,) = response.transaction_states
@@ -167,7 +168,9 @@ def abort(
         # the transaction in the same way.
         timeout_ms = (await _described(client, transactional_id)).transaction_timeout_ms
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
-        found = await client.find_coordinator(_KEY_TYPE, transactional_id, transactional_id)
+        found = await client.find_coordinator(
+            CoordinatorKeyType.TRANSACTION, transactional_id, transactional_id
+        )
         async with asyncio.timeout(timeout_s):
             while True:
                 response = await client.ask(request, broker=found.endpoint)

@@ -31,7 +31,7 @@ from moldau.coordinators.diskless.store.view import StoredPartition
 from moldau.coordinators.kind import CoordinatorKind, LogPolicy, Term
 from moldau.coordinators.log import SnapshottedCoordinatorLog
 from moldau.coordinators.runtime import CoordinatorRuntime
-from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
+from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -76,7 +76,7 @@ class DisklessCoordinator:
             open_log=_open_log,
             new_store=self._new_store,
             policy=LogPolicy(commit_timeout_ms=commit_timeout_ms),
-            key_type=DISKLESS_COORDINATOR_KEY_TYPE,
+            key_type=CoordinatorKeyType.DISKLESS,
             partition_of=lambda key, partition_count: coordinator_of_key(key),
         )
         self.runtime: CoordinatorRuntime[DisklessShard, DisklessRecord] = CoordinatorRuntime(

@@ -18,6 +18,7 @@ from moldau.coordinators.kind import CoordinatorKind, LogPolicy
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.partitioning import coordinator_partition
 from moldau.coordinators.topic_directory import TopicDirectory
+from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -35,8 +36,6 @@ DELETING_PARTITIONS: Final = 2
 """Number of coordinators that process parts of a DeleteGroups request at the same time. Each part takes some
 5 ms."""
 
-GROUP_KEY_TYPE: Final = 0
-"""The key type of FindCoordinator for groups."""
 
 _GROUP_NOT_FOUND_DESCRIBE_VERSION: Final = 6
 
@@ -72,7 +71,7 @@ class GroupService:
                 skips_broken=True,
                 commit_timeout_ms=settings.offset_commit_timeout_ms,
             ),
-            key_type=GROUP_KEY_TYPE,
+            key_type=CoordinatorKeyType.GROUP,
             partition_of=coordinator_partition,
         )
         self.runtime = GroupRuntime(kind, clock, unexpected)

@@ -4,7 +4,7 @@ reported by error codes."""
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from moldau.cluster.internal_topics import TRANSACTION_STATE
 from moldau.coordinators.effects import Effects, Token
@@ -26,10 +26,8 @@ from moldau.coordinators.transactions.shard import (
     TransactionShard,
 )
 from moldau.coordinators.transactions.transaction import ProducerIdentity, Transaction, TxnPartition
+from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
-
-TRANSACTION_KEY_TYPE: Final = 1
-"""The key type of FindCoordinator for transactional ids."""
 
 T = TypeVar("T")
 Operation = Callable[[TransactionShard, int, Token], Effects[TransactionRecord]]
@@ -73,7 +71,7 @@ class TransactionService:
             # Each record is the whole state of one id. A damaged batch may have contained the decision about
             # a transaction.
             policy=LogPolicy(skips_broken=True, skips_damaged=False),
-            key_type=TRANSACTION_KEY_TYPE,
+            key_type=CoordinatorKeyType.TRANSACTION,
             partition_of=coordinator_partition,
         )
         self.runtime = TransactionRuntime(kind, clock, unexpected)

@@ -16,12 +16,7 @@ subsystem contributes, or in ``DECISIONS`` of the controller. ``docs/architectur
 Records need no row. Their schemas are in ``moldau.protocol.records``.
 """
 
-from typing import Final
-
 from moldau.protocol.schema import parse_versions
-
-DISKLESS_COORDINATOR_KEY_TYPE: Final = 116
-"""FindCoordinator's key type for diskless coordinators (Kafka has 0 to 2). A key is a decimal number."""
 
 # API key: (module; versions; flexible versions). The module is relative to this package if it begins with a
 # dot.

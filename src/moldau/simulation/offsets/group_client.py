@@ -4,6 +4,7 @@ import random
 from typing import Final
 
 from moldau.protocol.api import ApiKey
+from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.client import Bootstrap, RetryError, SimulatedClient
@@ -29,7 +30,7 @@ class GroupClient(SimulatedClient):
         begun_at = self.begins_at()
         first = await RpcConnection.open(self.name, begun_at.host, begun_at.port)
         self._connection = first
-        request = FindCoordinatorRequest(key_type=0, coordinator_keys=[self.group_id])
+        request = FindCoordinatorRequest(key_type=CoordinatorKeyType.GROUP, coordinator_keys=[self.group_id])
         response = await first.request(ApiKey.FIND_COORDINATOR, FIND_COORDINATOR_VERSION, request)
         found = response.coordinators[0]
         if found.error_code is not ErrorCode.none:

@@ -1,0 +1,15 @@
+"""The types of keys by which FindCoordinator finds coordinators, one row for each kind of coordinator."""
+
+import enum
+
+
+class CoordinatorKeyType(enum.IntEnum):
+    """FindCoordinator's ``KeyType``, a number of one byte. Kafka has 0 to 2; 2 (share groups) is not
+    supported yet."""
+
+    GROUP = 0
+    """A group's id."""
+    TRANSACTION = 1
+    """A transactional id."""
+    DISKLESS = 116
+    """The number of a diskless coordinator (KIP-1164), which is Moldau's own type."""

@@ -30,100 +30,6 @@ OWN_API_KEY_MIN: Final = 11_000
 API_VERSIONS_KEY: Final = 18
 
 
-class ApiKey(enum.IntEnum):
-    """Kafka's API keys."""
-
-    PRODUCE = 0
-    FETCH = 1
-    LIST_OFFSETS = 2
-    METADATA = 3
-    OFFSET_COMMIT = 8
-    OFFSET_FETCH = 9
-    FIND_COORDINATOR = 10
-    JOIN_GROUP = 11
-    HEARTBEAT = 12
-    LEAVE_GROUP = 13
-    SYNC_GROUP = 14
-    DESCRIBE_GROUPS = 15
-    LIST_GROUPS = 16
-    SASL_HANDSHAKE = 17
-    API_VERSIONS = 18
-    CREATE_TOPICS = 19
-    DELETE_TOPICS = 20
-    DELETE_RECORDS = 21
-    INIT_PRODUCER_ID = 22
-    OFFSET_FOR_LEADER_EPOCH = 23
-    ADD_PARTITIONS_TO_TXN = 24
-    ADD_OFFSETS_TO_TXN = 25
-    END_TXN = 26
-    WRITE_TXN_MARKERS = 27
-    TXN_OFFSET_COMMIT = 28
-    DESCRIBE_ACLS = 29
-    CREATE_ACLS = 30
-    DELETE_ACLS = 31
-    DESCRIBE_CONFIGS = 32
-    ALTER_CONFIGS = 33
-    ALTER_REPLICA_LOG_DIRS = 34
-    DESCRIBE_LOG_DIRS = 35
-    SASL_AUTHENTICATE = 36
-    CREATE_PARTITIONS = 37
-    CREATE_DELEGATION_TOKEN = 38
-    RENEW_DELEGATION_TOKEN = 39
-    EXPIRE_DELEGATION_TOKEN = 40
-    DESCRIBE_DELEGATION_TOKEN = 41
-    DELETE_GROUPS = 42
-    ELECT_LEADERS = 43
-    INCREMENTAL_ALTER_CONFIGS = 44
-    ALTER_PARTITION_REASSIGNMENTS = 45
-    LIST_PARTITION_REASSIGNMENTS = 46
-    OFFSET_DELETE = 47
-    DESCRIBE_CLIENT_QUOTAS = 48
-    ALTER_CLIENT_QUOTAS = 49
-    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
-    ALTER_USER_SCRAM_CREDENTIALS = 51
-    VOTE = 52
-    BEGIN_QUORUM_EPOCH = 53
-    END_QUORUM_EPOCH = 54
-    DESCRIBE_QUORUM = 55
-    ALTER_PARTITION = 56
-    UPDATE_FEATURES = 57
-    ENVELOPE = 58
-    FETCH_SNAPSHOT = 59
-    DESCRIBE_CLUSTER = 60
-    DESCRIBE_PRODUCERS = 61
-    BROKER_REGISTRATION = 62
-    BROKER_HEARTBEAT = 63
-    UNREGISTER_BROKER = 64
-    DESCRIBE_TRANSACTIONS = 65
-    LIST_TRANSACTIONS = 66
-    ALLOCATE_PRODUCER_IDS = 67
-    CONSUMER_GROUP_HEARTBEAT = 68
-    CONSUMER_GROUP_DESCRIBE = 69
-    CONTROLLER_REGISTRATION = 70
-    GET_TELEMETRY_SUBSCRIPTIONS = 71
-    PUSH_TELEMETRY = 72
-    ASSIGN_REPLICAS_TO_DIRS = 73
-    LIST_CONFIG_RESOURCES = 74
-    DESCRIBE_TOPIC_PARTITIONS = 75
-    SHARE_GROUP_HEARTBEAT = 76
-    SHARE_GROUP_DESCRIBE = 77
-    SHARE_FETCH = 78
-    SHARE_ACKNOWLEDGE = 79
-    ADD_RAFT_VOTER = 80
-    REMOVE_RAFT_VOTER = 81
-    UPDATE_RAFT_VOTER = 82
-    INITIALIZE_SHARE_GROUP_STATE = 83
-    READ_SHARE_GROUP_STATE = 84
-    WRITE_SHARE_GROUP_STATE = 85
-    DELETE_SHARE_GROUP_STATE = 86
-    READ_SHARE_GROUP_STATE_SUMMARY = 87
-    STREAMS_GROUP_HEARTBEAT = 88
-    STREAMS_GROUP_DESCRIBE = 89
-    DESCRIBE_SHARE_GROUP_OFFSETS = 90
-    ALTER_SHARE_GROUP_OFFSETS = 91
-    DELETE_SHARE_GROUP_OFFSETS = 92
-
-
 class Scope(enum.Flag):
     """The listeners on which an API is served."""
 
@@ -133,26 +39,120 @@ class Scope(enum.Flag):
     """Controllers' listeners, for brokers, other controllers and admin clients."""
     INTERNAL = enum.auto()
     """Connections between nodes of the cluster. These APIs are never advertised on a client listener."""
+    BOTH = BROKER | CONTROLLER
+    """The listeners of brokers and of controllers."""
 
 
-# The served ranges are the released versions of Kafka 4.2/4.3. kio supports some versions that are unstable
-# in Kafka. They are left out (InitProducerId 6, BrokerHeartbeat 2).
-_RANGES = """
-0:3-13 1:4-18 2:1-11 3:0-13 8:2-10 9:1-10 10:0-6 11:0-9 12:0-4 13:0-5 14:0-5 15:0-6 16:0-5 17:0-1
-18:0-4 19:2-7 20:1-6 21:0-2 22:0-5 23:2-4 24:0-5 25:0-4 26:0-5 27:1-2 28:0-5 29:1-3 30:1-3 31:1-3
-32:1-4 33:0-2 34:1-2 35:1-5 36:0-2 37:0-3 38:1-3 39:1-2 40:1-2 41:1-3 42:0-2 43:0-2 44:0-1 45:0-1
-46:0 47:0 48:0-1 49:0-1 50:0 51:0 52:0-2 53:0-1 54:0-1 55:0-2 56:2-3 57:0-2 58:0 59:0-1 60:0-2 61:0
-62:0-4 63:0-1 64:0 65:0 66:0-2 67:0 68:0-1 69:0-1 70:0 71:0 72:0 73:0 74:0-1 75:0 76:1 77:1 78:1-2
-79:1-2 80:0-1 81:0 82:0 83:0 84:0 85:0-1 86:0 87:0-1 88:0 89:0 90:0-1 91:0 92:0
-"""
+class ApiKey(enum.IntEnum):
+    """Kafka's APIs, one row each: the key, the served versions, and the listeners if they are not only those
+    of brokers.
+
+    The versions are those of the releases Kafka 4.2 and 4.3. Some versions are supported by kio but unstable
+    in Kafka. They are left out (InitProducerId 6, BrokerHeartbeat 2).
+    """
+
+    versions: VersionRange
+    scope: Scope
+
+    def __new__(cls, key: int, versions: str = "", scope: Scope = Scope.BROKER) -> "ApiKey":
+        row = int.__new__(cls, key)
+        row._value_ = key
+        row.versions = parse_versions(versions)
+        row.scope = scope
+        return row
+
+    PRODUCE = 0, "3-13"
+    FETCH = 1, "4-18", Scope.BOTH
+    LIST_OFFSETS = 2, "1-11"
+    METADATA = 3, "0-13"
+    OFFSET_COMMIT = 8, "2-10"
+    OFFSET_FETCH = 9, "1-10"
+    FIND_COORDINATOR = 10, "0-6"
+    JOIN_GROUP = 11, "0-9"
+    HEARTBEAT = 12, "0-4"
+    LEAVE_GROUP = 13, "0-5"
+    SYNC_GROUP = 14, "0-5"
+    DESCRIBE_GROUPS = 15, "0-6"
+    LIST_GROUPS = 16, "0-5"
+    SASL_HANDSHAKE = 17, "0-1", Scope.BOTH
+    API_VERSIONS = 18, "0-4", Scope.BOTH
+    CREATE_TOPICS = 19, "2-7", Scope.BOTH
+    DELETE_TOPICS = 20, "1-6", Scope.BOTH
+    DELETE_RECORDS = 21, "0-2"
+    INIT_PRODUCER_ID = 22, "0-5"
+    OFFSET_FOR_LEADER_EPOCH = 23, "2-4"
+    ADD_PARTITIONS_TO_TXN = 24, "0-5"
+    ADD_OFFSETS_TO_TXN = 25, "0-4"
+    END_TXN = 26, "0-5"
+    WRITE_TXN_MARKERS = 27, "1-2"
+    TXN_OFFSET_COMMIT = 28, "0-5"
+    DESCRIBE_ACLS = 29, "1-3", Scope.BOTH
+    CREATE_ACLS = 30, "1-3", Scope.BOTH
+    DELETE_ACLS = 31, "1-3", Scope.BOTH
+    DESCRIBE_CONFIGS = 32, "1-4", Scope.BOTH
+    ALTER_CONFIGS = 33, "0-2", Scope.BOTH
+    ALTER_REPLICA_LOG_DIRS = 34, "1-2"
+    DESCRIBE_LOG_DIRS = 35, "1-5"
+    SASL_AUTHENTICATE = 36, "0-2", Scope.BOTH
+    CREATE_PARTITIONS = 37, "0-3", Scope.BOTH
+    CREATE_DELEGATION_TOKEN = 38, "1-3", Scope.BOTH
+    RENEW_DELEGATION_TOKEN = 39, "1-2", Scope.BOTH
+    EXPIRE_DELEGATION_TOKEN = 40, "1-2", Scope.BOTH
+    DESCRIBE_DELEGATION_TOKEN = 41, "1-3", Scope.BOTH
+    DELETE_GROUPS = 42, "0-2"
+    ELECT_LEADERS = 43, "0-2", Scope.BOTH
+    INCREMENTAL_ALTER_CONFIGS = 44, "0-1", Scope.BOTH
+    ALTER_PARTITION_REASSIGNMENTS = 45, "0-1", Scope.BOTH
+    LIST_PARTITION_REASSIGNMENTS = 46, "0", Scope.BOTH
+    OFFSET_DELETE = 47, "0"
+    DESCRIBE_CLIENT_QUOTAS = 48, "0-1"
+    ALTER_CLIENT_QUOTAS = 49, "0-1", Scope.BOTH
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50, "0", Scope.BOTH
+    ALTER_USER_SCRAM_CREDENTIALS = 51, "0", Scope.BOTH
+    VOTE = 52, "0-2", Scope.CONTROLLER
+    BEGIN_QUORUM_EPOCH = 53, "0-1", Scope.CONTROLLER
+    END_QUORUM_EPOCH = 54, "0-1", Scope.CONTROLLER
+    DESCRIBE_QUORUM = 55, "0-2", Scope.BOTH
+    ALTER_PARTITION = 56, "2-3", Scope.CONTROLLER
+    UPDATE_FEATURES = 57, "0-2", Scope.BOTH
+    ENVELOPE = 58, "0", Scope.CONTROLLER
+    FETCH_SNAPSHOT = 59, "0-1", Scope.CONTROLLER
+    DESCRIBE_CLUSTER = 60, "0-2", Scope.BOTH
+    DESCRIBE_PRODUCERS = 61, "0"
+    BROKER_REGISTRATION = 62, "0-4", Scope.CONTROLLER
+    BROKER_HEARTBEAT = 63, "0-1", Scope.CONTROLLER
+    UNREGISTER_BROKER = 64, "0", Scope.BOTH
+    DESCRIBE_TRANSACTIONS = 65, "0"
+    LIST_TRANSACTIONS = 66, "0-2"
+    ALLOCATE_PRODUCER_IDS = 67, "0", Scope.CONTROLLER
+    CONSUMER_GROUP_HEARTBEAT = 68, "0-1"
+    CONSUMER_GROUP_DESCRIBE = 69, "0-1"
+    CONTROLLER_REGISTRATION = 70, "0", Scope.CONTROLLER
+    GET_TELEMETRY_SUBSCRIPTIONS = 71, "0"
+    PUSH_TELEMETRY = 72, "0"
+    ASSIGN_REPLICAS_TO_DIRS = 73, "0", Scope.CONTROLLER
+    LIST_CONFIG_RESOURCES = 74, "0-1"
+    DESCRIBE_TOPIC_PARTITIONS = 75, "0"
+    SHARE_GROUP_HEARTBEAT = 76, "1"
+    SHARE_GROUP_DESCRIBE = 77, "1"
+    SHARE_FETCH = 78, "1-2"
+    SHARE_ACKNOWLEDGE = 79, "1-2"
+    ADD_RAFT_VOTER = 80, "0-1", Scope.BOTH
+    REMOVE_RAFT_VOTER = 81, "0", Scope.BOTH
+    UPDATE_RAFT_VOTER = 82, "0", Scope.CONTROLLER
+    INITIALIZE_SHARE_GROUP_STATE = 83, "0"
+    READ_SHARE_GROUP_STATE = 84, "0"
+    WRITE_SHARE_GROUP_STATE = 85, "0-1"
+    DELETE_SHARE_GROUP_STATE = 86, "0"
+    READ_SHARE_GROUP_STATE_SUMMARY = 87, "0-1"
+    STREAMS_GROUP_HEARTBEAT = 88, "0"
+    STREAMS_GROUP_DESCRIBE = 89, "0"
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90, "0-1"
+    ALTER_SHARE_GROUP_OFFSETS = 91, "0"
+    DELETE_SHARE_GROUP_OFFSETS = 92, "0"
 
 
-def _read_ranges() -> dict[ApiKey, VersionRange]:
-    pairs = (entry.split(":") for entry in _RANGES.split())
-    return {ApiKey(int(key)): parse_versions(versions) for key, versions in pairs}
-
-
-SUPPORTED: Final[Mapping[ApiKey, VersionRange]] = MappingProxyType(_read_ranges())
+SUPPORTED: Final[Mapping[ApiKey, VersionRange]] = MappingProxyType({key: key.versions for key in ApiKey})
 """The versions of each API that are decoded and answered. The handlers choose the versions to advertise."""
 
 ADVERTISED: Final[Mapping[ApiKey, VersionRange]] = MappingProxyType(
@@ -162,23 +162,7 @@ ADVERTISED: Final[Mapping[ApiKey, VersionRange]] = MappingProxyType(
 )
 """The versions in ApiVersions responses: ``SUPPORTED``, except that Produce begins at 0."""
 
-_CONTROLLER_ONLY = (52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82)
-_ON_BOTH = (
-    *(1, 17, 18, 19, 20, 29, 30, 31, 32, 33, 36, 37, 38, 39, 40, 41, 43, 44, 45, 46, 49, 50, 51, 55, 57, 60),
-    *(64, 80, 81),
-)
-
-
-def _read_scopes() -> dict[int, Scope]:
-    table: dict[int, Scope] = {int(key): Scope.BROKER for key in ApiKey}
-    table.update(dict.fromkeys(_ON_BOTH, Scope.BROKER | Scope.CONTROLLER))
-    table.update(dict.fromkeys(_CONTROLLER_ONLY, Scope.CONTROLLER))
-    return table
-
-
-_SCOPES = _read_scopes()
-
-
+_SCOPES: dict[int, Scope] = {key: key.scope for key in ApiKey}
 _BY_NUMBER: dict[int, VersionRange] = dict(SUPPORTED.items())
 
 

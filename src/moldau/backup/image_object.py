@@ -8,16 +8,12 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from moldau.cluster.image.image import MetadataImage
-from moldau.cluster.image.image_records import (
-    config_records,
-    encode_record,
-    records_after_configs,
-    records_before_topics,
-    topic_records,
-)
+from moldau.cluster.image.image_records import encode_record, records_after_topics, records_before_topics
+from moldau.cluster.image.parts.configs import config_records
+from moldau.cluster.image.parts.table import METADATA_RECORDS
+from moldau.cluster.image.parts.topics import topic_records
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.metadata_log import RECORDS_A_TURN
-from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 from moldau.records.batch import check_batch, iter_headers
 from moldau.records.builder import build_batch
@@ -52,7 +48,7 @@ class ImageEncoder:
                 await asyncio.sleep(0)
             blocks[key] = block
             content += block.encoded
-        content += self._encoded(records_after_configs(image))
+        content += self._encoded(records_after_topics(image))
         self._blocks = blocks
         return bytes(content)
 
@@ -103,5 +99,5 @@ def decode_image(content: memoryview) -> list[Message]:
         check_batch(content, position)
         for record in iter_records(content[position : position + header.size_bytes]):
             assert record.value is not None
-            found.append(r.RECORDS.decode(record.value))
+            found.append(METADATA_RECORDS.decode(record.value))
     return found

@@ -6,6 +6,7 @@ from typing import Any, Final
 from moldau.cli.dump import remote_segments
 from moldau.cli.dump.diskless_metadata import decode_record
 from moldau.cli.dump.values import message_fields, text_of
+from moldau.cluster.image.parts.table import METADATA_RECORDS
 from moldau.cluster.internal_topics import (
     DISKLESS_METADATA_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
@@ -14,7 +15,6 @@ from moldau.cluster.internal_topics import (
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.protocol.records import groups as group_records
-from moldau.protocol.records import metadata as metadata_records
 from moldau.protocol.records import transactions as transaction_records
 from moldau.protocol.records.schema import KeyedRecords
 from moldau.protocol.schema import Message
@@ -31,7 +31,7 @@ def _raw(record: Record) -> dict[str, Any]:
 
 
 def _metadata(record: Record) -> dict[str, Any]:
-    message, version = metadata_records.RECORDS.decode_versioned(record.value or b"")
+    message, version = METADATA_RECORDS.decode_versioned(record.value or b"")
     return {"record": type(message).__name__, "version": version, "fields": message_fields(message)}
 
 

@@ -15,9 +15,10 @@ from moldau.cluster.controller.controller import Controller
 from moldau.cluster.controller.decided_apis import is_large
 from moldau.cluster.controller.quorum_changes import QuorumChanges
 from moldau.cluster.decisions.decision_cost import has_many_replicas
-from moldau.cluster.image.delta import FENCE
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.image_records import encode_record
+from moldau.cluster.image.parts.table import PARTS
+from moldau.cluster.image.registrations import FENCE
 from moldau.cluster.metadata_log import RECORDS_A_TURN, MetadataBatch, MetadataLog, Value
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.protocol.api import Scope, scopes
@@ -181,7 +182,7 @@ class ControllerService:
         before this method returns.
         """
         image = await self._workers.run(self._controller.replayed, records)
-        values = await self._workers.run(_encoded, records, image.metadata_version)
+        values = await self._workers.run(_encoded, records, image)
         if self._epoch != epoch:
             return False
         before = self._controller.image
@@ -258,7 +259,7 @@ class ControllerService:
         before = self._controller.image
         try:
             self._controller.replay(records)
-            values = _encoded(records, self._controller.image.metadata_version)
+            values = _encoded(records, self._controller.image)
         except Exception:
             self._controller.restore(before)
             raise
@@ -393,8 +394,11 @@ class ControllerService:
         return math.ceil(asyncio.get_running_loop().time() * 1000)
 
 
-def _encoded(records: Sequence[Message], metadata_version: int) -> list[bytes]:
-    return [encode_record(record, metadata_version) for record in records]
+def _encoded(records: Sequence[Message], image: MetadataImage) -> list[bytes]:
+    """The values of a decision's records. ``image`` contains their changes. Raises ``MissingLevelError`` for
+    a record that the cluster's feature levels do not allow."""
+    PARTS.require_levels(records, image)
+    return [encode_record(record, image.metadata_version) for record in records]
 
 
 class LocalControllerChannel:

@@ -18,10 +18,16 @@ from moldau.cluster.decisions.partitions.lost_brokers import (
 )
 from moldau.cluster.decisions.partitions.topic_rules import keeps_eligible
 from moldau.cluster.decisions.view import ControllerResult, View
-from moldau.cluster.image.delta import ENTER_CONTROLLED_SHUTDOWN, FENCE, UNFENCE, image_of
+from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.directories import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.image import METADATA_VERSION_FEATURE, METADATA_VERSION_OF_DIRECTORIES
-from moldau.cluster.image.registrations import BrokerRegistration, SupportedFeature
+from moldau.cluster.image.registrations import (
+    ENTER_CONTROLLED_SHUTDOWN,
+    FENCE,
+    UNFENCE,
+    BrokerRegistration,
+    SupportedFeature,
+)
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DECISIVE_TOPICS
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse

@@ -4,7 +4,7 @@ from collections import Counter
 from enum import IntEnum
 
 from moldau.cluster.decisions.kinds.table import KINDS, check_feature_off
-from moldau.cluster.decisions.own_features import OWN_FEATURES, check_chunks_can_end, reasons_against
+from moldau.cluster.decisions.own_features import OWN_FEATURES, check_records_can_end, reasons_against
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.image import (
     ELIGIBLE_LEADER_REPLICAS_FEATURE,
@@ -119,7 +119,7 @@ def _check(view: View, update: FeatureUpdateKey) -> None:
         _check_eligible(view, level)
     if level == 0:
         check_feature_off(view.image, name)
-        check_chunks_can_end(view.image, name)
+        check_records_can_end(view.image, name)
     if level > 0:
         _check_supported(view, name, level)
 

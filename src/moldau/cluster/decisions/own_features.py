@@ -6,15 +6,15 @@ from typing import Final
 
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.image import CHUNK_FEATURE, OWN_PREFIX, MetadataImage
+from moldau.cluster.image.parts.part import OwnPart
+from moldau.cluster.image.parts.table import PARTS
+from moldau.cluster.image.parts.topics import CHUNKS
 from moldau.cluster.image.registrations import SupportedFeature
 from moldau.runtime import ErrorCode, KafkaError
 
-CHUNK_LATEST: Final = 1
-"""From level 1 on, partitions may have inactive chunks. The records of chunks exist only in Moldau, and the
-records of partitions have two more fields."""
-OWN_FEATURES: Final = (SupportedFeature(CHUNK_FEATURE, 0, CHUNK_LATEST),)
-"""The features of Moldau that belong to no kind of topics. New clusters have level 0, because no config
-enables these features. An operator raises the level."""
+OWN_FEATURES: Final = PARTS.own_features
+"""The features of Moldau that belong to no kind of topics. Each is declared beside its records. New clusters
+have level 0, because no config enables these features. An operator raises the level."""
 
 
 def check_chunks_allowed(image: MetadataImage) -> None:
@@ -22,16 +22,22 @@ def check_chunks_allowed(image: MetadataImage) -> None:
     if not image.features.get(CHUNK_FEATURE, 0):
         raise KafkaError(
             ErrorCode.unsupported_version,
-            f"Chunks need {CHUNK_FEATURE} {CHUNK_LATEST}, and it is 0: raise it with"
-            f" `moldau cluster upgrade {CHUNK_FEATURE}={CHUNK_LATEST}`.",
+            f"Chunks need {CHUNK_FEATURE} {CHUNKS.max_level}, and it is 0: raise it with"
+            f" `moldau cluster upgrade {CHUNK_FEATURE}={CHUNKS.max_level}`.",
         )
 
 
-def check_chunks_can_end(image: MetadataImage, feature: str) -> None:
-    """Raise ``KafkaError(invalid_update_version)`` for level 0 of the feature while there are chunks."""
-    if feature != CHUNK_FEATURE:
-        return
-    for topic in image.topics:
+def check_records_can_end(image: MetadataImage, feature: str) -> None:
+    """Raise ``KafkaError(invalid_update_version)`` for level 0 of a feature while the image contains what its
+    records describe. A snapshot at level 0 must not contain such records."""
+    for part in PARTS.parts:
+        is_of = isinstance(part, OwnPart) and any(each.name == feature for each in part.features.values())
+        if is_of and len(part.of(image)):
+            raise KafkaError(
+                ErrorCode.invalid_update_version,
+                f"The metadata have {part.name}: {feature} can be 0 when they are removed.",
+            )
+    for topic in image.topics if feature == CHUNK_FEATURE else ():
         if any(partition.chunks for partition in topic.partitions):
             raise KafkaError(
                 ErrorCode.invalid_update_version,

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NewType
+from typing import Any, NewType
 
 from moldau.cluster.image.persistent_map import PersistentMap
 from moldau.cluster.image.registrations import BrokerRegistration, ControllerRegistration
@@ -78,6 +78,9 @@ class MetadataImage:
         default_factory=PersistentMap
     )
     delegation_tokens: PersistentMap[str, DelegationTokenRecord] = field(default_factory=PersistentMap)
+    own_parts: Mapping[str, PersistentMap[Any, Any]] = field(default_factory=dict)
+    """The parts that Kafka does not have, by name, without empty ones. ``OwnPart`` reads them with their
+    types."""
     provenance: Provenance = field(default_factory=Provenance, compare=False)
 
     @property

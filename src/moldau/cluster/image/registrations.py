@@ -3,9 +3,14 @@
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from moldau.cluster.image.directories import LOST_DIRECTORY, RESERVED_DIRECTORY_COUNT
+
+FENCE: Final = 1
+UNFENCE: Final = -1
+"""The values of ``fenced`` in a change of a registration. 0 means no change."""
+ENTER_CONTROLLED_SHUTDOWN: Final = 1
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,0 +1,102 @@
+"""One part of the metadata image, and the changes of all parts since an image."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, cast
+
+from moldau.cluster.image.changes import Changes, PartChanges
+from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
+from moldau.cluster.image.persistent_map import PersistentMap
+from moldau.cluster.image.registrations import SupportedFeature
+from moldau.protocol.schema import Message
+
+T = TypeVar("T")
+C = TypeVar("C", bound=PartChanges[Any])
+K = TypeVar("K")
+V = TypeVar("V")
+
+Replay = Callable[[C, Any], None]
+"""Applies a record to the changes of its part. Raises :class:`MetadataError` when it contradicts them."""
+RecordVersions = tuple[tuple[int, int], ...]
+"""(first level of metadata.version, version of the record), newest first."""
+
+_NO_ENTRIES: PersistentMap[Any, Any] = PersistentMap()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImagePart(Generic[T, C]):
+    """A field of :class:`MetadataImage`, with everything that depends on it.
+
+    ``T`` is the type of the field, ``C`` the type of its changes.
+    """
+
+    name: str
+    """The name of the field."""
+    begin: Callable[[T], C]
+    """Makes the changes, which are empty, of a value."""
+    records: Mapping[type[Message], Replay[C]]
+    """The records that change the part. Each type of record belongs to one part."""
+    to_records: Callable[[T], Iterable[Message]]
+    """Records that build the value from an empty image, in the same order on every node."""
+    effects: Mapping[type[Message], Callable[["ImageChanges", Any], None]] = field(default_factory=dict)
+    """The effects of other parts' records on this part. They are called before the record is applied."""
+    versions: Mapping[type[Message], RecordVersions] = field(default_factory=dict)
+    """Records whose version depends on the cluster's level."""
+    features: Mapping[type[Message], SupportedFeature] = field(default_factory=dict)
+    """The feature of Moldau's own records. Kafka's records have none."""
+
+    def of(self, image: MetadataImage) -> T:
+        """The part's value in an image."""
+        return cast(T, getattr(image, self.name))
+
+    def written(self, image: MetadataImage, fields: dict[str, Any], value: T) -> None:
+        """Add the value to ``fields``, which will replace fields of ``image``."""
+        fields[self.name] = value
+
+
+class OwnPart(ImagePart[PersistentMap[K, V], Changes[K, V]]):
+    """A part that Kafka does not have: entries in a map. It needs no field of :class:`MetadataImage`.
+
+    All of its records have one feature. They must not be in the log of a cluster without this feature,
+    because nodes of Apache Kafka stop at a record that they do not know.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        feature: SupportedFeature,
+        records: Mapping[type[Message], Replay[Changes[K, V]]],
+        to_records: Callable[[PersistentMap[K, V]], Iterable[Message]],
+    ) -> None:
+        super().__init__(
+            name=name,
+            begin=Changes,
+            records=records,
+            to_records=to_records,
+            features=dict.fromkeys(records, feature),
+        )
+
+    def of(self, image: MetadataImage) -> PersistentMap[K, V]:
+        return image.own_parts.get(self.name, _NO_ENTRIES)
+
+    def written(self, image: MetadataImage, fields: dict[str, Any], value: PersistentMap[K, V]) -> None:
+        others = fields.get("own_parts", image.own_parts)
+        kept = {name: each for name, each in others.items() if name != self.name}
+        # An empty map is left out, because images are equal when their metadata are equal.
+        fields["own_parts"] = {**kept, self.name: value} if value else kept
+
+
+class ImageChanges:
+    """The changes of all parts since ``image``. A part's changes are made when they are first needed."""
+
+    def __init__(self, image: MetadataImage = EMPTY_IMAGE) -> None:
+        self.image = image
+        self._changes: dict[ImagePart[Any, Any], Any] = {}
+
+    def changes(self, part: ImagePart[Any, C]) -> C:
+        """The changes of one part."""
+        changes = self._changes.get(part)
+        if changes is None:
+            changes = self._changes[part] = part.begin(part.of(self.image))
+        return cast(C, changes)

@@ -51,17 +51,19 @@ class Reader(SimulatedClient):
     async def read(self, partition: PartitionName) -> tuple[list[tuple[int, bytes]], str | None]:
         """Read all records. If reading stops early, the error is also returned."""
         found: list[tuple[int, bytes]] = []
-        position = -1
+        position = end = -1
         error = ""
         failing_since_s = self.history.now_s()
         while True:
             try:
                 if position < 0:
+                    # A fetch returns a high watermark up to which the broker has read committed batches.
+                    end = await self.list_offset(partition, -1)
                     position = await self.list_offset(partition, -2)
                 high_watermark, batch_records = await self._fetch(partition, position)
                 found += batch_records
                 position = found[-1][0] + 1 if batch_records else position
-                if position >= high_watermark:
+                if position >= max(end, high_watermark):
                     return found, None
                 if batch_records:
                     failing_since_s = self.history.now_s()

@@ -170,7 +170,7 @@ def print_profile(profile: cProfile.Profile) -> None:
 def _size_and_crc(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
     """Check only that a batch is complete."""
     header = parse_header(buffer)
-    size = header[1] + LOG_OVERHEAD_BYTES  # by index, like the rules
+    size = header[1] + LOG_OVERHEAD_BYTES  # the fields are read by index, as the rules read them
     if (
         size != len(buffer)
         or header[3] != MAGIC
@@ -221,7 +221,7 @@ async def run(options: argparse.Namespace) -> None:
         address = await node.start()
         try:
             await create_topic(address)
-            collect_rarely()  # the command line does the same
+            collect_rarely()  # the command line calls this function, too
             listeners = node.find(ListenersSubsystem)
             assert listeners is not None
             await LOADS[options.load](listeners.server, options)

@@ -138,7 +138,7 @@ def _peaks(found: Sequence[Process]) -> tuple[int, int]:
 
 
 class _Copied(Exception):
-    """Raised after the measured part, because the later steps of a consolidation are not needed."""
+    """Raised after the measured part to end a consolidation, because its later steps are not needed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,8 @@ class BottomlessStorage(ForgetfulStorage):
 def open_bottomless_tier(
     configs: Mapping[str, str], machine: Machine, meters: Meters
 ) -> ObjectStorageManager:
-    """For ``remote.log.storage.manager.class.name``. Segments can be copied to it, but cannot be read."""
+    """A storage manager for ``remote.log.storage.manager.class.name``. Segments can be copied to it, but
+    cannot be read."""
     return ObjectStorageManager(BottomlessStorage())
 
 

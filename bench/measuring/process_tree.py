@@ -24,7 +24,7 @@ class Process(NamedTuple):
 
 
 def processes(without: Collection[int] = ()) -> list[Process]:
-    """This process and its descendants. ``without`` and its descendants are not included."""
+    """This process and its descendants, except ``without`` and the descendants of ``without``."""
     children: dict[int, list[Process]] = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -53,7 +53,7 @@ def _look(entry: pathlib.Path) -> Process:
 
 
 def cpu_seconds(without: Collection[int] = ()) -> dict[int, float]:
-    """User and system seconds of this process and its descendants, by pid, except those of ``without``."""
+    """User and system seconds, by pid, of the processes that :func:`processes` returns."""
     return {one.pid: one.cpu_s for one in processes(without)}
 
 

@@ -1,4 +1,4 @@
-"""``tools/check_defaults.py`` finds defaults that would replace an empty object of the caller."""
+"""``tools/check_defaults.py`` finds code that replaces an empty object of the caller by a default."""
 
 import ast
 from types import ModuleType

@@ -95,7 +95,7 @@ class Writer:
 
 
 class SavedCluster:
-    """The saved logs: that of one transaction coordinator, and those of ``count`` diskless coordinators."""
+    """The saved logs of one transaction coordinator and of ``count`` diskless coordinators."""
 
     def __init__(self, folder: Path, count: int = 1) -> None:
         self._folder = folder

@@ -18,7 +18,7 @@ class Found(NamedTuple):
 
 
 def _object(name: str, *batches: tuple[int, int]) -> Found:
-    """An object with batches of (producer id, first sequence)."""
+    """Make an object with one batch for each pair of a producer id and its first sequence."""
     rows = tuple(
         WalBatch(TOPIC, 0, 0, 100, 0, 1, 0, 0, producer_id, 0, sequence, 0, 0)
         for producer_id, sequence in batches

@@ -38,4 +38,4 @@ def test_a_slow_footer_delays_no_others() -> None:
     report = RecommitReport()
     found = asyncio.run(find_objects(SlowFirst(), ObjectWindow(0, 0), report))  # type: ignore[arg-type]
     assert found == []
-    assert len(report.damaged) == 20  # the number of object names in a listing is limited
+    assert len(report.damaged) == 20  # the number of object names in one listing is limited

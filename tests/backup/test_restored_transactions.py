@@ -18,7 +18,7 @@ from moldau.protocol.records import transactions as schema
 
 ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT = 1, 2, 3, 4
 STRAY, LATER, KNOWN, DECIDED = 7, 8, 9, 10
-"""Producer ids."""
+"""The producer ids of four transactions. A test saves different states of these transactions."""
 
 
 def _value(producer_id: int, status: int, partitions: Sequence[int] = ()) -> schema.TransactionLogValue:
@@ -41,8 +41,9 @@ async def _restore_open_transactions(folder: Path) -> None:
             "decided": _value(DECIDED, PREPARE_COMMIT, [0]),
         }
     )
-    # The stray's coordinator has not saved it. The next transaction of LATER began after the save. KNOWN has
-    # added partition 1 after the save.
+    # The transaction of STRAY is not in the saved logs of the transaction coordinator. The saved transaction
+    # of LATER is complete, and the next one of LATER began after the save. KNOWN has added partition 1 after
+    # the save.
     async with cluster.saving_partition(0) as partition:
         for producer_id in (STRAY, LATER, KNOWN, DECIDED):
             await partition.write(producer_id, 0)
@@ -50,7 +51,7 @@ async def _restore_open_transactions(folder: Path) -> None:
         await partition.write(KNOWN, 0)
     report = await cluster.restore()
     first, second = [await cluster.find(index) for index in range(2)]
-    # Only the decided transaction is open. Its coordinator commits it after the start.
+    # Only the transaction of DECIDED is open. Its coordinator commits this transaction after the start.
     assert first.last_stable_offset == 6
     assert second.last_stable_offset == second.high_watermark
     assert {(each.producer_id, each.first_offset) for each in first.aborted} == {
@@ -75,7 +76,8 @@ async def _restore_a_commit_during_the_save(folder: Path) -> None:
     await cluster.save_transactions(
         {"known": _value(KNOWN, COMPLETE_COMMIT), "later": _value(LATER, ONGOING, [0, 1])}
     )
-    # The outcome of LATER is the next record of the log. Partition 1 was saved before its marker.
+    # The outcome of LATER is the next record of the log. Partition 1 was saved before it got the marker of
+    # LATER.
     async with cluster.saving_partition(0) as partition:
         await partition.write(KNOWN, 0)
         await partition.write(LATER, 0)
@@ -127,7 +129,7 @@ async def _restore_a_transaction_after_a_decided_one(folder: Path) -> None:
     first, second = [await cluster.find(index) for index in range(2)]
     assert [(each.producer_id, each.first_offset) for each in first.aborted] == [(DECIDED, 3)]
     assert first.last_stable_offset == first.high_watermark
-    # The coordinator commits it after the start.
+    # The coordinator commits the transaction in partition 1 after the start.
     assert not second.aborted
     assert second.last_stable_offset == 0
 

@@ -80,7 +80,8 @@ CASES: dict[type[Message], tuple[list[Message], Message]] = {
     r.DelegationTokenRecord: ([], TOKEN),
     r.RemoveDelegationTokenRecord: ([TOKEN], r.RemoveDelegationTokenRecord(token_id="a")),
 }
-"""For each type of record the records before it, and a record that changes the image."""
+"""For each type of record: the records that must come before it, and a record of this type that changes the
+image."""
 
 
 def test_every_type_of_record_is_replayed_and_checked() -> None:
@@ -118,7 +119,7 @@ def test_a_change_survives_the_log_and_a_snapshot_and_reaches_subscribers(cls: t
 
 
 def _entries(delta: MetadataDelta, part: ImagePart) -> object:
-    """What a subscriber sees of the changes of a part."""
+    """Return the changes of a part as a subscriber gets them."""
     changes = delta.changes(part)
     if part is TOPICS:
         return [*changes.changed], [*changes.removed]

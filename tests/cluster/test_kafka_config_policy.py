@@ -66,7 +66,7 @@ def test_a_new_topic_is_described_with_sources() -> None:
 
 
 def test_a_topic_of_a_kind_that_the_broker_does_not_allow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The config that allows a kind is the one in its row."""
+    """The row of a kind names the broker's config that allows topics of this kind."""
     with pytest.raises(
         KafkaError, match=r"Diskless topics are disabled .*diskless.system.enable=false"
     ) as caught:

@@ -1,9 +1,10 @@
 """Kafka's verdicts on configurations: the cases, the JVM that checks them, and the golden table.
 
 A case sets one key to a value, or sets several keys that Kafka checks together. A value is below, at or
-beyond a limit, or is malformed text. The table in ``golden/kafka_verdicts.txt`` has a block for each surface
-and key. A line with ``+`` has the values that Kafka accepts, and a line with ``-`` the values that Kafka
-refuses.
+beyond a limit, or is malformed text. The *surface* of a case is the place where the key is set, such as the
+file of a broker (``static``) or a topic. The table in ``golden/kafka_verdicts.txt`` has a block for each
+surface and key. A line with ``+`` has the values that Kafka accepts, and a line with ``-`` the values that
+Kafka refuses.
 """
 
 import json
@@ -29,7 +30,8 @@ BASE = {
     "log.dirs": "/tmp/logs",
     "remote.log.storage.system.enable": "true",
 }
-"""The configuration to which each case is added. A case of the surface ``static`` adds or replaces values."""
+"""The configuration to which each case of the surface ``static`` adds values, or in which it replaces values.
+"""
 
 SURFACES_OF = {
     "broker": ("static", "dynamic-broker", "dynamic-default"),
@@ -41,7 +43,7 @@ SURFACES_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Values for one surface."""
+    """One case: the surface, and the values that are set there."""
 
     surface: str
     given: tuple[tuple[str, str], ...]

@@ -1,4 +1,4 @@
-"""A running node judges the values of Moldau's own keys as a start does: at, below and beyond each limit."""
+"""A running node and a start accept the same values of Moldau's own keys: at, below and beyond each limit."""
 
 import pytest
 from kafka_verdicts import BASE, GOLDEN, Case, Key, as_mapping, read_table, values_of
@@ -16,7 +16,8 @@ OWN = [key for key in BROKER if key.name not in KAFKAS]
 
 
 def values(key: ConfigKey) -> list[str]:
-    """Values like those that Kafka's keys of the same type get in the golden table."""
+    """The values that are tested for a key. They are chosen by the same rules as the golden table's values
+    for Kafka's keys."""
     shown = key.format(key.default)
     default = shown if key.type in INTEGERS else None
     found = values_of(Key("broker", key.name, key.type.name, default, key.update.value, "", key.valid))
@@ -50,7 +51,7 @@ def test_a_running_node_accepts_what_a_start_accepts(surface: str) -> None:
             if key.update is Update.READ_ONLY:
                 expected: str | None = f"Cannot update these configs dynamically: {key.name}"
             else:
-                assert key.limits is Limit.NONE  # otherwise the limits belong into this comparison
+                assert key.limits is Limit.NONE  # if a key has limits, this test must check them, too
                 expected = start
             if alter != expected:
                 wrong.append((case.line, start, alter))

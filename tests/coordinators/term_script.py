@@ -75,8 +75,8 @@ class LedPartition(ClassicPartition):
 
 
 class TermModel:
-    """A kind of coordinator with a store, which the registry leads. It reports each load, each change of the
-    store and each unload."""
+    """A kind of coordinator with a store. The registry begins and ends its terms. The kind reports each load,
+    each change of the store and each unload."""
 
     def __init__(self) -> None:
         self.events: list[str] = []

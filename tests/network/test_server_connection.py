@@ -385,7 +385,7 @@ def test_connections_with_large_answers_share_a_turn_of_the_loop():
             await asyncio.sleep(0)
             written.append([len(wire.transport.written) for wire in wires])
         totals = [0, *map(sum, written)]
-        # The first connection writes a mebibyte. Each other connection writes one or two runs of responses.
+        # The first connection writes a mebibyte. Each other connection writes one or two groups of responses.
         assert all(later - earlier <= (4 + 2 * 8) * 256 * 1024 for earlier, later in pairwise(totals))
         assert min(written[4]) >= 4 * 256 * 1024
         for wire in wires:

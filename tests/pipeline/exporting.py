@@ -19,7 +19,7 @@ FORMATS = ["parquet", "iceberg"]
 
 
 class Killed(BaseException):
-    """Raised where the driver's process ends. Error handlers of the driver do not run."""
+    """A test raises this exception to simulate a kill of the driver. The driver runs no error handlers."""
 
 
 def run_here(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:

@@ -181,7 +181,7 @@ def test_what_has_left_the_wal_is_read_by_jobs_too(node: moldau.testing.Node, to
 
 
 class Killed(BaseException):
-    """Raised where the driver's process ends."""
+    """A test raises this exception to simulate a kill of the driver."""
 
 
 @pytest.mark.parametrize("step", ["before tasks", "after tasks", "after publishing"])

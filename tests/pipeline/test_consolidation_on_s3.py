@@ -156,7 +156,7 @@ def test_a_unit_of_the_source_reads_each_object_once(node: moldau.testing.Node, 
     assert len(set(owners.values())) == 2
     rows = 0
     for owner in set(owners.values()):
-        # A unit, too, contains only partitions of one coordinator.
+        # As in a unit of the source, all partitions have the same coordinator.
         ranges = [one for one in found.ranges if owners[one.partition] == owner]
         proxy.gets.clear()
         tables = decode_found(fetch_found(found.source, ranges), ranges)

@@ -86,4 +86,5 @@ UNCHECKED: Final = {
 begins to check rights, remove its API from this set. Do not add new APIs."""
 
 CHECKED_IF_ANY: Final = {ApiKey.LIST_TRANSACTIONS}
-"""APIs whose handlers check rights of the resources that exist."""
+"""APIs whose handlers check a right for each existing resource. If no resource exists, they check no right.
+"""

@@ -42,7 +42,8 @@ NOT_YET = {
     # Nothing receives telemetry of clients.
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY,
 }  # fmt: skip
-"""APIs that are not supported, and therefore not advertised. Clients report this themselves."""
+"""APIs that are not supported, and therefore not advertised. A client that needs one of these APIs reports
+the error itself."""
 
 
 CHECKED: dict[int, set[tuple[AclOperation, AclResourceType]]] = defaultdict(set)

@@ -1,4 +1,5 @@
-"""The gateways of a kind of topics are those of the coordinators in the topic that its row names."""
+"""The row of a kind of topics names an internal topic. The gateways of the kind are the gateways of the
+coordinators in this internal topic."""
 
 import dataclasses
 from types import SimpleNamespace

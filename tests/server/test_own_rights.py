@@ -46,8 +46,8 @@ async def accepted(request: Message, caller: object, deadline: float | None) -> 
 
 
 async def decided(api_key: int, *operations: AclOperation) -> ErrorCode:
-    """The error with which a controller's listener refuses a request of a caller with these rights. NONE if
-    the controller decides on the request."""
+    """Return the error with which a controller's listener refuses a request of a caller with these rights.
+    Return NONE if the controller decides on the request."""
     node, service = MagicMock(), MagicMock(handle=accepted)
     api = ControllerApi(node, service, node, node, node, Holder(*operations))
     request = SimpleNamespace(API_KEY=api_key)

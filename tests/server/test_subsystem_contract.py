@@ -255,7 +255,7 @@ def test_a_controller_accepts_health_checks() -> None:
 
 
 def test_no_subsystem_comes_after_the_listeners() -> None:
-    """The listeners copy the handlers of the subsystems before them."""
+    """The listeners copy the handlers of the subsystems that are before the listeners in the list."""
     composition = Composition(Extensions())
     composition.subsystems.append(object.__new__(ListenersSubsystem))
     with pytest.raises(ValueError, match="handlers of Answering, after the listeners, are not served"):

@@ -10,7 +10,7 @@ from moldau.runtime import LocalDisk
 from moldau.storage.folders.checkpoint import CheckpointError
 from moldau.storage.log.leader_epochs import EpochEntry, LeaderEpochFile, LeaderEpochs
 
-# Groups of records, each as (difference from the previous epoch, number of records).
+# Groups of records. Each group is a pair: the difference from the previous epoch, and the number of records.
 RUNS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 5)), max_size=8)
 
 

@@ -10,7 +10,7 @@ from moldau.storage.log.partition_log import PartitionLog
 
 
 class TimesOf:
-    """Results are pairs of offset and timestamp, or None if there is no such record."""
+    """Searches of one log. A result is a pair of offset and timestamp, or None if there is no such record."""
 
     def __init__(self, box: Any, log: PartitionLog) -> None:
         self._log = log

@@ -57,7 +57,7 @@ TOPIC = TopicIdPartition(UUID(int=7), "t", 0)
 
 
 class Killed(BaseException):
-    """Raised when the process of a leader ends."""
+    """Raised at a step of a leader to simulate a kill of the leader's process."""
 
 
 class FakeClock:
@@ -139,7 +139,7 @@ class World:
     # -- the check ------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Check every committed record that was not deleted. It must be readable at the place that the
+        """Check that every committed record that was not deleted can be read at the place that the
         coordinator names."""
         storage = ObjectStorageManager(self.store)
         for partition, wanted in self.records.items():

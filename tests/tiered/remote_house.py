@@ -203,12 +203,14 @@ class Storage:
 
 
 async def all_of(partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-    """All partitions, because their topics were deleted. It is used as the ``deleted`` of the remover."""
+    """Return all partitions, as if their topics were deleted. Tests give this function to the remover as its
+    argument ``deleted``."""
     return list(partitions)
 
 
 class House:
-    """The leader of the partition. By default each batch has one record."""
+    """The leader of one partition, with its log, its store and its remote metadata. By default each batch has
+    one record."""
 
     def __init__(self, folder: Path, config: LogConfig = CONFIG) -> None:
         self.clock = StandingClock()

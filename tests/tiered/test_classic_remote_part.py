@@ -213,7 +213,7 @@ class Broker:
         self.remover = SimpleNamespace(is_at_work_on=lambda _: False)
         manager = SimpleNamespace(lead=lambda name, *_, **__: self.led.append(name))
         registry = SimpleNamespace(get_by_id=lambda *key: self.hosted.get(key))
-        reader, until_current = cast(Any, NotingReader()), cast(Any, None)  # the reader removes nothing here
+        reader, until_current = cast(Any, NotingReader()), cast(Any, None)  # no test removes remote data
         self.tiering = Tiering(cast(Any, registry), cast(Any, manager), reader, until_current)
         parts = (SimpleNamespace(reconfigure=lambda _: None), manager, self.remover, self.tiering)
         self.kind = TieredKind(*(cast(Any, part) for part in parts))
@@ -222,7 +222,7 @@ class Broker:
 def test_a_partition_that_becomes_tiered_has_no_copies(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(3)
-        house.log.highest_copied_offset = 5  # a task set this after all copies had been removed
+        house.log.highest_copied_offset = 5  # as if a task had set this offset after all copies were removed
         broker = Broker()
         broker.kind.reconfigure(led(house))
         assert broker.led == [PARTITION]

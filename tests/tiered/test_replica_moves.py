@@ -203,7 +203,8 @@ def test_a_replica_that_is_stopped_and_kept_keeps_all_its_data(
 def test_the_remote_part_stays_with_the_leader_of_a_topic_that_is_deleted_when_another_broker_owns_it(
     play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
 ) -> None:
-    """The metadata topic accepts the leader's events only from the owner, which deletes the other objects."""
+    """This broker leads the partition, but does not own the remote data of the deleted topic. So it deletes
+    no objects. The owner deletes them."""
 
     async def story(broker: TieredBroker) -> None:
         broker.owned = False

@@ -60,7 +60,8 @@ class Producers:
 
 
 def wal_batches(batches: Sequence[Sent], first_offset: int = 0) -> list[tuple[BatchRun, bytes]]:
-    """One group of adjacent batches for each batch, as it is in its object."""
+    """Build the batches. Returns, for each of them, its position in a WAL object and its bytes. Each batch is
+    a run of its own."""
     producers = Producers()
     parts, offset = [], first_offset
     for sent in batches:

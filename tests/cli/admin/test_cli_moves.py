@@ -98,7 +98,7 @@ def test_a_partition_continues_on_other_brokers_and_its_past_follows(at: Any) ->
     active = at("chunks", "alter", "--topic", "past", "-p", "0", "--start-offset", "500", "--replicas", "1,2")
     assert (active.code, "the active one" in active.err) == (1, True)
     assert at(*move, "--replicas", ",".join(map(str, others))).code == 0
-    while sorted(chunks()[0]["isr"]) != others:  # in the order of catching up
+    while sorted(chunks()[0]["isr"]) != others:  # brokers are listed in the order in which they caught up
         pass
     assert chunks()[0]["replicas"] == others
     assert (

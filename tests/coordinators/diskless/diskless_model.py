@@ -37,8 +37,8 @@ class Model:
         self.closed: set[str] = set()
 
     def commit(self, call: CommitFileCall) -> list[tuple[ErrorCode, int, bool]] | None:
-        """For each batch its error, base offset and whether it is a duplicate. ``None`` if the whole file is
-        refused."""
+        """Return, for each batch, the error, the base offset, and whether the batch is a duplicate. Return
+        ``None`` if the whole file is refused."""
         if call.object_key in self.answers:
             return self.answers[call.object_key]
         if call.object_key in self.closed:

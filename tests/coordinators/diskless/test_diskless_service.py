@@ -286,7 +286,7 @@ def test_a_fence_keeps_older_epochs_from_pruning(tmp_path: Path) -> None:
         assert (fenced.error, fenced.wal_start_offset, fenced.remote_metadata_position) == (0, 0, -1)
         log_end = (await service.describe_coordinator(0)).log_end_offset
         assert (await service.prune(0, fence)).error is ErrorCode.none
-        # there is no new time to record
+        # a repeated fence writes no record
         assert (await service.describe_coordinator(0)).log_end_offset == log_end
         late = await service.prune(0, PruneCall(TOPIC, 0, 0, 10, 4, 77))
         assert (late.error, late.wal_start_offset) == (ErrorCode.fenced_leader_epoch, 0)

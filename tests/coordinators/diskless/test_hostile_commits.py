@@ -1,4 +1,5 @@
-"""CommitFile and CommitParts from a stranger: each request gets one error, and the coordinator goes on."""
+"""CommitFile and CommitParts requests with invalid content. Each request gets one error, and the coordinator
+continues."""
 
 import asyncio
 from collections.abc import Callable
@@ -80,7 +81,7 @@ def test_a_batch_of_an_unlisted_topic_or_producer_is_refused(number: int) -> Non
     put_varint(columns, number)
     given = equal_batches(2)
     head = 1 + 1 + 16 + 1 + 4
-    for at in (head, head + 2):  # the numbers of topics, and of producers
+    for at in (head, head + 2):  # the index of the topic, and the index of the producer
         with pytest.raises(ColumnError, match="a value is not between 0 and 0"):
             decode_batches(given[:at] + bytes(columns) + given[at + 1 :])
 
@@ -93,8 +94,8 @@ def test_results_are_bounded_too() -> None:
 
 
 def test_no_value_of_a_field_stops_a_coordinator(tmp_path: Path) -> None:
-    """Every field at its extremes: a refused request or a refused batch, and the next good file is
-    committed. After a restart the log loads."""
+    """Each field of a batch gets extreme values. The request or the batch is refused, and the coordinator
+    then commits the next valid file. After a restart the log loads."""
 
     async def scene() -> None:
         house = House(tmp_path)
@@ -121,7 +122,8 @@ def test_no_value_of_a_field_stops_a_coordinator(tmp_path: Path) -> None:
 
 
 async def _committed(service: Any, key: str, good: BatchToCommit, field: str, value: int) -> int:
-    """Commit a file with an odd batch, and return the number of its records that were committed."""
+    """Commit a file with one batch in which a field is changed. Returns the number of its records that were
+    committed."""
     odd = good._replace(**{field: value})
     try:
         batches = batches_of(encode_batches([odd]))

@@ -225,7 +225,8 @@ def test_objects_are_not_larger_than_the_bound_and_a_huge_batch_has_its_own() ->
 
 
 def test_an_object_has_a_limited_number_of_batches() -> None:
-    """The coordinator decides on all batches of an object in one step, and refuses objects of very many."""
+    """The coordinator decides on all batches of an object in one step, and refuses objects with too many
+    batches."""
 
     async def story(machine: Machine) -> None:
         bench = Bench(machine, settings=WriterSettings(commit_interval_ms=60_000, retries=QUICK))

@@ -40,7 +40,7 @@ LIMIT = 1_000_000
 
 
 class Killed(BaseException):
-    """Raised where the driver's process ends."""
+    """A test raises this exception to simulate a kill of the driver."""
 
 
 class DyingStore(FileSinkStore):

@@ -329,7 +329,8 @@ def test_order_and_units_make_no_difference(documents: list[Any], dice: random.R
 @settings(max_examples=100, deadline=None)
 @given(st.lists(DOCUMENTS, max_size=12), st.sampled_from([json_found.MISFITS_SHARE, 3]))
 def test_each_value_is_stored_whole_or_is_a_dead_letter(documents: list[Any], share: int) -> None:
-    """With a small share, a type with misfits is likely even if there are few values."""
+    """A column's type may be chosen although some values do not fit it. With a small ``share``, this is
+    likely even if there are few values."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_found, "MISFITS_SHARE", share)
         columns, odd = found_in(encoded(*documents))

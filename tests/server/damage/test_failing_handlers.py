@@ -16,8 +16,8 @@ from moldau.server.requests.dispatch import Dispatcher
 def answer_of(
     fault: Exception | DescribeClusterResponse, unexpected: UnexpectedErrors, *, later: bool
 ) -> Any:
-    """The response to a request. Its handler raises this exception or returns this value, either immediately
-    or in a task."""
+    """Return the response to a request whose handler raises this exception or returns this value. The handler
+    does so immediately, or in a task."""
 
     def fail_now(context: RequestContext, request: Any) -> Any:
         if isinstance(fault, Exception):

@@ -234,7 +234,7 @@ def test_commits_take_effect_in_the_order_of_the_calls(play: Callable[[Story], N
     play(story)
 
 
-# -- what only the remote form has -------------------------------------------------------------
+# -- calls over a connection only --------------------------------------------------------------
 
 
 def with_broker(

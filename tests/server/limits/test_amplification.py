@@ -55,8 +55,8 @@ whole heap."""
 ANSWERED_BYTES = 80_000
 ANSWERED_BYTES_RATIO = 16
 ANSWERED_BYTES_FLOOR = 4 * 1024 * 1024
-"""The allowed memory from parsing a request to its response: the bytes of the request times this factor, plus
-this constant."""
+"""The memory that a request may need from its parsing to its response: the bytes of the request times the
+ratio, plus the floor."""
 ANSWERED_IN_SLICES = (
     (ApiKey.LIST_OFFSETS, 1),
     (ApiKey.OFFSET_COMMIT, 2),

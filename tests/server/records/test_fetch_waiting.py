@@ -127,7 +127,8 @@ def test_a_large_fetch_is_answered_in_turns_and_misses_nothing(turn: int, number
 
 
 def test_the_rows_of_a_large_fetch_are_read_in_turns_before_its_session_is_opened() -> None:
-    """Each partition is named ten times in the request. As in Kafka, its last row counts."""
+    """Each partition is named ten times in the request. As in Kafka, only the last row of a partition has an
+    effect."""
 
     async def story() -> None:
         arrivals: WaitingRoom[PartitionKey] = WaitingRoom()

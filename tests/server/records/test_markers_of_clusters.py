@@ -17,7 +17,8 @@ CLASSIC, DISKLESS, GONE = (TxnPartition(name, 0) for name in ("classic", "diskle
 
 
 def written(answers: dict[TxnPartition, ErrorCode]) -> tuple[set[TxnPartition], list[TxnPartition]]:
-    """The partitions that still need a marker, and the partitions that were requested."""
+    """Write a marker to three partitions. Returns the partitions that still need the marker, and the
+    partitions to which a marker was sent."""
     asked: list[TxnPartition] = []
     view: Any = SimpleNamespace(
         leader_of=lambda name, index: {"classic": 1, "diskless": -1}.get(name),

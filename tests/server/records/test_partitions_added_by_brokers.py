@@ -19,8 +19,8 @@ NONE, UNKNOWN = ErrorCode.none, ErrorCode.unknown_topic_or_partition
 
 
 def answered(*partitions: int) -> tuple[dict[int, ErrorCode], list[TxnPartition]]:
-    """The response for the partitions of a topic that has two partitions, and the partitions that
-    were added."""
+    """Request to add these partitions of a topic that has two partitions. Returns the error code of each
+    partition, and the partitions that were added."""
     added: list[TxnPartition] = []
 
     async def add_partitions(_name: str, _producer: Any, wanted: list[TxnPartition], _version: int) -> None:

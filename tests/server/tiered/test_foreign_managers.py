@@ -129,7 +129,7 @@ SEGMENT = RemoteLogSegmentMetadata(
 
 
 class Careless:
-    """Returns and raises arbitrary values."""
+    """A manager whose methods return or raise arbitrary values."""
 
     def __init__(self) -> None:
         self.answer: Any = None
@@ -156,7 +156,7 @@ class Careless:
 
 
 class Hasty:
-    """Raises when it is called, not when it is awaited."""
+    """A manager whose methods raise an exception when they are called, before their result is awaited."""
 
     def __getattr__(self, name: str) -> Any:
         def called(*_: object) -> Any:

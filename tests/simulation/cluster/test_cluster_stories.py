@@ -38,7 +38,7 @@ def acknowledge_one_offset_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def load_no_late_commit(patch: pytest.MonkeyPatch) -> None:
-    """A group coordinator ignores commits near the end of its log when it loads it."""
+    """When a group coordinator loads its log, it ignores commits near the end of the log."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:

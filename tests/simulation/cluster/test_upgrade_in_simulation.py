@@ -13,7 +13,8 @@ from moldau.simulation.scenario import run_seed
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 SEEDS = [("upgrade", 0), ("upgrade", 1), ("upgrade-separate", 0)]
-"""The first story ends with the former version, and the second story ends with a raised metadata.version."""
+"""The story of the first entry ends with the former version. The story of the second entry ends with a raised
+metadata.version."""
 
 
 @pytest.mark.parametrize(("story", "seed"), SEEDS)
@@ -41,5 +42,6 @@ def test_a_flaw_is_caught(
     flaw: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flaw(monkeypatch)
-    # The first seed detects the flaw. If a change of the code has changed all histories, another seed does.
+    # The first seed detects the flaw. If a change of the code has changed all histories, another seed detects
+    # it.
     assert any(run_seed(SCENARIOS["upgrade"](), one).violations for one in range(seed, seed + 10))

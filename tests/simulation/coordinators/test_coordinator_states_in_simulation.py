@@ -1,5 +1,5 @@
-"""In these mutants, the state of a coordinator differs from the result of its log. The stories must detect
-the mutants.
+"""In these mutants, the state of a coordinator differs from the state that a replay of its log gives. The
+stories must detect the mutants.
 
 The tests of diskless topics and of offsets check that every run of a node compares the state with the log.
 """

@@ -58,7 +58,7 @@ _is_loading_a_node: dict[str, int] = {}
 
 
 def forget_the_last_group_on_load(patch: pytest.MonkeyPatch) -> None:
-    """A group coordinator ignores the newest generation when it loads its log."""
+    """When a group coordinator loads its log, it ignores the newest generation."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:

@@ -22,7 +22,8 @@ def test_no_acknowledged_commit_is_forgotten(name: str) -> None:
     scenario = SCENARIOS[name]()
     failed = {seed: found for seed in range(SEEDS) if (found := run_seed(scenario, seed).violations)}
     assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
-    # In each run of the node, the state of the coordinator was compared with the result of its log.
+    # In each run of the node, the state of the coordinator was compared with the state that a replay of its
+    # log gives.
     tally = scenario.coordinator_tally
     assert tally.terms > 3 * SEEDS, "hardly any term but the first was compared"
     assert tally.states > 2 * tally.terms
@@ -40,7 +41,7 @@ def test_a_commit_without_an_answer_may_take_effect_for_a_while() -> None:
 
 
 def forget_the_last_commits(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator ignores the end of its log when it loads it."""
+    """When a coordinator loads its log, it ignores the end of the log."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:

@@ -24,7 +24,8 @@ def test_nothing_acknowledged_is_lost_and_no_object_leaks(name: str, part: int) 
     seeds = range(part * SEEDS_PER_PART, (part + 1) * SEEDS_PER_PART)
     failed = {seed: found for seed in seeds if (found := run_seed(scenario, seed).violations)}
     assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
-    # In each run of the node, the states of coordinators were compared with the results of their logs.
+    # In each run of the node, the states of coordinators were compared with the states that a replay of their
+    # logs gives.
     tally = scenario.coordinator_tally
     assert tally.terms > 3 * len(seeds), "hardly any term but the first was compared"
     assert tally.states > 2 * tally.terms

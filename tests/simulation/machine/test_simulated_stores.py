@@ -40,7 +40,7 @@ def test_committed_rows_survive_a_loss_of_power(journal: str) -> None:
 
 
 class _Program:
-    """A program whose database is reachable from its process only."""
+    """A program with a database. Only a simulated process has a reference to this program."""
 
 
 def test_an_ended_world_with_an_open_database_is_freed() -> None:

@@ -1,5 +1,5 @@
-"""Lookups at a leader and at its follower. Only the leader returns offsets. Each of them describes its own
-log."""
+"""Lookups at a leader and at its follower. Only the leader returns offsets. The leader and the follower each
+describe the producers of their own log."""
 
 import asyncio
 from typing import Any
@@ -27,7 +27,8 @@ pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
 AT_A_FOLLOWER = [ErrorCode.not_leader_or_follower] * 2 + [ErrorCode.none]
-"""As in Kafka, a follower returns the producers of its own log."""
+"""The error codes of the three lookups at a follower. DescribeProducers succeeds, because a follower
+describes the producers of its own log, as in Kafka."""
 PROPERTIES = {"default.replication.factor": "2", "min.insync.replicas": "1"}
 LOOKUPS: tuple[tuple[ApiKey, int, Any], ...] = (
     (

@@ -152,9 +152,9 @@ def test_markers_outlive_their_records_by_the_horizon(box: Any) -> None:
         markers.append(sum(header.is_control for header in headers_of(cleaned)))
         indexed.append(sum(len(s.transaction_index) for s in cleaned.log.segments.segments))
         box.clock.time_ms += 600
-    # There are four rounds. In the first one, the records of the transaction still exist. The second one
-    # removes them and sets the delete horizon of the marker. The third one is before this horizon, and the
-    # fourth one after it.
+    # There are four rounds. In the first round, the records of the transaction still exist. The second round
+    # removes them and sets the delete horizon of the marker. The third round is before this horizon, and the
+    # fourth round is after it.
     assert markers == [1, 1, 1, 0]
     assert indexed == [1, 0, 0, 0]
 
@@ -189,8 +189,7 @@ def test_records_stay_for_the_minimum_lag_and_go_after_the_maximum(box: Any) -> 
     assert late is not None
     assert late.is_due
     assert find_candidate(log, 2, box.clock.time_ms + 5001) is None
-    # The active segment is closed after this time, so that it does not delay the cleaning of its records
-    # beyond the limit.
+    # The active segment is closed after this time, so that its records are cleaned within the limit.
     assert config.roll_ms == 5000
 
 

@@ -1,5 +1,5 @@
-"""A guarded log. If its last batch is incomplete, this batch is removed. Any other damage stops the start
-before a byte is changed."""
+"""Recovery of a guarded log. If its last batch is incomplete, this batch is removed. Any other damage stops
+the start before a byte is changed."""
 
 from dataclasses import replace
 from typing import Any

@@ -155,7 +155,7 @@ async def poll(server: SocketServer, options: argparse.Namespace) -> None:
 
 
 def print_profile(profile: cProfile.Profile) -> None:
-    """The time of each function without its callees, and the total time of all functions in each file."""
+    """Print each function's time without its callees, and the total time of all functions in each file."""
     stats = pstats.Stats(profile).sort_stats("tottime")
     stats.print_stats(30)
     by_file: dict[str, float] = {}

@@ -98,7 +98,7 @@ def _compare(
 
 
 def _query(frame: Any, reader: str, records: int) -> float:
-    """The time to read all records, from ``load()`` on."""
+    """Measure the time from ``load()`` until all records are read."""
     start = time.perf_counter()
     (row,) = frame.load().selectExpr("count(*) AS n", "sum(length(value)) AS size").collect()
     wall_s = time.perf_counter() - start

@@ -246,8 +246,9 @@ def catch_up_within_quota(
 
 
 def columns(slices: dict[str, list[Slice]]) -> dict[str, Any]:
-    """The bytes that were read, and the producer's p99 in three cases: without a reader, and with a reader on
-    each of the two nodes."""
+    """The columns of a row: the read bytes per second, the producer's p99 in three cases, and the ratios of
+    these cases. The cases are: without a reader, with a reader of the other node, and with a reader of the
+    producer's node."""
     quiet, elsewhere, here = (slices[kind] for kind in (NOBODY, OTHER, SAME))
     return {
         "MB/s beside a producer": rounded(median_of(here, "mb_per_s")),

@@ -48,7 +48,7 @@ class MemoryLog:
             await self._moved.wait()
 
     def truncate(self, offset: int) -> None:
-        """Drop the batches from ``offset`` on, as can happen when the leader changes."""
+        """Drop the batch at ``offset`` and all later batches. This can happen when the leader changes."""
         self.batches = [batch for batch in self.batches if parse_header(batch).base_offset < offset]
         self.log_end_offset = offset
         self.high_watermark = min(self.high_watermark, offset)

@@ -88,7 +88,7 @@ def bench_cluster(report: Report, folder: pathlib.Path, plan: ClusterPlan) -> No
 
 
 def _add(report: Report, title: str, found: Mapping[str, Figures]) -> None:
-    """A row for each figure, with the systems side by side."""
+    """Add a row to the report for each measured value. The row has a column for each system."""
     for what in next(iter(found.values())):
         sides = {name: figures[what] for name, figures in found.items()}
         report.add(title, {"what": what, **sides, "goal": GOALS.get(what, "")})

@@ -17,8 +17,8 @@ from moldau.records.record import Record
 
 PRODUCE_VERSION = 9
 FETCH_VERSION = 11
-"""These versions are so old that every Kafka since 2.4 handles them in the same way. Both identify topics by
-name."""
+"""These versions are so old that every Kafka since 2.4 handles them in the same way. Both requests identify
+topics by name."""
 PIPELINE_DEPTH = 256
 """Number of requests in one write. At most twice as many are in flight (Moldau reads up to 512)."""
 

@@ -1,4 +1,4 @@
-"""A small cluster whose saved logs a test writes record by record, and its restore."""
+"""A small cluster for tests of the restore. A test writes its saved logs record by record."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

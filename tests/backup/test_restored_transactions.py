@@ -94,8 +94,8 @@ async def _restore_a_commit_during_the_save(folder: Path) -> None:
     assert [(each.producer_id, each.first_offset) for each in second.aborted] == [(LATER, 0)]
     assert [each.last_stable_offset for each in (first, second)] == [9, 3]
     assert report.aborted_transactions == 2
-    # Consumers have read the records of LATER. Their next offset is after its marker, and they notice that
-    # the log was truncated.
+    # Consumers have read the records of LATER. The next offset of these consumers is after the marker of
+    # LATER, so they notice that the log was truncated.
     assert [cluster.generation_starts(index) for index in range(2)] == [(5,), (2,)]
 
 

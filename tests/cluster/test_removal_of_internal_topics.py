@@ -16,7 +16,7 @@ INTERNAL = (DISKLESS_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC)
 
 
 def _image(*, coordinator: int = -1, configs: dict[str, str] | None = None) -> MetadataImage:
-    """The internal topics, and a topic with a kind and configs."""
+    """Make an image with the internal topics and a topic ``orders``, which may have an owner and configs."""
     records: list[Message] = []
     for number, name in enumerate((*INTERNAL, "orders"), 1):
         topic_id = uuid.UUID(int=number)

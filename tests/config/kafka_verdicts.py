@@ -157,7 +157,7 @@ def single_cases(keys: Iterable[Key]) -> Iterator[Case]:
 
 
 def values_of(key: Key) -> list[str]:
-    """Values of the type of a key: at, below and beyond each limit, and malformed."""
+    """Return test values of a key's type: at, below and beyond each limit, and malformed values."""
     match key.type:
         case "BOOLEAN":
             return ["true", "false", "TRUE", " true ", "yes", "", "1"]

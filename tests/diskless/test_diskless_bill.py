@@ -1,4 +1,4 @@
-"""The number of requests to the store for each GiB (the bill), as ``/metrics`` shows it."""
+"""``/metrics`` shows the number of requests to the store for each GiB, which is called the bill."""
 
 import time
 import urllib.request

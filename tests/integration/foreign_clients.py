@@ -65,8 +65,8 @@ class Java:
         return _parts(self.source("Tools", *joined))
 
     def metadata_trees(self, *files: Path) -> list[str]:
-        """The contents of snapshots or segments of the metadata log, as the trees that Kafka's metadata shell
-        loads."""
+        """Let Kafka's metadata shell load snapshots or segments of the metadata log. Returns the tree of each
+        file as text."""
         return _parts(self.source("MetadataTrees", *map(str, files)))
 
     def source(self, name: str, *arguments: str) -> str:

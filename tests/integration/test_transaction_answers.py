@@ -23,7 +23,8 @@ EXPLAINED: dict[str, list[tuple[str, str]]] = {
     # Kafka treats ids without a transaction as transactions that have been open since 1970.
     "open for more than a day": [("  transaction_states:", "")],
 }
-"""For each step, lines of Kafka's responses and the lines of Moldau that replace them."""
+"""The explained differences. For each step, they are lines of Kafka's responses and the lines of Moldau that
+replace them."""
 OF_DISKLESS = {"the batch again": [*EXPLAINED["the batch again"], LOG_START]}
 """The response to a repeated batch is made from the coordinator's state of the producer, and this state has
 no log start."""

@@ -1,5 +1,5 @@
 """Requests that arrive together may share work. Their responses are sent after this work. If the work fails,
-they are never sent."""
+the responses are never sent."""
 
 import asyncio
 

@@ -77,7 +77,7 @@ def in_place(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
 
 
 def read_all(node: moldau.testing.Node, topic: str) -> dict[int, list[bytes]]:
-    """All values from offset 0 on, read through the broker."""
+    """Read a topic through the broker from offset 0 to its end. Returns all values."""
     consumer = Consumer(
         {
             "bootstrap.servers": node.bootstrap_servers,

@@ -28,7 +28,8 @@ LIMIT_S = 60
 
 
 class Ruins(NamedTuple):
-    """The brokers of a cluster, one of which is dead, and the topic's leaders."""
+    """A cluster with one dead broker: the addresses of its brokers, and the leaders of the topic's
+    partitions."""
 
     bootstrap: str
     leaders: dict[int, int]

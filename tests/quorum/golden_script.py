@@ -32,7 +32,7 @@ def numbers(text: str) -> list[int]:
 
 
 def show(value: Any, *, without: tuple[str, ...] = ()) -> str:
-    """A dataclass as ``Name field=value``, without empty fields."""
+    """Return a dataclass as text: ``Name field=value``, without empty fields."""
     match value:
         case ErrorCode():
             return str(value.name)

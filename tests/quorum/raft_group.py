@@ -69,8 +69,8 @@ class Node:
     unflushed: bool = False
     download: list[Entry] = field(default_factory=list)
     answers: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """For each request id: the node that sent the request, the number of starts of this node, and the
-    correlation id."""
+    """For each request id, the place to which its response goes: the node that sent the request, the number
+    of starts of this node, and the correlation id."""
     values: deque[str] = field(default_factory=deque)
     membership: Membership | None = None
 
@@ -141,7 +141,7 @@ class Group:
         self.do_show([], {})
 
     def do_extra(self, words: list[str], options: dict[str, str]) -> None:
-        """``1 ms=300``: from its next election time-out on, node 1 waits 300 ms longer."""
+        """``1 ms=300``: node 1 waits 300 ms longer. This begins with its next election time-out."""
         for node_id in map(int, words):
             self.nodes[node_id].chance.extra_ms = int(options["ms"])
 

@@ -17,8 +17,8 @@ class Entry(NamedTuple):
 
 @dataclass
 class ModelLog:
-    """A LogView, and the changes of it that a driver makes. A crash may remove all records from ``flushed``
-    on."""
+    """A LogView, with the methods by which a driver changes the log. A crash may remove the record at
+    ``flushed`` and all later records."""
 
     start: int = 0
     entries: list[Entry] = field(default_factory=list)

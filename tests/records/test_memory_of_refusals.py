@@ -16,7 +16,7 @@ ZEROS = bytes(8 * LARGE)
 
 
 def _frames(error: BaseException | None) -> Iterator[FrameType]:
-    """The frames of an error and of the errors before it, without those of this module."""
+    """Yield the frames of an error and of the errors that caused it, without the frames of this module."""
     while error is not None:
         at = error.__traceback__
         while at is not None:

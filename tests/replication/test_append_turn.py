@@ -22,7 +22,8 @@ BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
 
 
 class House:
-    """A partition on the real disk, which this test leads, and a turn."""
+    """A partition that this test leads, with its log on the real disk, and the turn that collects its
+    appends."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         machine = Machine.real()

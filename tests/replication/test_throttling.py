@@ -50,7 +50,7 @@ def test_the_rate_is_an_average_over_windows_that_have_begun() -> None:
 
 
 class Throttled:
-    """A listener for replicas, with a quota for its leaders."""
+    """The listener of a replica. It has the quota that throttles the replica when it leads."""
 
     active_brokers: Mapping[int, int] = {1: 1, 2: 1, 3: 1}
 

@@ -27,7 +27,7 @@ class TurningWorkers:
 
 
 class Journal:
-    """The completed steps, each as the name of its job."""
+    """Makes jobs, and records each completed step by the name of its job."""
 
     def __init__(self):
         self.steps = []

@@ -36,8 +36,8 @@ from moldau.testing import Node
 
 TIMEOUT_MS = 1_000
 DECIDED = {key for key in DECIDED_APIS if key >= OWN_API_KEY_MIN}
-"""The controller decides these requests. Their deadlines are the deadlines of the channel to the controller.
-"""
+"""The APIs of Moldau that the controller decides. A request to one of them has the deadline of the channel to
+the controller."""
 CALLS = sorted(set(MODULES) - DECIDED - {DescribeOwnApisRequest.API_KEY})
 
 Calls: TypeAlias = Mapping[int, CallDeclaration[Any, Any]]

@@ -41,7 +41,7 @@ class Control:
 
 
 class House:
-    """A dispatcher with the contributions of some subsystems, and a connection to this dispatcher."""
+    """A dispatcher that uses the contributions of some subsystems, and a connection to this dispatcher."""
 
     def __init__(self, *contributions: Contribution) -> None:
         extensions = Extensions()

@@ -15,7 +15,7 @@ RUNS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 5)), max_size=8)
 
 
 def log_of(runs: list[tuple[int, int]]) -> tuple[LeaderEpochs, list[int]]:
-    """The cache, and the epoch of each offset."""
+    """Make a cache of leader epochs. Returns the cache, and the epoch of each offset."""
     epochs, log, epoch = LeaderEpochs(), list[int](), -1
     for step, count in runs:
         epoch += step

@@ -121,7 +121,8 @@ def test_deletion_renames_soon_and_removes_later(box: Any) -> None:
 
 
 def test_a_stray_folder_is_removed_after_its_delay_and_not_before(box: Any) -> None:
-    """After a restart the result is the same. Folders that an operator has renamed are kept."""
+    """Each start also finds the stray folders of earlier starts. Folders that an operator has renamed are
+    kept."""
 
     async def strays_after(delay_ms: int) -> list[str]:
         manager = LogManager(box.machine, ["/one"], LogManagerSettings(stray_delete_delay_ms=delay_ms))

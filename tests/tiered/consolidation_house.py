@@ -234,7 +234,7 @@ class Steps:
 
 
 class Wal:
-    """The coordinator, as a leader can call it."""
+    """The calls of a leader to the coordinator."""
 
     def __init__(self, world: World, steps: Steps) -> None:
         self._world, self._steps = world, steps

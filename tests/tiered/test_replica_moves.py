@@ -46,7 +46,7 @@ async def none_of(partitions: Collection[TopicIdPartition]) -> list[TopicIdParti
 
 class TieredBroker:
     """Broker 1 with its partitions and the tasks of the remote log manager. It uses the store and the log of
-    the house."""
+    a :class:`House`."""
 
     def __init__(self, house: House, folder: Path) -> None:
         self.house = house

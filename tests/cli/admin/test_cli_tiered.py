@@ -30,7 +30,7 @@ def parsed(ran):
 
 
 def copied(run, topic):
-    """The segments of the topic, as soon as one copy is finished and no copy is in progress."""
+    """Wait until at least one copy is finished and none is in progress. Returns the segments of the topic."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         found = parsed(run("tiered", "segments", topic, "--json"))

@@ -31,7 +31,7 @@ def quorum(cli: Any, cluster: moldau.testing.Cluster) -> tuple[list[int], list[i
 
 
 def file_of(cluster: moldau.testing.Cluster, node_id: int, folder: pathlib.Path) -> str:
-    """The properties file of a running controller, as an operator would write it."""
+    """Write the properties file of a running controller, as an operator would do. Returns its path."""
     path = folder / f"{node_id}.properties"
     host, _, port = cluster.address(node_id).partition(":")
     path.write_text(

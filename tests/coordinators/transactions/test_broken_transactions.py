@@ -65,8 +65,8 @@ def unreadable_batch() -> bytearray:
 
 
 class Loaded(NamedTuple):
-    """The state of a coordinator with this log: errors of InitProducerId, health, and the states of
-    transactional ids."""
+    """The state of a coordinator that has loaded a log: the errors of InitProducerId, the health, and the
+    states of transactional ids."""
 
     answers: dict[str, ErrorCode]
     problem: str | None

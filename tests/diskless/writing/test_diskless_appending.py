@@ -1,4 +1,4 @@
-"""How a diskless partition handles produced batches before the writer gets them."""
+"""A diskless partition handles produced batches, before the writer gets these batches."""
 
 import asyncio
 

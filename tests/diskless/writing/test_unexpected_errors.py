@@ -29,7 +29,7 @@ class Defect(Exception):
 
 
 class Faults:
-    """For each call by its name, how many of the next calls raise an exception."""
+    """For each name of a call, the number of its next calls that raise an exception."""
 
     def __init__(self) -> None:
         self.left: dict[str, int] = {}

@@ -1,4 +1,5 @@
-"""librdkafka and kafka-python read a tiered topic from its first record on. They see one log without gaps."""
+"""librdkafka and kafka-python read a tiered topic from its first to its last record. They see one log without
+gaps."""
 
 import os
 from collections.abc import Iterator

@@ -30,7 +30,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def metadata(address: str, topic: str) -> tuple[list[int], list[int]]:
-    """The brokers in one broker's metadata, and the leaders of a topic's partitions."""
+    """Return the brokers and the leaders of a topic's partitions, as one broker's metadata contain them."""
 
     async def asking() -> Any:
         client = RpcClient(SystemEntropy())

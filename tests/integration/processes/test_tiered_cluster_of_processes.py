@@ -105,7 +105,7 @@ def is_in_sync(admin: AdminClient) -> bool:
 
 
 def read_all(bootstrap: str) -> list[bytes]:
-    """The numbers of all records, from offset 0 on."""
+    """Read the topic from offset 0 to its end. Returns the numbers of the records."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "r", "enable.auto.commit": False, **QUIET}
     )

@@ -1,4 +1,4 @@
-"""Values as columns: decoded values, rejected values, and the columns."""
+"""Values are decoded into columns. The tests check the decoded and rejected values, and the columns."""
 
 import io
 import json

@@ -95,7 +95,7 @@ class Chunks:
         assert producer.flush(LIMIT_S) == 0
 
     def read(self, count: int, **config: str) -> list[tuple[int, int]]:
-        """The offsets and the values of all records, from the beginning on."""
+        """Read the topic from its first record. Returns the offsets and the values of all records."""
         consumer = Consumer({**self.server, "group.id": "g", "enable.auto.commit": False, **config})
         consumer.assign([TopicPartition(self.topic, 0, 0)])
         found: list[tuple[int, int]] = []

@@ -27,8 +27,8 @@ SYNCED = {
 
 
 class Faults:
-    """The operations that the disk refuses from now on, and the operations that the node has requested since
-    then."""
+    """Faults of a disk. They determine the operations that fail, and record the operations that the node has
+    requested since then."""
 
     def __init__(self) -> None:
         self.failing_sync: str | None = None
@@ -117,8 +117,8 @@ def play(folder: Path, story: Story, *, diskless: bool = False) -> None:
 
 
 async def produce_until_the_end(client: Requests, node: ServerNode, first: int) -> tuple[int, str]:
-    """The number of records that were acknowledged after the fault until the node failed, and the reason of
-    the failure."""
+    """Produce records until the node fails. Returns the number of records that were acknowledged after the
+    fault, and the reason of the failure."""
     count = 0
 
     async def produce() -> None:

@@ -2,8 +2,8 @@
 request.
 
 The expected errors are those of Kafka's broker (``validate_produce`` names the exceptions). Requests for one
-partition use the fast path, and requests for several partitions use the general path. Both are sent to
-classic and to diskless topics.
+partition use the fast path, and requests for several partitions use the general path. Both kinds of requests
+are sent to classic and to diskless topics.
 """
 
 import asyncio
@@ -172,8 +172,8 @@ def test_accepted_batches_are_read_back_as_they_were_sent(clients: str) -> None:
 
 
 def test_timestamps_beyond_64_bits_wrap(clients: str) -> None:
-    """The second record is one millisecond after the largest timestamp of 64 bits. Kafka's addition
-    overflows, and so does ours."""
+    """The second record is one millisecond after the largest timestamp of 64 bits. The addition overflows in
+    Kafka and in Moldau."""
 
     async def story() -> None:
         async with Requests(clients) as client, asyncio.timeout(200):

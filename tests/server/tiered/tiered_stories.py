@@ -88,7 +88,7 @@ async def until_tiers(client: Requests, topic: str, *wanted: int, partition: int
 
 
 async def read_from(client: Requests, topic: str, offset: int, partition: int = 0) -> None:
-    """Check that all records from an offset on exist once and in order."""
+    """Check that every record at an offset or after it exists once, and that the records are in order."""
     end = await end_of(client, topic, partition)
     found = await client.read(topic, offset, end - offset, partition)
     assert [(record.offset, record.value) for record in found] == [(n, value(n)) for n in range(offset, end)]

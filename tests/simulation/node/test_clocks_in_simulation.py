@@ -17,8 +17,8 @@ STORIES = {
     "tiered-clock": range(2),
     "diskless-clock": range(2),
     "replication-clock": range(2),
-    # In the second story, the clock of a broker is so far behind that a coordinator has already removed the
-    # file from its state.
+    # In the story with seed 6, the clock of a broker is so far behind that a coordinator has already removed
+    # the file from its state.
     "diskless-cluster-clock": (0, 6),
 }
 

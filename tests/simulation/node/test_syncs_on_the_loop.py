@@ -261,7 +261,8 @@ def test_a_compaction_that_loses_power_loses_no_key(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_truncation_that_loses_power_brings_nothing_back_behind_it(seed: int) -> None:
-    """All records that were flushed after a truncation exist, in the order of one history."""
+    """After a truncation and a loss of power, all flushed records exist, and no older record follows a newer
+    one."""
     kept: list[bytes] = []
     number = 0
 

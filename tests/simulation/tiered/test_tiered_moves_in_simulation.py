@@ -107,14 +107,14 @@ class Brokers:
         await self.cluster.until(lambda: len(self.objects(topic_id)) >= 2)
 
     async def owner_and_other(self) -> tuple[int, int]:
-        """The broker that owns the remote data of all topics, and the other one."""
+        """Return the broker that owns the remote data of all topics, and the other broker."""
         await self.create("first", FIRST)
         await self.fill("first", FIRST)
         owner = self.topic(FIRST, "__remote_log_metadata").partitions[0].leader
         return (FIRST, SECOND) if owner == FIRST else (SECOND, FIRST)
 
     async def read(self, name: str, broker: int) -> list[str]:
-        """Read a topic from its first offset on, and check its records."""
+        """Read a topic from its first to its last offset, and check its records."""
         partition = PartitionName(name, 0)
         reader = Consumer(
             f"judge of {name}",

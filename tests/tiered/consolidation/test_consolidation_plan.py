@@ -1,5 +1,5 @@
-"""The batches of a segment, the segments of a unit, the reads of objects, and expiry. Pure functions make all
-these decisions."""
+"""Pure functions decide on the batches of a segment, the segments of a unit, the reads of objects, and
+expiry."""
 
 from dataclasses import replace
 from itertools import pairwise

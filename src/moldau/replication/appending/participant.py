@@ -64,7 +64,7 @@ class ClassicTransactions:
     def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
         replica = self._replica
         if not replica.is_leader:
-            # This append will refuse the batch with the right error.
+            # The append refuses the batch, because this replica is not the leader.
             return self._append(batch)
         if replica.guards.is_open(batch.producer_id, batch.producer_epoch) and turn.is_free:
             return self._append(batch)

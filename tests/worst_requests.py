@@ -39,7 +39,7 @@ class _Minimal:
                 yield from self.arrays(field.kind, (*path, field.name))
 
     def struct(self, cls: type[Message], path: tuple[str, ...], size_bytes: int) -> bytes:
-        """A message whose array at ``path`` fills this many bytes. All other arrays are empty or null."""
+        """A message whose array at ``path`` has ``size_bytes`` bytes. All other arrays are empty or null."""
         fields = layout(cls, self.version, self.flexible).fields
         out = b"".join(
             self.field(field, path[1:], size_bytes, chosen=bool(path) and field.name == path[0])

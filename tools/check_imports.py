@@ -36,7 +36,7 @@ CIRCLES_OF_TYPES: Final = (
         "moldau.simulation.world.world",
     ),
 )
-"""Groups of modules that may import each other's types. Each name also includes the modules inside that
+"""Groups of modules that may import each other's types. The name of a package includes all modules in this
 package."""
 SERVER: Final = "moldau.server"
 SERVER_IMPORTS_MAX: Final = 14

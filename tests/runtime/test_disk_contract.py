@@ -85,7 +85,7 @@ def test_what_is_read_once_is_what_is_there(place: tuple[Disk, str]) -> None:
         for size in (0, 1, 4096, 131_072, 300_003, 2 << 20):
             assert bytes(file.read_once(position, size)) == content[position : position + size]
     file.close()
-    assert bytes(whole) == content  # The memory of the read was not used again.
+    assert bytes(whole) == content  # No later read used the memory of this read.
     with pytest.raises(DiskError):
         file.read_once(0, 1 << 20)
 

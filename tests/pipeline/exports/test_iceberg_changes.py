@@ -261,7 +261,7 @@ def test_a_table_that_was_set_back_is_refused_until_it_is_set_forward(job: Expor
         produce(job, first, first + 2)
         export_once(job, run_here)
         table = table_of(job)
-        table.overwrite(table.scan().to_arrow())  # a compaction is a snapshot of another tool
+        table.overwrite(table.scan().to_arrow())  # a compaction by another tool creates a snapshot
         snapshots.append(table.current_snapshot().snapshot_id)
     table_of(job).manage_snapshots().rollback_to_snapshot(snapshots[0]).commit()
     produce(job, 4, 6)

@@ -1,4 +1,4 @@
-"""A transaction shard with its log in a list, driven in the order of the runtime."""
+"""A transaction shard with its log in a list. Operations run in the same order as in the runtime."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

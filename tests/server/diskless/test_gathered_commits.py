@@ -1,5 +1,5 @@
-"""A file may have batches of several coordinators on one broker. One request commits the file at
-all of them."""
+"""A file may have batches of several coordinators on one broker. One request commits the file at all of these
+coordinators."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""Two brokers with one object store. If a broker lacks some metadata, it must not delete anything because of
-this.
+"""Two brokers with one object store. A broker that lacks some metadata must not delete data because of
+missing metadata.
 
 Each story also runs with the defect that it must detect.
 """

@@ -14,8 +14,8 @@ METADATA_SHELL = TOOLS / "shell"
 STREAMS = TOOLS / "streams"
 JAVASCRIPT_PACKAGES = TOOLS / "node" / "node_modules"
 TIMEOUT_S = 500
-"""Time limit of one call of Java, which makes many checks. It is much longer than they need on a busy
-machine."""
+"""Time limit of one call of Java, which makes many checks. The limit is much longer than the checks need on a
+busy machine."""
 
 
 def require(available: bool, what: str) -> None:

@@ -18,8 +18,8 @@ PAGES = {
 
 
 async def until_the_end(reader):
-    """The bytes before the end of the connection. It depends on which side closes first whether the
-    connection ends with a reset."""
+    """Return the bytes that arrive before the connection ends. Whether the connection ends with a reset
+    depends on which side closes it first."""
     found = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := await reader.read(65536):

@@ -39,7 +39,8 @@ _REFUSALS: Final = {
     ErrorCode.invalid_request: " The log of the active controller says what does not fit.",
     ErrorCode.not_controller: " No active controller was reached.",
 }
-"""Explains each refusal to the operator, because the response to a registration has no field for a text."""
+"""An explanation for the operator of each error with which the controller refuses a registration. The
+response itself has no field for a text."""
 
 
 class LifecycleState(Enum):
@@ -77,11 +78,10 @@ class BrokerIdentity:
     endpoints: Sequence[Endpoint]
     features: Sequence[SupportedFeature]
     log_dirs: Sequence[uuid.UUID]
-    """Ids of the log directories that were online at the start."""
+    """Ids of the log directories that were online when the process started."""
     rack: str | None = None
     previous_broker_epoch: int = -1
-    """The epoch in which the last process stopped cleanly. It is -1 if the process did not stop cleanly
-    (KIP-966)."""
+    """The broker epoch of the previous process, if that process stopped cleanly; otherwise -1 (KIP-966)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,8 @@ class BrokerLifecycle:
         self._wake.set()
 
     def metadata_moved(self) -> None:
-        """Metadata was replayed. If the broker waits to be unfenced, send the next heartbeat earlier."""
+        """Note that metadata were replayed. If the broker waits to be unfenced, it then sends its next
+        heartbeat earlier."""
         if self.is_fenced and not self._want_fence and self._metadata_offset() >= self.broker_epoch >= 0:
             self._wake.set()
 
@@ -156,8 +157,8 @@ class BrokerLifecycle:
         self._wake.set()
 
     def problem(self) -> str | None:
-        """The text of the problem for the health page. Clients are not sent to a broker that is fenced or not
-        registered."""
+        """Return the problem that the health page shows: the broker is not registered, or it is fenced. In
+        both cases clients are not sent to this broker."""
         match self.state:
             case LifecycleState.NOT_RUNNING | LifecycleState.STARTING:
                 return self._refusal or "the broker has not registered yet"

@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 30.0
 DIFFERENCE_MS_MAX: Final = 60_000
-"""Differences up to this value, in ms, are not reported. Time stamps of records and retention need no better
-clocks."""
+"""Differences up to this value, in ms, are not reported. The time stamps of records and the retention do not
+need clocks that agree better."""
 
 
 class ClockComparison:
@@ -43,7 +43,7 @@ class ClockComparison:
 
     @property
     def is_large(self) -> bool:
-        """Whether the difference was too large when it was last measured."""
+        """Whether the difference between the two clocks was too large at the last measurement."""
         return self._is_large
 
     def on_snapshot(

@@ -24,7 +24,7 @@ REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 
 
 class StateRetention(Enum):
-    """How old records of such a topic are removed."""
+    """The rule by which the old records of a topic with state are removed."""
 
     COMPACTED = "compacted"
     """The latest record of each key is kept."""
@@ -37,8 +37,8 @@ class StateRetention(Enum):
 _RETENTION_CONFIGS: Final = {
     StateRetention.COMPACTED: {"cleanup.policy": "compact"},
     StateRetention.SNAPSHOTS: {"retention.ms": "-1"},
-    # log.retention.bytes is meant for user data. Without this config, it would delete these records when the
-    # log becomes large.
+    # log.retention.bytes is meant for user data. Without the config retention.bytes=-1, it would delete these
+    # records when the log becomes large.
     StateRetention.TIME: {"cleanup.policy": "delete", "retention.bytes": "-1"},
 }
 
@@ -89,7 +89,7 @@ class InternalTopic:
     partition_count: int
     replication_factor: int
     factor_key: str
-    """The name of the replication factor in messages."""
+    """The config key of the replication factor. Error messages contain it."""
     configs: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -100,7 +100,7 @@ class InternalTopic:
         replication_factor: int,
         more_configs: Mapping[str, str] = MappingProxyType({}),
     ) -> "InternalTopic":
-        """An internal topic, with the configs that its rules require and additional configs."""
+        """Describe an internal topic with the configs that its rules require, and the additional ones."""
         configs = {**topic.configs(replication_factor), **more_configs}
         return cls(topic.name, partition_count, replication_factor, topic.factor_key, configs)
 
@@ -166,6 +166,6 @@ SNAPSHOT_TOPICS: Final = frozenset(
 
 
 def replication_factors(factor: int) -> dict[str, str]:
-    """Broker properties that set the replication factor of each topic that stores nodes' own state to
+    """Return broker properties that set the replication factor of each topic that stores nodes' own state to
     ``factor``."""
     return {topic.factor_key: str(factor) for topic in STATE_TOPICS.values()}

@@ -114,7 +114,8 @@ class MetadataPublisher:
         self._subscribers = [each for each in self._subscribers if each is not subscriber]
 
     def until(self, condition: Callable[[], bool]) -> asyncio.Future[None]:
-        """A future that is done when ``condition`` is true. The condition is checked after each new image."""
+        """Return a future that is done when ``condition`` is true. The condition is checked after each new
+        image."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if condition():
             future.set_result(None)
@@ -243,8 +244,8 @@ class MetadataPublisher:
 
 
 def _unsupported(image: MetadataImage, supported: FeatureRanges | None) -> str | None:
-    """The reason why this version of the software cannot work with an image. The result is ``None`` if the
-    version can work with it.
+    """Return the reason why this version of the software cannot work with an image. The result is ``None`` if
+    the version can work with it.
 
     The other features of Kafka concern the requests of brokers. They are checked when a broker registers.
     """

@@ -41,7 +41,7 @@ class QuorumMetadataLog:
         return min((each.end_offset for each in self._listeners), default=0)
 
     def until_applied(self, end_offset: int) -> "asyncio.Future[None]":
-        """A future that is done when :attr:`applied_end_offset` has reached ``end_offset``."""
+        """Return a future that is done when :attr:`applied_end_offset` has reached ``end_offset``."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.applied_end_offset >= end_offset:
             future.set_result(None)
@@ -50,7 +50,7 @@ class QuorumMetadataLog:
         return future
 
     def decoded(self, committed: Committed) -> Generator[None, None, list[MetadataBatch]]:
-        """The record batches of a commit, decoded in steps. The result is stored for the next listener."""
+        """Decode the record batches of a commit, in steps. The result is stored for the next listener."""
         span = committed.base_offset, committed.end_offset
         if self._decoded[0] != span:
             batches: list[MetadataBatch] = []

@@ -14,9 +14,9 @@ from moldau.runtime import KafkaError
 logger = logging.getLogger(__name__)
 
 BATCH_RECORDS = 128
-"""Number of records in a batch, which takes about a millisecond. Other tasks of the event loop run between
-two batches. A request may wait three times for a batch: before its bytes are read, before its handler runs,
-and before its response is sent."""
+"""Number of records in a batch of the snapshot. It takes about a millisecond to write such a batch. Other
+tasks of the event loop run between two batches. A request may wait three times for a batch: before its bytes
+are read, before its handler runs, and before its response is sent."""
 
 
 class SnapshotGenerator:

@@ -8,7 +8,7 @@ from moldau.config.definition import Value
 
 
 class Check:
-    """A validator that has a description of itself for the documentation."""
+    """A check of a value, with a description of the check for the documentation."""
 
     def __init__(self, test: Callable[[Value], str | None], description: str) -> None:
         self._test = test
@@ -101,7 +101,7 @@ def list_of(*choices: str, may_be_empty: bool = True, may_repeat: bool = False) 
 
 
 def protocols(*choices: str) -> Check:
-    """Enabled group protocols. The classic protocol must be among them."""
+    """Check a list of enabled group protocols. The list must contain the classic protocol."""
     check = list_of(*choices)
 
     def test(value: Value) -> str | None:
@@ -116,7 +116,7 @@ _DURATION = re.compile(r"P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", r
 
 
 def offset_reset(key: str) -> Check:
-    """The start offset of a share group. A duration is in ISO 8601 form. Its largest unit is days
+    """Check the start offset of a share group. A duration is in ISO 8601 form. Its largest unit is days
     (KIP-1106)."""
 
     def test(value: Value) -> str | None:
@@ -144,7 +144,7 @@ def gzip_level() -> Check:
 
 
 def throttled_replicas() -> Check:
-    """``*``, or a list of partition:broker pairs."""
+    """Check a list of throttled replicas. The value is ``*``, or a list of partition:broker pairs."""
 
     def test(value: Value) -> str | None:
         parts = _parts(value)

@@ -64,7 +64,7 @@ class BrokerConfig(NodeSettings):
         super().__init__(values)
 
     def _usable(self, values: Mapping[str, str]) -> dict[str, Value]:
-        """Dynamic values that this version can use.
+        """Parse the dynamic values that this version can use.
 
         Unusable values stay in the cluster's metadata but must not stop a node. They are skipped and named in
         ``unusable``. Undefined keys are also skipped.
@@ -79,16 +79,16 @@ class BrokerConfig(NodeSettings):
         return typed
 
     def _own_prefixes(self) -> tuple[str, ...]:
-        """Prefixes of the keys for the tier's plug-ins. They are set if the file has chosen other prefixes
-        than the usual prefixes."""
+        """Return the prefixes that the file gives to the keys of the tier's plug-ins. Without such a choice,
+        the usual prefixes apply, and they are not in the result."""
         return tuple(filter(None, (self.static.get(key) for key in _PREFIX_KEYS)))
 
     @classmethod
     def from_properties(
         cls, properties: Mapping[str, str], overrides: Mapping[str, str] = _NOTHING
     ) -> "BrokerConfig":
-        """The properties of a node's file, in which the overrides of the command line replace values. All are
-        checked together.
+        """Make a configuration from the properties of a node's file. The overrides of the command line
+        replace values of the file. All values are checked together.
 
         Raises :class:`ConfigError`, which names the key and the reason.
         """
@@ -110,7 +110,8 @@ class BrokerConfig(NodeSettings):
         return BROKER[name].default, ConfigSource.DEFAULT
 
     def explicit(self, name: str) -> tuple[Value, ConfigSource] | None:
-        """The value that was set, and its source. The result is ``None`` when only the default applies."""
+        """Return the value that was set for a key, and the source of the value. The result is ``None`` when
+        only the default applies."""
         value, source = self._effective(name)
         return None if source is ConfigSource.DEFAULT else (value, source)
 
@@ -119,7 +120,8 @@ class BrokerConfig(NodeSettings):
 
     @cached_property
     def max_connections_by_listener(self) -> dict[str, int]:
-        """``listener.name.NAME.max.connections``, by the listener's name in lower case.
+        """The values of ``listener.name.NAME.max.connections``. Each key of the result is a listener's name
+        in lower case.
 
         Raises :class:`ConfigError` for an unusable value in the file. Unusable dynamic values are skipped.
         """
@@ -142,7 +144,7 @@ class BrokerConfig(NodeSettings):
         return found
 
     def passed_on(self, prefix: str) -> dict[str, str]:
-        """Keys of a plug-in. The prefix is removed."""
+        """Return the properties of a plug-in. The prefix is removed from their keys."""
         return {
             name.removeprefix(prefix): value
             for name, value in self.static.items()
@@ -156,11 +158,12 @@ class BrokerConfig(NodeSettings):
         return found if default is None else [*found, (default, ConfigSource.DEFAULT)]
 
     def describe(self) -> list[ConfigEntry]:
-        """Every key with value, source and synonyms, by name."""
+        """Describe every key: its value, its source and its synonyms. The keys are in the order of their
+        names."""
         return [self.entry(key.name) for key in sorted(BROKER, key=lambda key: key.name)]
 
     def entry(self, name: str) -> ConfigEntry:
-        """One key with its value, its source and its synonyms."""
+        """Describe one key: its value, its source and its synonyms."""
         key = BROKER[name]
         value, source = self._effective(name)
         synonyms = tuple(

@@ -28,7 +28,8 @@ class ConfigError(ValueError):
     def __init__(self, key: str, message: str) -> None:
         line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in message)
         if len(line) > _MESSAGE_MAX:
-            line = f"{line[: _MESSAGE_MAX // 2]} … {line[-_MESSAGE_MAX // 2 :]}"  # the reason is at the end
+            # The end of the line contains the reason.
+            line = f"{line[: _MESSAGE_MAX // 2]} … {line[-_MESSAGE_MAX // 2 :]}"
         super().__init__(line)
         self.key = key
         self.message = line
@@ -69,8 +70,8 @@ class Importance(Enum):
 
 
 class Update(Enum):
-    """Whether a running node accepts a new value, for one broker or also as the cluster's default
-    (KIP-226)."""
+    """Whether a running node accepts a new value of the key. Some keys can be changed only for one broker,
+    and others also as the cluster's default (KIP-226)."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -85,9 +86,9 @@ class Limit(Flag):
 
     NONE = 0
     AT_LEAST_ONE = auto()
-    """Values from 1 on."""
+    """The value must be at least 1."""
     IN_STEPS = auto()
-    """One change may reduce the number to a half, or raise it to the double, at most."""
+    """One change may reduce the value at most to a half, and may raise it at most to the double."""
     BY_LISTENER_ONLY = auto()
     """The key can be changed only with the prefix of a listener."""
     SAME_FOR_LISTENERS = auto()
@@ -140,11 +141,11 @@ class ConfigKey:
     has_effect: bool = True  # If False, the key is accepted but has no effect. The doc gives the reason.
     limits: Limit = Limit.NONE
     synonyms: tuple[Synonym, ...] = ()
-    """The broker configs that are the default of a topic's config. The first config that is set applies. If
-    no config is set, the first config with a default applies."""
+    """The broker configs that are the default of a topic's config. The first broker config that is set
+    applies. If none of them is set, the first one with a default applies."""
     fixed_at_creation: bool = False
-    """This is for a topic's config. If true, a topic copies the broker's value when the topic is created. If
-    the key is later removed from the topic, the default of the key applies."""
+    """Whether a new topic copies the broker's value. If so, and the key is later removed from the topic, the
+    default of the key applies. This field is for topic configs only."""
 
     @property
     def is_sensitive(self) -> bool:
@@ -157,7 +158,7 @@ class ConfigKey:
         return value
 
     def check(self, value: Value) -> None:
-        """Raise :class:`ConfigError` when the value is outside the limits."""
+        """Raise :class:`ConfigError` when the validator refuses the value."""
         if self.validator is not None and value is not None:
             reason = self.validator(value)
             if reason is not None:
@@ -201,7 +202,7 @@ class ConfigKey:
         raise self.error(text, "Not a number of type DOUBLE")
 
     def format(self, value: Value) -> str | None:
-        """The value as text, as Kafka's tools show it; ``None`` for no value."""
+        """Return the value as text, as Kafka's tools show it; ``None`` for no value."""
         match value:
             case None:
                 return None
@@ -216,7 +217,8 @@ class ConfigKey:
 
 
 def _java_double(value: float) -> str:
-    """The text of a number as Java's ``Double.toString`` writes it, for the numbers that occur in configs."""
+    """Return the text of a number as Java's ``Double.toString`` writes it, for the numbers that occur in
+    configs."""
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     text = repr(value)
@@ -279,7 +281,7 @@ class ConfigDef:
         return typed
 
     def usable(self, values: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """The valid values, and the reason for each refused key.
+        """Return the valid values, and the reason for each refused key.
 
         An older version, or another member of the cluster, may have accepted a value that this version
         refuses.

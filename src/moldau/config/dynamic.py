@@ -23,7 +23,7 @@ _OF_LISTENER: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 
 
 def parse(key: ConfigKey, text: str) -> Value:
-    """The value of a dynamic config. Raises :class:`ConfigError`."""
+    """Parse the value of a dynamic config. Raises :class:`ConfigError`."""
     value = key.parse(text)
     if Limit.AT_LEAST_ONE in key.limits and isinstance(value, int) and value < 1:
         raise key.error(text, "Value must be at least 1 on a running node")
@@ -66,11 +66,11 @@ def _is_per_broker(key: ConfigKey, is_of_listener: bool) -> bool:
 def check_change(
     definition: ConfigDef, now: NodeSettings, then: NodeSettings, overridden: Collection[str]
 ) -> None:
-    """Check that a running node can change from one configuration to the other; raises
-    :class:`ConfigError`.
+    """Check that a running node can change from the configuration ``now`` to the configuration ``then``.
+    Raises :class:`ConfigError`.
 
-    ``overridden`` are the keys with a dynamic value afterwards. A number of threads may always return to
-    its static value; Kafka requires steps there, too.
+    ``overridden`` are the keys that have a dynamic value after the change. A number of threads may always
+    return to its static value in one step. Kafka allows only small steps in this case, too.
     """
     if any(now[name] != then[name] for name in _RETENTION):
         check_local_retention(then)

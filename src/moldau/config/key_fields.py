@@ -19,31 +19,32 @@ _METADATA: Final = "key"
 
 
 class KeyField(NamedTuple):
-    """The origin of a field's value."""
+    """The configuration key from which a field gets its value."""
 
     key: str
     convert: Callable[[Any], Any] | None
-    """Converts the value of the key to the type of the field. It is ``None`` if both types are the same."""
+    """Converts the value of the key to the type of the field. ``None`` means that no conversion is needed."""
 
     def value(self, found: Value) -> Any:
-        """The value of the field for a value of the key."""
+        """Return the value of the field for a value of the key."""
         return found if self.convert is None else self.convert(found)
 
 
 def from_key(key: str, default: Any, convert: Callable[[Any], Any] | None = None) -> Any:
-    """A field of a dataclass whose value is the value of a key. ``default`` is for objects that are not made
-    from keys."""
+    """Declare a field of a dataclass. The field gets its value from the configuration key ``key``.
+    ``default`` is the value in objects that are not made from a configuration."""
     return field(default=default, metadata={_METADATA: KeyField(key, convert)})
 
 
 @cache
 def key_fields(settings_class: type) -> dict[str, KeyField]:
-    """The fields of a dataclass that name their keys, by name."""
+    """Return the fields of the class that are declared by :func:`from_key`, by the field's name."""
     return {
         each.name: each.metadata[_METADATA] for each in fields(settings_class) if _METADATA in each.metadata
     }
 
 
 def values_of(settings_class: type, settings: Settings) -> dict[str, Any]:
-    """The values of the fields that name their keys, as arguments for the dataclass."""
+    """Read the values of the fields that are declared by :func:`from_key` from the configuration. The result
+    can be passed as keyword arguments to ``settings_class``."""
     return {name: each.value(settings[each.key]) for name, each in key_fields(settings_class).items()}

@@ -37,7 +37,8 @@ class ConfiguredVoter:
 
 
 def parse_endpoints(key: str, entries: Sequence[str]) -> tuple[ListenerEndpoint, ...]:
-    """A list of endpoints, each with a different name and port. Raises :class:`ConfigError`."""
+    """Parse a list of endpoints. Each endpoint must have a different name and port. Raises
+    :class:`ConfigError`."""
     text = ",".join(entries)
     endpoints = []
     for part in entries:
@@ -63,7 +64,7 @@ def parse_endpoints(key: str, entries: Sequence[str]) -> tuple[ListenerEndpoint,
 
 
 def parse_protocol_map(key: str, text: str) -> Mapping[str, str]:
-    """Listener name → security protocol."""
+    """Parse a map from listener names to security protocols."""
     protocols: dict[str, str] = {}
     for part in _parts(text):
         name, colon, protocol = part.rpartition(":")
@@ -78,7 +79,7 @@ def parse_protocol_map(key: str, text: str) -> Mapping[str, str]:
 
 
 def parse_voters(key: str, entries: Sequence[str]) -> tuple[ConfiguredVoter, ...]:
-    """``id@host:port`` entries with different ids."""
+    """Parse a list of ``id@host:port`` entries. The ids must be different."""
     voters = []
     for entry in entries:
         match = _VOTER.match(entry)
@@ -98,7 +99,7 @@ def parse_voters(key: str, entries: Sequence[str]) -> tuple[ConfiguredVoter, ...
 
 
 def parse_servers(key: str, entries: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    """``host:port`` entries."""
+    """Parse a list of ``host:port`` entries."""
     servers = []
     for entry in entries:
         match = _SERVER.match(entry)
@@ -112,7 +113,7 @@ def parse_servers(key: str, entries: Sequence[str]) -> tuple[tuple[str, int], ..
 
 
 def parse_counts(key: str, text: str) -> dict[str, int]:
-    """``host:count`` entries."""
+    """Parse a list of ``host:count`` entries."""
     counts = {}
     for part in _parts(text):
         host, colon, count = part.rpartition(":")

@@ -30,7 +30,8 @@ def validate(config: NodeSettings) -> None:
 
 
 def _values_of(config: NodeSettings, error: ConfigError) -> str:
-    """The values of the keys that a message names, and the values of their synonyms."""
+    """Return the keys that an error message names, with their values. Synonyms of these keys are included if
+    they are set."""
     words = [word.strip(".,`'()") for word in error.message.replace("=", " ").split()]
     names = dict.fromkeys([error.key, *words])
     names |= dict.fromkeys(

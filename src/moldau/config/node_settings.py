@@ -23,7 +23,7 @@ class NodeSettings(Settings):
     """Values of a node's keys, and values that are computed from them."""
 
     def is_set(self, name: str) -> bool:
-        """Whether the key was set, so that its default does not apply."""
+        """Whether the key is set. If it is not set, its default applies."""
         raise NotImplementedError
 
     @property
@@ -45,7 +45,7 @@ class NodeSettings(Settings):
 
     @cached_property
     def log_dirs(self) -> tuple[str, ...]:
-        """Folders for data."""
+        """The folders for the node's data."""
         dirs = self["log.dirs"]
         return self.items("log.dir" if dirs is None else "log.dirs")
 
@@ -127,7 +127,7 @@ class NodeSettings(Settings):
         key = "controller.quorum.bootstrap.servers"
         return parse_servers(key, self.items(key))
 
-    # Times with several units.
+    # Times that can be configured in several units.
 
     def _time_ms(self, topic_key: str) -> int:
         group = TOPIC_SYNONYMS[topic_key]
@@ -138,7 +138,7 @@ class NodeSettings(Settings):
 
     @property
     def log_retention_ms(self) -> int:
-        """-1 means forever."""
+        """The retention time of logs in ms; -1 means forever."""
         return self._time_ms("retention.ms")
 
     @property

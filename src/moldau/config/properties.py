@@ -20,7 +20,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def parse_overrides(settings: Iterable[str]) -> dict[str, str]:
-    """``KEY=VALUE`` texts of the command line. Raises :class:`ConfigError`."""
+    """Parse the ``KEY=VALUE`` texts of the command line. Raises :class:`ConfigError`."""
     values: dict[str, str] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")

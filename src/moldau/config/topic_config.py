@@ -30,7 +30,7 @@ class TopicConfig(Settings):
 
     @staticmethod
     def validate(overrides: Mapping[str, str | None], broker: BrokerConfig) -> "TopicConfig":
-        """The effective config of a topic with these overrides. Raises :class:`ConfigError`."""
+        """Check the overrides of a topic, and return its effective config. Raises :class:`ConfigError`."""
         given: dict[str, str] = {}
         for name, value in overrides.items():
             if name not in TOPIC:
@@ -50,7 +50,7 @@ class TopicConfig(Settings):
         return [self.entry(name) for name in wanted]
 
     def entry(self, name: str) -> ConfigEntry:
-        """One key with its value, its source and its synonyms."""
+        """Describe one key: its value, its source and its synonyms."""
         key = TOPIC[name]
         inherited, source = _inherited(self.broker, name)
         synonyms: list[ConfigSynonym] = []
@@ -66,7 +66,7 @@ class TopicConfig(Settings):
 
     @staticmethod
     def default_of_new(broker: BrokerConfig, name: str) -> str | None:
-        """The value that a new topic gets for a key that its request does not set."""
+        """Return the value that a new topic gets for a key that its request does not set."""
         return TOPIC[name].format(_from_broker(broker, name)[0])
 
     # Frequently read values.
@@ -121,14 +121,14 @@ class TopicConfig(Settings):
 
 
 def _inherited(broker: BrokerConfig, name: str) -> tuple[Value, ConfigSource]:
-    """The value and source of a key for a topic without an override."""
+    """Return the value and source of a key for a topic without an override."""
     if TOPIC[name].fixed_at_creation:
         return TOPIC[name].default, ConfigSource.DEFAULT
     return _from_broker(broker, name)
 
 
 def _from_broker(broker: BrokerConfig, name: str) -> tuple[Value, ConfigSource]:
-    """The first synonym that is set. If no synonym is set, the default."""
+    """Return the first broker config that is set, as value and source. If none is set, return the default."""
     for synonym in TOPIC[name].synonyms:
         explicit = broker.explicit(synonym.name)
         if explicit is not None:

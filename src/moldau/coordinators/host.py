@@ -345,7 +345,7 @@ class ShardHost(Generic[S, R]):
             return
         if isinstance(reply.response, KafkaError):
             # An error depends on no record, so it is sent at once. The same rule applies to an operation that
-            # raises.
+            # raises an exception.
             if not future.done():
                 future.set_exception(reply.response)
         else:
@@ -386,7 +386,7 @@ class ShardHost(Generic[S, R]):
     def _on_timer(self, key: TimerKey) -> None:
         if self.state is not HostState.ACTIVE:
             return
-        # Requests may wait for the decision of this timer's operation.
+        # Requests may wait until this timer's operation has decided.
         with self._unexpected.contained(f"deciding on a timer in {self.name}", self._lose):
             self._accept(self._shard.on_timer(key, self._clock.now_ms()))
 

@@ -77,7 +77,7 @@ class HostedKind:
         """Apply a change of the metadata. It returns immediately."""
 
     def in_hand(self) -> Mapping[str, int]:
-        """Work in progress, by name. All values are zero on an idle node."""
+        """Return numbers that show the work in progress, by name. All of them are zero on an idle node."""
         return {}
 
     async def drain(self) -> None:

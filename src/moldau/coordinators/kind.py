@@ -22,8 +22,8 @@ class LogPolicy:
 
     compression: Compression = Compression.NONE
     skips_broken: bool = False
-    """Whether records are independent of each other. If so, the load skips an unreadable record and
-    continues."""
+    """Whether records are independent of each other. If they are independent, the load skips an unreadable
+    record and continues."""
     skips_damaged: bool = True
     """Whether ``skips_broken`` also applies to batches with a wrong checksum. It must not apply if such a
     batch may have contained decisions."""
@@ -62,4 +62,5 @@ class CoordinatorKind(Generic[S, R]):
     key_type: int | None = None
     """The key type of FindCoordinator; ``None`` for a kind that clients cannot look up."""
     partition_of: Callable[[str, int], int] = no_keys
-    """Returns the partition of a key, given the number of partitions. Raises INVALID_REQUEST."""
+    """Returns the number of the partition to which a key belongs. The second argument is the number of
+    partitions. Raises INVALID_REQUEST."""

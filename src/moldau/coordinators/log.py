@@ -45,8 +45,8 @@ class CoordinatorLog(Protocol):
         ...
 
     async def read(self, offset: int, max_bytes: int) -> bytes | memoryview:
-        """Whole batches up to the log's end, beginning with the batch that contains ``offset``. If there is
-        any batch, at least one batch is returned.
+        """Read whole batches up to the log's end. The first batch is the one that contains ``offset``. If
+        there is any batch, at least one batch is returned.
 
         Raises :class:`moldau.runtime.KafkaError`.
         """
@@ -130,8 +130,8 @@ class PartitionCoordinatorLog:
         return self._partition.is_leader
 
     def read_committed(self, offset: int, max_bytes: int) -> memoryview:
-        """Whole batches up to the high watermark, beginning with the batch that contains ``offset``. There
-        are no batches if ``offset`` is the high watermark.
+        """Read whole batches up to the high watermark. The first batch is the one that contains ``offset``.
+        There are no batches if ``offset`` is the high watermark.
 
         Raises :class:`moldau.runtime.KafkaError`.
         """
@@ -150,7 +150,7 @@ class PartitionCoordinatorLog:
             raise KafkaError(outcome.error, outcome.message or outcome.error.name)
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The leader epoch in which an offset was written; -1 when it is not known."""
+        """Return the leader epoch in which an offset was written; -1 when it is not known."""
         return self._partition.log.epoch_for_offset(offset)
 
     def end_of_epoch(self, epoch: int) -> int:

@@ -11,5 +11,5 @@ def java_string_hash(text: str) -> int:
 
 
 def coordinator_partition(key: str, partition_count: int) -> int:
-    """The partition that stores the state of ``key`` (a group id or a transactional id)."""
+    """Return the partition that stores the state of ``key`` (a group id or a transactional id)."""
     return (java_string_hash(key) & 0x7FFFFFFF) % partition_count

@@ -10,8 +10,8 @@ from moldau.records.record import Record
 
 BATCH_OVERHEAD_BYTES: Final = 61
 RECORD_OVERHEAD_BYTES: Final = 26
-"""An upper limit for the size of these varints: length, attributes, two deltas, key length, value length and
-header count."""
+"""These numbers include an upper limit for the size of the varints of a record. The varints are its length,
+attributes, two deltas, key length, value length and header count."""
 
 
 class KeyValue(NamedTuple):
@@ -27,7 +27,7 @@ class KeyValue(NamedTuple):
 
 
 def batch_size_bytes(pairs: Sequence[KeyValue]) -> int:
-    """An upper limit for the size of a batch that contains ``pairs``."""
+    """Return an upper limit for the size in bytes of a batch with these records."""
     return BATCH_OVERHEAD_BYTES + sum(pair.size_bytes for pair in pairs)
 
 

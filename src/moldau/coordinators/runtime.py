@@ -28,11 +28,11 @@ S = TypeVar("S", bound=Shard[Any])
 T = TypeVar("T")
 
 ROWS_A_TURN: Final = 250
-"""Number of rows of a large read that are read in one turn of the event loop, for each partition. This takes
-much less than a millisecond."""
+"""Number of values of a large read that are read in one turn of the event loop, for each partition. This
+takes much less than a millisecond."""
 
 NO_TERM: Final = -1
-"""Epoch of a standby. A standby leads nothing."""
+"""The epoch of a standby, which leads nothing."""
 
 
 class _LocalPartition(Generic[S, R]):
@@ -84,7 +84,7 @@ class CoordinatorRuntime(Generic[S, R]):
         return sorted(index for index, place in self._places.items() if place.standby is not None)
 
     def standby(self, partition: int) -> StandbyShard[S, R] | None:
-        """The state of a partition that another node leads."""
+        """Return the state of a partition that another node leads."""
         return self._place(partition).standby
 
     def stand_by(self, partition: ClassicPartition) -> None:
@@ -150,7 +150,7 @@ class CoordinatorRuntime(Generic[S, R]):
             self._on_change(partition)
 
     def led(self, partition: int) -> ShardHost[S, R] | None:
-        """The coordinator of a partition that this node leads. It may be loaded or not."""
+        """Return the coordinator of a partition that this node leads. It may be loaded or not."""
         return self._place(partition).host
 
     def write(
@@ -213,10 +213,11 @@ class CoordinatorRuntime(Generic[S, R]):
         names: Callable[[S], Sequence[K]],
         rows: Callable[[S, int, Sequence[K]], Sequence[T]],
     ) -> Coroutine[Any, Any, list[T]]:
-        """Read very many rows. The names of the rows are read now. Then ``rows(shard, now_ms, names)`` is
-        called in several turns of the event loop, with some of the names in each turn.
+        """Read a large number of values, for example all offsets of a group. The names of the values are read
+        now. Then ``rows(shard, now_ms, names)`` is called in several turns of the event loop, with some of
+        the names in each turn.
 
-        A row shows the state of the turn in which it is read. Raises ``KafkaError``.
+        Each value shows the state of the turn in which it is read. Raises ``KafkaError``.
         """
         return self._read_rows(partition, self.read(partition, lambda shard, now_ms: names(shard)), rows)
 
@@ -238,14 +239,14 @@ class CoordinatorRuntime(Generic[S, R]):
         return [host.shard for host in self._led() if host.state is HostState.ACTIVE]
 
     def problem(self) -> str | None:
-        """A sentence about the partitions that cannot be loaded, with the reason; ``None`` when all can be
-        loaded."""
+        """Return a sentence about the partitions that cannot be loaded, with the reason; ``None`` when all
+        can be loaded."""
         found = [f"{host.name}: {host.load_problem}" for host in self._led() if host.load_problem]
         return "; ".join(found) or None
 
     def notice(self) -> str | None:
-        """A sentence about the partitions that were loaded without some of their records; ``None`` when there
-        is no such partition."""
+        """Return a sentence about the partitions that were loaded without some of their records; ``None``
+        when there is no such partition."""
         found = [f"{host.name}: {host.broken}" for host in self._led() if host.broken.count]
         return "; ".join(found) or None
 

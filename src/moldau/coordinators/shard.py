@@ -20,10 +20,10 @@ class CanonicalState:
     """Everything that replay creates, by the names of its parts. After a replay to the same offset, these
     values are equal on every node."""
     named: Mapping[str, Any] = field(default_factory=dict)
-    """Values that replay creates, by name. If a shard's node is the leader, the shard may change these values
-    before it writes them."""
+    """Values that replay creates, by name. On the leader, the shard may change these values before it writes
+    them."""
     unwritten: frozenset[str] = frozenset()
-    """The names of values that have changed since their last record."""
+    """The names of those values that have changed since their last record was written."""
 
 
 class Shard(Protocol[R]):
@@ -52,7 +52,7 @@ class Shard(Protocol[R]):
         ...
 
     def canonical(self) -> CanonicalState:
-        """The state in a form that can be compared. Tests of failovers and restarts compare it."""
+        """Return the state in a form that can be compared. Tests of failovers and restarts compare it."""
         ...
 
 

@@ -23,7 +23,7 @@ class BoundListeners:
         self._addresses[name] = Address(host or "127.0.0.1", port)
 
     def find(self, name: str) -> Address | None:
-        """The bound address, or None while the listener is not open."""
+        """Return the bound address, or None while the listener is not open."""
         return self._addresses.get(name)
 
     def __getitem__(self, name: str) -> Address:

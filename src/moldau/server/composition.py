@@ -37,7 +37,7 @@ from moldau.server.subsystems.transactions.subsystem import TransactionsSubsyste
 S = TypeVar("S", bound=Subsystem)
 
 BROKERS_ONLY: Final = ("handlers", "calls", "direct", "throttles", "kinds", "coordinators", "internal_topics")
-"""Contributions of subsystems that are needed only by the listeners and partitions of a broker."""
+"""The contributions of subsystems that only the listeners and the partitions of a broker use."""
 
 
 class Composition:

@@ -106,10 +106,10 @@ def properties_of(
     *,
     static_voters: bool = True,
 ) -> dict[str, str]:
-    """The configuration of a node of ``nodes``. Values in ``properties`` replace other values.
+    """Make the configuration of a node of ``nodes``. Values in ``properties`` replace other values.
 
     Internal topics have three replicas when there are three brokers. Topics are classic unless they set
-    ``diskless.enable``, and they may be tiered. The nodes share an object store. It is in a folder beside the
+    ``diskless.enable``, and they may be tiered. All nodes use one object store. It is a folder next to the
     nodes' folders. A broker that listens on all addresses advertises the loopback address. Consumer groups
     form almost immediately.
     """

@@ -76,7 +76,7 @@ class Extensions:
             self.own_calls.update(each.calls)
 
     def in_hand(self) -> dict[str, int]:
-        """Amounts of work in progress and memory in use, by name."""
+        """Return numbers that show the work in progress and the memory in use, by name."""
         return {name: count for read in self._in_hand for name, count in read().items()}
 
 

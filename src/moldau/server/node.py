@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Subsystem)
 
 UNUSABLE_FOLDER: Final = (FormatError, LogDirectoryError, QuorumStateError)
-"""Errors that mean that a folder's content is damaged, or that a folder belongs to another node or cluster.
+"""These errors mean that a folder's content is damaged, or that a folder belongs to another node or cluster.
 """
 
 
@@ -93,7 +93,8 @@ class ServerNode:
         return self._extensions
 
     def find(self, kind: type[S]) -> S | None:
-        """A subsystem of a running node, by its class. It is for tools and checks in the node's process."""
+        """Find a subsystem of a running node by its class. This method is for tools and checks in the node's
+        process."""
         for part in (self._broker, self._neighbours):
             found = None if part is None else part.find(kind)
             if found is not None:
@@ -101,13 +102,14 @@ class ServerNode:
         return None
 
     def get(self, kind: type[S]) -> S:
-        """The subsystem of class ``kind``, which this node must have."""
+        """Return the subsystem of class ``kind``. The node must have this subsystem."""
         found = self.find(kind)
         assert found is not None, f"the node has no {kind.__name__}"
         return found
 
     def in_hand(self) -> Mapping[str, int]:
-        """Amounts of work in progress and memory in use, by name. All values are zero on an idle node."""
+        """Return numbers that show the work in progress and the memory in use, by name. All of them are zero
+        on an idle node."""
         return self._extensions.in_hand()
 
     async def start(self) -> Address:
@@ -137,8 +139,8 @@ class ServerNode:
 
     async def _start(self) -> Address:
         machine, config = self._machine, self._config
-        # After its first reading this clock is protected against jumps. Retention runs for the first time
-        # much later.
+        # The first reading is made here, because this clock is protected against jumps only after its first
+        # reading. Retention runs for the first time much later.
         machine.deletion_clock.now_ms()
         settings.check_supported(config)
         for key, reason in settings.without_effect(config).items():

@@ -55,7 +55,7 @@ def development_config(
     host: str = LOOPBACK,
     diskless: bool = False,
 ) -> BrokerConfig:
-    """The configuration of a single combined node with one folder, which needs no configuration file.
+    """Return the configuration of a single combined node with one folder, which needs no configuration file.
 
     Internal topics have one replica, and consumer groups form almost immediately. ``remote.storage.enable``
     works without further settings, on an object store in ``data``. With ``diskless``, topics are diskless by
@@ -123,7 +123,7 @@ def check_supported(config: BrokerConfig) -> None:
                 f"listener {endpoint.name} has the security protocol {protocol}; only PLAINTEXT is supported",
             )
     if config.optional_text("authorizer.class.name"):
-        # This combination is refused. Otherwise every client would have all rights, although the operator has
+        # This key is refused. Otherwise every client would have all rights, although the operator has
         # configured restrictions.
         raise ConfigError(
             "authorizer.class.name",
@@ -155,7 +155,7 @@ _KAFKAS_OWN_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
 
 
 def without_effect(config: BrokerConfig) -> dict[str, str]:
-    """Keys that have no effect although they are set, with the reason."""
+    """Return the keys that have no effect although they are set. Each key has the reason."""
     waiting = {
         key: f"has no effect yet, it waits for {WAITS_FOR[key]}"
         for key in sorted(WAITS_FOR)
@@ -188,7 +188,7 @@ def log_config(topic: TopicConfig) -> LogConfig:
     """The configuration of a partition's log. It comes from the configuration of the topic."""
     return LogConfig(
         **values_of(LogConfig, topic),
-        # These values depend on several keys, or on a key of the broker.
+        # The fields below depend on several keys, or on a key of the broker.
         compression=target_compression(topic),
         producer_id_expiration_ms=topic.broker.integer("producer.id.expiration.ms"),
         remote_storage_enable=topic.is_tiered and kind_of_config(topic).has_remote_tier,
@@ -205,7 +205,7 @@ def classic_log_config(name: str, topic: TopicConfig) -> LogConfig:
 
 
 def target_compression(topic: TopicConfig) -> TargetCompression | None:
-    """The codec with which a topic stores its batches. None means that the batches keep the producer's
+    """Return the codec with which a topic stores its batches. None means that the batches keep the producer's
     codec."""
     name = topic.text("compression.type")
     if name == "producer":
@@ -311,7 +311,7 @@ def _leader_balance_interval_ms(config: BrokerConfig) -> int:
 
 
 def quorum_config(config: BrokerConfig, cluster_id: str) -> DriverConfig:
-    """The timing of the metadata quorum, and the id of its cluster."""
+    """Return the timing of the metadata quorum, and the id of its cluster."""
     linger = "controller.quorum.append.linger.ms"
     return DriverConfig(
         wire=RequestCodec(cluster_id=cluster_id),

@@ -63,16 +63,16 @@ HealthCheck = Callable[[], str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """All additions of a subsystem to a broker."""
+    """Everything that a subsystem adds to a broker."""
 
     handlers: HandlerTable = field(default_factory=dict)
     """Handlers of the subsystem's APIs, by API key."""
     calls: Sequence[CallHandlers] = ()
-    """Our own calls that it answers: tables of declared calls, each with its service. They need no handlers.
-    """
+    """Tables of our own calls that the subsystem answers. Each table has the service that answers its calls.
+    These calls need no handlers."""
     direct: DirectHandlers | None = None
-    """Direct handlers of the subsystem's APIs. It also has the work that the direct requests of a connection
-    share in a turn of the event loop."""
+    """Direct handlers of the subsystem's APIs, and the object that combines their work in a turn of the event
+    loop."""
     throttles: Mapping[int, Throttle] = field(default_factory=dict)
     """Throttles of requests, by API key; see :mod:`moldau.server.requests.throttles`."""
     kinds: Sequence[KindClaim] = ()
@@ -89,7 +89,8 @@ class Contribution:
     notices: Mapping[str, HealthCheck] = field(default_factory=dict)
     """Known faults of a running node by name, for example a skipped record."""
     in_hand: Callable[[], Mapping[str, int]] = dict
-    """Amounts of work in progress and memory in use, by name. All values are zero on an idle node."""
+    """Numbers that show the work in progress and the memory in use, by name. All of them are zero on an idle
+    node."""
 
 
 class Subsystem:
@@ -161,7 +162,8 @@ class SubsystemList:
         publisher.subscribe(self)
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Run steps 4 and 5 of the contract."""
+        """Give the image to every subsystem. If the image changes the configs of brokers, then tell every
+        subsystem to reconfigure. These are the steps 4 and 5 of the contract in the module's docstring."""
         for each in self._following:
             try:
                 each.on_image(delta, image)

@@ -9,7 +9,8 @@ from moldau.runtime import ErrorCode
 
 
 def error_response(request: Message, code: ErrorCode, text: str | None = None) -> Message:
-    """The response to ``request`` with the error ``code``, at the top level or in every row."""
+    """Make the response to ``request`` with the error ``code``. The error is at the top level of the
+    response, or in every entry of the response."""
     decided = DECISIONS.get(type(request))
     if decided is not None and decided.refuse_rows is not None:
         return decided.refuse_rows(request, code, text)

@@ -28,8 +28,8 @@ class Caller:
 
 
 def deadline_of(context: RequestContext, request: Message) -> float | None:
-    """The deadline of a request, in seconds of the event loop's clock. It is computed from the request's
-    TimeoutMs.
+    """Return the deadline of a request, in seconds of the event loop's clock. It is computed from the
+    request's TimeoutMs.
 
     The deadline is ``None`` if the request has no TimeoutMs, or if TimeoutMs is 0 or less.
     """

@@ -106,8 +106,8 @@ class Controller:
         return first
 
     def expire_sessions(self, now_ms: int, next_offset: int) -> Sequence[Message]:
-        """Records that fence one broker whose session has expired. The caller calls again until no records
-        are returned."""
+        """Make records that fence one broker whose session has expired. The caller calls again until no
+        records are returned."""
         return brokers.fence_expired(self._view(), self._context(now_ms, next_offset))
 
     @property
@@ -116,7 +116,7 @@ class Controller:
         return self._settings.leader_balance_interval_ms
 
     def balance_leaders(self) -> Sequence[Message]:
-        """Records that return a limited number of leaderships to preferred replicas."""
+        """Make records that give a limited number of leaderships back to the preferred replicas."""
         return election_causes.preferred_changes(self._view(), LEADERS_BALANCED_MAX)
 
     @property
@@ -125,7 +125,7 @@ class Controller:
         return self._settings.unclean_election_interval_ms
 
     def elect_unclean(self) -> Sequence[Message]:
-        """Records that elect leaders for partitions without a leader. The topic must allow an unclean
+        """Make records that elect leaders for partitions without a leader. The topic must allow an unclean
         election."""
         return election_causes.unclean_changes(self._view(), LEADERS_BALANCED_MAX)
 
@@ -135,7 +135,7 @@ class Controller:
         return self._settings.no_op_interval_ms
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
-        """The time at which the next session may expire, in ms."""
+        """Return the time at which the next session may expire, in ms."""
         return self._heartbeats.next_deadline_ms(self._image, now_ms)
 
     def replay(self, records: Sequence[Message]) -> None:
@@ -147,8 +147,8 @@ class Controller:
         return image_of(records, self._image)
 
     def restore(self, image: MetadataImage) -> None:
-        """Replace the controller's image by ``image``. This is the image before records that could not be
-        appended, or the image that :meth:`replayed` returned."""
+        """Replace the controller's image by ``image``. If an append has failed, ``image`` is the image before
+        the records of this append. Otherwise it is the image that :meth:`replayed` returned."""
         self._image = image
 
     def _view(self) -> View:

@@ -52,8 +52,8 @@ from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode
 
 FEW_ROWS_PARSED_BYTES: Final = 192 * 1024
-"""Memory limit of a parsed request that usually has few rows. The response may need hundreds of bytes for a
-row of a few bytes."""
+"""Memory limit of a parsed request that usually has few entries. An entry of a few bytes in the request may
+need hundreds of bytes in the response."""
 
 Decision = Callable[[View, BrokerInputs, Any], ControllerResult]
 
@@ -64,15 +64,17 @@ class DecidedApi:
 
     decide: Decision
     size: Callable[[Any, MetadataImage], int] | None = None
-    """Returns the number of rows that a request reads or changes. A large request is decided on a worker
+    """Returns the number of entries that a request reads or changes. A large request is decided on a worker
     thread. ``None`` means that the request is always small."""
     refuse_rows: Callable[[Any, ErrorCode, str | None], Message] | None = None
-    """Makes the response with an error in every row. It is needed if the response has no error field of its
+    """Makes a response with an error in every entry. It is needed if the response has no error field of its
     own."""
     parsed_bytes_max: int | None = None
-    """Maximum memory of a parsed request, as of ``Served`` (``network/served.py``)."""
+    """Maximum memory of a parsed request, like the field of the same name in ``Served``
+    (``network/served.py``)."""
     right: Right | None = None
-    """The right that the controller's listener checks. Our own APIs declare it, and Kafka's do not."""
+    """The right that a caller of the API needs. The controller's listener checks it. Only our own APIs
+    declare a right here."""
 
 
 def _elect_leaders(view: View, _context: BrokerInputs, request: ElectLeadersRequest) -> ControllerResult:
@@ -179,7 +181,8 @@ a controller."""
 
 
 def _by_key(decisions: Mapping[type[Message], DecidedApi]) -> dict[int, DecidedApi]:
-    """Raises ``ValueError`` for an API of our own without a right of its callers."""
+    """Return the APIs by API key. Raises ``ValueError`` if one of our own APIs declares no right that its
+    callers need."""
     for request, decided in decisions.items():
         if request.API_KEY >= OWN_API_KEY_MIN and decided.right not in CLUSTER_RIGHTS:
             raise ValueError(f"{request.__name__} is our own API, and its row needs a right= on the cluster")
@@ -190,6 +193,6 @@ DECIDED_APIS: Final = _by_key(DECISIONS)
 
 
 def is_large(request: Message, image: MetadataImage) -> bool:
-    """Whether a worker must decide a request."""
+    """Whether the request is so large that a worker thread must decide it."""
     decided = DECISIONS.get(type(request))
     return decided is not None and decided.size is not None and decided.size(request, image) > LARGE_ROWS

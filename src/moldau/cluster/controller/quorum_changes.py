@@ -32,7 +32,7 @@ class VoterChanges(Protocol):
 
 
 class QuorumChanges:
-    """Handles these requests before they reach the controller."""
+    """Handles requests about voters and kraft.version. The controller does not get these requests."""
 
     def __init__(
         self, quorum: VoterChanges, check_voter: Callable[[AddRaftVoterRequest], Awaitable[None]]

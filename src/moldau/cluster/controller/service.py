@@ -272,7 +272,7 @@ class ControllerService:
         try:
             future = self._log.append(epoch, values)
         except Exception:
-            # Nothing was appended, so the decision is dropped.
+            # Nothing was appended, so the controller drops the decision.
             self._controller.restore(before)
             raise
         self._last_append = future
@@ -300,7 +300,7 @@ class ControllerService:
     def _expire_sessions(self) -> None:
         self._expiry = None
         if self._deciding.locked():
-            return  # The sessions are checked after the decision in progress.
+            return  # Another decision is in progress. The sessions are checked after this decision.
         if has_many_replicas(self._controller.image):
             self._spawn(self._expire_sessions_aside())
             return
@@ -333,7 +333,7 @@ class ControllerService:
 
     def _do_chore(self, decide: Callable[[], Sequence[Message]], what: str) -> None:
         if self._deciding.locked():
-            return  # It is done at the next interval.
+            return  # Another decision is in progress. This decision is made at the next interval.
         if has_many_replicas(self._controller.image):
             self._spawn(self._do_chore_aside(decide, what))
             return
@@ -346,7 +346,7 @@ class ControllerService:
         """Append a record without content, which moves the end of the log (KIP-835). Nodes compare their
         position with this end. A leader without a majority cannot commit the record."""
         if self._deciding.locked():
-            return  # The decision in progress moves the end.
+            return  # A decision is in progress, and its records move the end of the log.
         with contextlib.suppress(KafkaError):  # The quorum has stopped on this node.
             self._append((NoOpRecord(),))
 
@@ -395,8 +395,8 @@ class ControllerService:
 
 
 def _encoded(records: Sequence[Message], image: MetadataImage) -> list[bytes]:
-    """The values of a decision's records. ``image`` contains their changes. Raises ``MissingLevelError`` for
-    a record that the cluster's feature levels do not allow."""
+    """Encode the records of a decision. ``image`` already contains their changes. Raises
+    ``MissingLevelError`` for a record that the cluster's feature levels do not allow."""
     PARTS.require_levels(records, image)
     return [encode_record(record, image.metadata_version) for record in records]
 

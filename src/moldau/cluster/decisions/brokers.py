@@ -121,8 +121,8 @@ def register_broker(
 
 
 def _warning(existing: BrokerRegistration, request: BrokerRegistrationRequest) -> str:
-    """The reason why a broker may lack acknowledged records. The text is empty if the broker has stopped
-    cleanly."""
+    """Return the reason why a broker may lack acknowledged records. The text is empty if the broker has
+    stopped cleanly."""
     previous = request.previous_broker_epoch
     if previous == existing.epoch:
         return ""
@@ -140,8 +140,8 @@ def _warning(existing: BrokerRegistration, request: BrokerRegistrationRequest) -
 def _end_of_incarnation(
     view: View, existing: BrokerRegistration, request: BrokerRegistrationRequest
 ) -> list[Message]:
-    """Records that end the last incarnation. If it did not stop cleanly, its replicas may lack acknowledged
-    records."""
+    """Return the records that end the previous incarnation of the broker. If that incarnation did not stop
+    cleanly, its replicas may lack acknowledged records."""
     is_clean = request.previous_broker_epoch == existing.epoch
     is_other_folder = request.previous_broker_epoch >= 0 or not set(existing.log_dirs) <= set(
         request.log_dirs
@@ -254,7 +254,7 @@ def heartbeat(view: View, context: BrokerInputs, request: BrokerHeartbeatRequest
 def _directories_failed(
     view: View, broker: BrokerRegistration, request: BrokerHeartbeatRequest
 ) -> list[Message]:
-    """The change of the registration when log directories have failed (KIP-858).
+    """Return the change of the registration when log directories have failed (KIP-858).
 
     If all directories have failed, the broker is fenced, and its registration is not changed.
     """
@@ -362,7 +362,7 @@ def unregister_broker(
 
 
 def registered(view: View, broker_id: int, epoch: int) -> BrokerRegistration:
-    """The registration of the broker that sent a request.
+    """Return the registration of the broker that sent a request.
 
     Raises ``KafkaError``: broker_id_not_registered, or stale_broker_epoch if the request comes from an older
     incarnation.

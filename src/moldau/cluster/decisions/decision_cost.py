@@ -15,12 +15,12 @@ from moldau.protocol.messages.create_topics import CreateTopicsRequest
 from moldau.protocol.own.chunks.drop_chunks import DropChunksRequest
 
 LARGE_ROWS: Final = 256
-"""Number of rows that one turn of the event loop decides. This takes about 5 ms."""
+"""Number of entries that one turn of the event loop decides. This takes about 5 ms."""
 
 
 def inner_rows(rows: Iterable[Any] | None, field: str, image: MetadataImage) -> int:
-    """The sum of the number of rows and the number of their items. A null array means all partitions, so the
-    replicas of all partitions are counted."""
+    """Count the entries of an array and the items of the array ``field`` in each entry. A null array means
+    all partitions, so the result is then the number of all replicas."""
     if rows is None:
         return all_replicas(image)
     return sum(1 + len(getattr(row, field)) for row in rows)
@@ -41,8 +41,8 @@ def all_replicas(image: MetadataImage) -> int:
 
 
 def ended_replicas(request: BrokerRegistrationRequest, image: MetadataImage) -> int:
-    """Number of replicas that lose their leadership, because a new incarnation of the broker replaces the
-    previous incarnation."""
+    """Return the number of replicas whose leadership ends, because a new incarnation of the broker replaces
+    the previous incarnation."""
     existing = image.brokers.get(request.broker_id)
     is_new = existing is None or existing.incarnation_id == request.incarnation_id
     return 0 if is_new else image.topics.replica_load.get(request.broker_id, 0)
@@ -63,11 +63,11 @@ def assigned_replicas(request: AssignReplicasToDirsRequest, image: MetadataImage
 
 
 def chunks_of_partitions(request: DropChunksRequest, image: MetadataImage) -> int:
-    """Number of chunks to search for chunks that must be removed."""
+    """Return the number of chunks that are searched for chunks that must be removed."""
     partitions = (image.topics.partition(row.topic_id, row.partition_index) for row in request.partitions)
     return sum(1 + (0 if partition is None else len(partition.chunks)) for partition in partitions)
 
 
 def has_many_replicas(image: MetadataImage) -> bool:
-    """Whether a decision about all partitions must be made on a worker."""
+    """Whether the cluster has so many replicas that a worker must make decisions about all partitions."""
     return all_replicas(image) > LARGE_ROWS

@@ -48,7 +48,7 @@ SUPPORTED_FEATURES = (
 
 
 def default_features(metadata_version: int) -> list[FeatureLevelRecord]:
-    """The feature levels of a new cluster, in addition to the metadata version."""
+    """Return the feature levels of a new cluster, in addition to the metadata version."""
     levels: list[FeatureLevelRecord] = []
     if metadata_version >= _ELIGIBLE_BY_DEFAULT_SINCE:
         level = ELIGIBLE_LEADER_REPLICAS_LATEST
@@ -91,8 +91,8 @@ def update_features(view: View, request: UpdateFeaturesRequest) -> ControllerRes
 def _response(request: UpdateFeaturesRequest, error: KafkaError | None) -> UpdateFeaturesResponse:
     code = ErrorCode.none if error is None else error.code
     message = None if error is None else error.message
-    # Versions below 2 have an error per feature. All features get the same error, because a request changes
-    # all its features or none.
+    # Responses of versions below 2 have an error for each feature. All features get the same error, because a
+    # request changes all its features or none.
     results = [
         UpdatableFeatureResult(feature=update.feature, error_code=code, error_message=message)
         for update in request.feature_updates
@@ -140,8 +140,8 @@ def _check_downgrade(name: str, current: int, level: int, kind: UpgradeType) -> 
 
 
 def _check_eligible(view: View, level: int) -> None:
-    """Check a change of the feature. Without the feature an in-sync set is never empty. With the feature,
-    records need the new fields."""
+    """Check a change of the feature of eligible leader replicas. Without the feature, every in-sync set must
+    have a member. With the feature, records need fields that older metadata versions do not have."""
     if level > 0 and view.image.metadata_version < _ELIGIBLE_SINCE:
         raise KafkaError(
             ErrorCode.invalid_update_version,

@@ -57,7 +57,7 @@ class Heartbeats:
         )
 
     def expired(self, image: MetadataImage, now_ms: int) -> list[int]:
-        """Ids of the unfenced brokers whose session is over."""
+        """Return the ids of the unfenced brokers whose session is over."""
         return [
             broker.broker_id
             for broker in image.brokers.values()

@@ -13,8 +13,9 @@ from moldau.cluster.image.registrations import SupportedFeature
 from moldau.runtime import ErrorCode, KafkaError
 
 OWN_FEATURES: Final = PARTS.own_features
-"""The features of Moldau that belong to no kind of topics. Each is declared beside its records. New clusters
-have level 0, because no config enables these features. An operator raises the level."""
+"""The features of Moldau that belong to no kind of topics. The module that declares the records of a feature
+also declares the feature. New clusters have level 0, because no config enables these features. An operator
+raises the level."""
 
 
 def check_chunks_allowed(image: MetadataImage) -> None:

@@ -1,4 +1,5 @@
-"""Responses that have errors in their rows. If a whole request is refused, every row gets the error."""
+"""Makes responses that have errors in their entries. If a whole request is refused, every entry of its
+response gets the error."""
 
 from typing import Any
 

@@ -6,8 +6,8 @@ from moldau.cluster.image.topics_image import TopicsImage
 from moldau.runtime import ErrorCode, KafkaError
 
 NAME_LENGTH_MAX = 249
-"""A folder name consists of the topic name, the partition number and suffixes. This limit keeps it within 255
-characters."""
+"""A folder name consists of the topic name, the partition number and suffixes. This limit keeps the folder
+name within 255 characters."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 

@@ -206,7 +206,7 @@ def check_any_active(view: View, index: int, replicas: tuple[int, ...]) -> None:
 
 
 def new_topic_id(view: View) -> UUID:
-    """An id that no topic has and that is not reserved by KIP-516."""
+    """Return an id that no topic has and that is not reserved by KIP-516."""
     while True:
         topic_id = view.entropy.uuid4()
         if topic_id.int >= RESERVED_DIRECTORY_COUNT and view.image.topics.get_by_id(topic_id) is None:
@@ -255,7 +255,7 @@ def _refused(name: str, code: ErrorCode, message: str | None) -> CreatableTopicR
 
 
 def _without_id(result: CreatableTopicResult) -> CreatableTopicResult:
-    """The result without an id, because the topic was not created."""
+    """Return the result without a topic id, because the topic was not created."""
     return CreatableTopicResult(
         name=result.name,
         error_code=result.error_code,

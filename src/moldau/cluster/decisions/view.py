@@ -34,16 +34,16 @@ class ConfigPolicy(Protocol):
         ...
 
     def default(self, resource_type: ResourceType, key: str) -> str | None:
-        """The value of a key that is not set on the resource; ``None`` for an unknown key."""
+        """Return the value of a key that is not set on the resource; ``None`` for an unknown key."""
         ...
 
     def describe_topic(self, overrides: Mapping[str, str]) -> Sequence[DescribedConfig]:
-        """All effective configs of a topic with these overrides."""
+        """Return all effective configs of a topic with these overrides."""
         ...
 
 
 class TopicPolicy(Protocol):
-    """Kafka's ``create.topic.policy.class.name``: the operator's own rules."""
+    """The operator's own rules for new topics, as in Kafka (``create.topic.policy.class.name``)."""
 
     def check(
         self, name: str, partition_count: int, replication_factor: int, configs: Mapping[str, str]
@@ -56,8 +56,8 @@ class TopicPolicy(Protocol):
 class ControllerSettings:
     """The settings of the node on which decisions depend, with Kafka's defaults.
 
-    ``controller_settings`` (``server/settings.py``) makes this object. A field here that has a config key
-    needs no code there.
+    ``controller_settings`` (``server/settings.py``) makes this object. If a field of this class names its
+    config key, that function needs no code for the field.
     """
 
     cluster_id: str

@@ -22,7 +22,7 @@ _LOG_FILES: Final = (
 
 
 def data_in(disk: Disk, folder: str) -> list[str]:
-    """Names in a folder that only a running node creates. Formatting does not create them."""
+    """Return the names in a folder that a running node has created. Formatting does not create them."""
     if not disk.is_dir(folder):
         return []
     found = [
@@ -41,7 +41,7 @@ def _has_data(disk: Disk, path: str, name: str) -> bool:
 
 
 def claims_in(disk: Disk, folder: str) -> list[str]:
-    """The ids of the clusters that own objects in a development node's folder."""
+    """Return the ids of the clusters that own objects in a development node's folder."""
     path = f"{folder}/{CLAIMS_FOLDER}"
     return disk.list(path) if disk.is_dir(path) else []
 

@@ -153,7 +153,7 @@ def new_cluster_id(entropy: Entropy) -> str:
 
 
 def new_directory_id(entropy: Entropy) -> uuid.UUID:
-    """A random directory id that is not reserved by KIP-858."""
+    """Return a random directory id that is not reserved by KIP-858."""
     while True:
         value = entropy.uuid4()
         if value.int >= RESERVED_DIRECTORY_COUNT and not encode_uuid(value).startswith("-"):
@@ -168,7 +168,7 @@ def bootstrap_snapshot(
     *,
     defaults: bool = True,
 ) -> bytes:
-    """The snapshot before the first offset, with the initial records of a new cluster.
+    """Return the snapshot before the first offset, with the initial records of a new cluster.
 
     With ``voters`` it has kraft.version 1 (KIP-853). With ``defaults``, features get their default levels if
     no record names a level.

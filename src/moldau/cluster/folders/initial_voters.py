@@ -10,7 +10,7 @@ _CONTROLLER = re.compile(r"^([0-9]+)@(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]+):([A-Z
 
 
 def initial_voter(node_id: int, directory_id: uuid.UUID, endpoint: VoterEndpoint) -> VotersRecordEntry:
-    """A voter of this version with the address ``endpoint``."""
+    """Return a voter of this version with the address ``endpoint``."""
     if not endpoint.host or not endpoint.port:
         raise FormatError(
             f"Listener {endpoint.name} of node {node_id} has no host or no port; other controllers need both."

@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class PartChanges(Protocol[V]):
-    """What the delta needs from the changes of a part with values of type ``V``."""
+    """The methods by which a delta uses the changes of a part. The value of the part has type ``V``."""
 
     def apply(self) -> V:
         """The value with all changes applied; the old object if nothing has changed."""
@@ -56,7 +56,7 @@ class Changes(Generic[K, V]):
 
 
 class ChangedValue(Generic[V]):
-    """A part that is one value, which records replace."""
+    """The changes of a part that is a single value. Records replace this value."""
 
     __slots__ = ("value",)
 

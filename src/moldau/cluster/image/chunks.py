@@ -99,7 +99,7 @@ def chunk_record(topic_id: uuid.UUID, partition_id: int, chunk: ChunkRegistratio
 
 
 def position_of(chunks: Chunks, start_offset: int) -> int | None:
-    """The index of the chunk with this start offset."""
+    """Return the index of the chunk with this start offset."""
     index = bisect_right(chunks, start_offset, key=_start) - 1
     return index if index >= 0 and chunks[index].start_offset == start_offset else None
 
@@ -111,7 +111,7 @@ def chunk_containing(chunks: Chunks, offset: int) -> ChunkRegistration | None:
 
 
 def with_chunk(chunks: Chunks, chunk: ChunkRegistration) -> Chunks:
-    """These chunks with one more chunk, or with a new state of an existing chunk."""
+    """Return these chunks with one chunk more, or with a new state of an existing chunk."""
     index = bisect_right(chunks, chunk.start_offset, key=_start)
     known = index > 0 and chunks[index - 1].start_offset == chunk.start_offset
     return (*chunks[: index - known], chunk, *chunks[index:])

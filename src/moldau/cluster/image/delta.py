@@ -48,7 +48,8 @@ class MetadataDelta(ImageChanges):
             raise MetadataError(f"metadata record {name} is not known to this version") from None
         for effect in effects:
             effect(self, record)
-        # The same as changes(part), without the call: this is done for each record of a log.
+        # This line does the same as changes(part). It avoids the call, because it runs for each record of a
+        # log.
         replay(self._changes.get(part) or self.changes(part), record)
 
     def replay_all(self, records: Iterable[object]) -> "MetadataDelta":

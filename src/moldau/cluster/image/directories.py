@@ -3,11 +3,11 @@
 import uuid
 
 MIGRATING_DIRECTORY = uuid.UUID(int=0)
-"""The replica has a directory, but the metadata do not contain it yet, because their records are older than
-KIP-858."""
+"""This id means that the replica has a directory which the metadata do not contain yet, because their records
+are older than KIP-858."""
 UNASSIGNED_DIRECTORY = uuid.UUID(int=1)
-"""The broker has not chosen a directory for the replica yet."""
+"""This id means that the broker has not chosen a directory for the replica yet."""
 LOST_DIRECTORY = uuid.UUID(int=2)
-"""The replica is in a failed directory whose id is unknown."""
+"""This id means that the replica is in a failed directory whose own id is unknown."""
 RESERVED_DIRECTORY_COUNT = 100
 """KIP-858 reserves the ids below this number. A real directory never has such an id."""

@@ -27,23 +27,23 @@ class ResourceType(IntEnum):
 
 
 ConfigResource = tuple[int, str]
-"""The resource type and the resource name. A broker's name is its id. The name of the cluster-wide default is
-empty."""
+"""A pair: the resource type and the resource name. A broker's name is its id. The name of the cluster-wide
+default is empty."""
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
-"""Pairs of entity type and entity name (``None`` for the default entity), sorted by type."""
+"""Pairs of an entity type and an entity name, sorted by type. The name ``None`` is the default entity."""
 
 FeatureLevel = NewType("FeatureLevel", int)
 
 OWN_PREFIX = "moldau."
 """The prefix of the names of Moldau's own features."""
 CHUNK_FEATURE = "moldau.chunk.version"
-"""Partition chunks (KIP-1114)."""
+"""The feature of partition chunks (KIP-1114)."""
 METADATA_VERSION_FEATURE = "metadata.version"
 METADATA_VERSION_OF_DIRECTORIES = 17
 """3.7-IV2, the first metadata version with log directories in its records (KIP-858)."""
 ELIGIBLE_LEADER_REPLICAS_FEATURE = "eligible.leader.replicas.version"
-"""Eligible leader replicas (KIP-966)."""
+"""The feature of eligible leader replicas (KIP-966)."""
 TRANSACTION_VERSION_FEATURE = "transaction.version"
 
 
@@ -79,8 +79,8 @@ class MetadataImage:
     )
     delegation_tokens: PersistentMap[str, DelegationTokenRecord] = field(default_factory=PersistentMap)
     own_parts: Mapping[str, PersistentMap[Any, Any]] = field(default_factory=dict)
-    """The parts that Kafka does not have, by name, without empty ones. ``OwnPart`` reads them with their
-    types."""
+    """The parts of the image that Kafka does not have, by name. Empty parts are left out. ``OwnPart`` reads
+    the parts with their types."""
     provenance: Provenance = field(default_factory=Provenance, compare=False)
 
     @property
@@ -90,11 +90,12 @@ class MetadataImage:
         return self.features.get(METADATA_VERSION_FEATURE, FeatureLevel(0))
 
     def config(self, resource_type: ResourceType, name: str) -> Mapping[str, str]:
-        """Values that are set on a resource; empty when there are none. The result must not be modified."""
+        """Return the configs that are set on a resource; empty when no config is set. The result must not be
+        modified."""
         return self.configs.get((resource_type, name), _NO_CONFIG)
 
     def active_brokers(self) -> Iterator[BrokerRegistration]:
-        """Brokers that are not fenced and not shutting down, by id."""
+        """Return the brokers that are not fenced and not shutting down, by id."""
         return (broker for broker in self.brokers.values() if broker.is_active)
 
     def topic_name(self, topic_id: uuid.UUID) -> str | None:

@@ -21,12 +21,12 @@ def record_version(record: Message, metadata_version: int) -> int:
 
 
 def encode_record(record: Message, metadata_version: int) -> bytes:
-    """The encoded value of a record for the metadata log of a cluster at this level."""
+    """Return the encoded value of a record for the metadata log of a cluster at this level."""
     return METADATA_RECORDS.encode(record, record_version(record, metadata_version))
 
 
 def to_records(image: MetadataImage) -> Iterator[Message]:
-    """Records that build ``image`` from an empty image, in the same order on every node.
+    """Return records that build ``image`` from an empty image, in the same order on every node.
 
     ``metadata.version`` comes first, because it determines the versions of the other records.
     """
@@ -34,13 +34,13 @@ def to_records(image: MetadataImage) -> Iterator[Message]:
 
 
 def records_before_topics(image: MetadataImage) -> Iterator[Message]:
-    """The records of the parts before the topics."""
+    """Make the records of those parts that come before the topics."""
     for part in PARTS.parts[: PARTS.parts.index(TOPICS)]:
         yield from part.to_records(part.of(image))
 
 
 def records_after_topics(image: MetadataImage) -> Iterator[Message]:
-    """The records of the parts after the topics, except the configs."""
+    """Make the records of those parts that come after the topics, except the configs."""
     for part in PARTS.parts[PARTS.parts.index(TOPICS) + 1 :]:
         if part is not CONFIGS:
             yield from part.to_records(part.of(image))

@@ -26,16 +26,16 @@ class LogGenerations:
         return len(self.starts)
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The generation of the record at an offset, which is also the record's leader epoch."""
+        """Return the generation of the record at an offset, which is also the record's leader epoch."""
         return bisect_right(self.starts, offset)
 
     def end_of_epoch(self, epoch: int) -> int | None:
-        """The offset after the last record of a generation; ``None`` for the latest generation."""
+        """Return the offset after the last record of a generation; ``None`` for the latest generation."""
         return self.starts[epoch] if epoch < len(self.starts) else None
 
     def within(self, base_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
-        """The generations of the records from ``base_offset`` to ``end_offset`` (inclusive). Each generation
-        comes with its first offset in this range."""
+        """Return the generations of the records from ``base_offset`` to ``end_offset`` (inclusive). Each
+        generation comes with its first offset in this range."""
         first = self.epoch_for_offset(base_offset)
         later = (
             (epoch, start) for epoch, start in enumerate(self.starts, 1) if base_offset < start <= end_offset

@@ -37,11 +37,11 @@ class PartitionRegistration:
     eligible_leader_replicas: tuple[int, ...] = ()
     last_known_eligible_leader_replicas: tuple[int, ...] = ()
     generations: LogGenerations = FIRST_GENERATION
-    """The generations of a log. They are needed if the leader epochs of the log differ from the leader epochs
-    in the metadata."""
+    """The generations of the partition's log. They are needed if the leader epochs of the log differ from the
+    leader epochs in the metadata."""
     owner: int = NO_OWNER
-    """The number of a partition of the kind's metadata topic. This partition owns the partition here, like
-    the coordinators of KIP-1164."""
+    """The owner of this partition: the number of a partition of the kind's metadata topic. For a diskless
+    partition, this is its coordinator (KIP-1164)."""
     start_offset: int = -1
     """The first offset of the active chunk (KIP-1114); -1 for a partition that never had other chunks."""
     start_timestamp_ms: int = -1

@@ -48,9 +48,10 @@ class TopicsImage:
     _names_by_id: PersistentMap[int, str] = field(default_factory=PersistentMap)
     _names_by_collision_key: PersistentMap[str, str] = field(default_factory=PersistentMap, compare=False)
     owner_load: PersistentMap[tuple[str, int], int] = field(default_factory=PersistentMap, compare=False)
-    """Number of partitions for each pair of a kind's mark and an owner."""
+    """For each owner, the number of partitions that it owns. The key is a pair: the mark of the kind, and the
+    owner."""
     replica_load: PersistentMap[int, int] = field(default_factory=PersistentMap, compare=False)
-    """Number of partitions for each broker that has a replica of them."""
+    """For each broker id, the number of partitions that have a replica on this broker."""
 
     def __len__(self) -> int:
         return len(self.by_name)
@@ -73,14 +74,15 @@ class TopicsImage:
         return None if name is None else self.by_name.get(name)
 
     def partition(self, topic_id: uuid.UUID, index: int) -> PartitionRegistration | None:
-        """One partition, or ``None`` when the topic or the partition is unknown."""
+        """Return one partition, or ``None`` when the topic or the partition is unknown."""
         topic = self.get_by_id(topic_id)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]
 
     def colliding_name(self, name: str) -> str | None:
-        """The existing topic with the same collision key as ``name``. It may be the topic ``name`` itself."""
+        """Return the existing topic with the same collision key as ``name``. It may be the topic ``name``
+        itself."""
         return self._names_by_collision_key.get(collision_key(name))
 
     def updated(self, changed: Collection[Topic], removed: Collection[Topic]) -> "TopicsImage":

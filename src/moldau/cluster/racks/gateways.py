@@ -14,12 +14,13 @@ coordinators' partitions. The current leader of a coordinator has no effect, so 
   group.
 * In its own rack, a coordinator's preferred replica is its gateway. This needs no call over the network.
 * A fenced broker stays a gateway. Until it is back, the coordinator's other gateways in the rack replace it.
-  If there are no other gateways, the live brokers of the rack share its coordinators evenly.
+  If there are no other gateways, its coordinators are divided evenly among the live brokers of the rack.
 
-While no broker is fenced, the number of network commit calls for a WAL object is limited. In a saturated rack
-a broker makes at most one call. In a smaller rack a broker makes calls to each other rack S. A host is a
-preferred replica, and the number of these calls is at most ``ceil(hosts of S / brokers)``. If all racks have
-the same size, this is one call to each other rack.
+A *host* is a broker that is the preferred replica of a coordinator. While no broker is fenced, the number of
+network commit calls for a WAL object is limited. In a saturated rack a broker makes at most one call. In a
+smaller rack with ``brokers`` brokers, a broker calls the hosts of each other rack. For a rack with ``hosts``
+hosts, it makes at most ``ceil(hosts / brokers)`` calls. If all racks have the same size, this is one call to
+each other rack.
 """
 
 from collections import defaultdict
@@ -43,14 +44,14 @@ class RackBroker(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """Coordinators that have the same gateway in a rack."""
+    """A group of coordinators that have the same gateway in a rack."""
 
     name: str
     host: int
-    """The preferred replica of the coordinators."""
+    """The preferred replica of the group's coordinators."""
     coordinators: tuple[int, ...]
     stays: bool
-    """Whether the host itself is the gateway. This is the case in the rack of the host."""
+    """Whether the host itself is the gateway of the group. This is the case in the rack of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +73,14 @@ class Gateways:
         return self.by_rack.get(rack, {}).get(coordinator_id, ())
 
     def of_partition(self, topic_id: UUID, index: int, coordinator_id: int, rack: str | None) -> int | None:
-        """The gateway in a rack for the clients of a partition; ``None`` if there is none."""
+        """Return the gateway in a rack for the clients of a partition; ``None`` if there is none."""
         found = self.of(coordinator_id, rack)
         if len(found) <= 1:
             return found[0] if found else None
         return preferred(f"{topic_id.hex}-{index}", found)
 
     def coordinators_of(self, broker_id: int) -> tuple[int, ...]:
-        """The coordinators for which a broker is a gateway."""
+        """Return the coordinators for which a broker is a gateway."""
         return tuple(
             sorted(
                 coordinator_id
@@ -90,8 +91,8 @@ class Gateways:
         )
 
     def commit_calls(self, broker_id: int) -> int:
-        """Maximum number of network commit calls for one WAL object of a gateway, if the preferred replicas
-        lead."""
+        """Return the maximum number of network commit calls for one WAL object of a gateway, if every
+        coordinator is led by its preferred replica."""
         return len({self.hosts[each] for each in self.coordinators_of(broker_id)} - {broker_id})
 
 
@@ -138,8 +139,8 @@ def _in_rack(
 
 
 def _units(hosts: Sequence[int], broker_count: int) -> list[_Unit]:
-    """The units that are placed in a rack. There is at most one unit for each broker. If there are fewer
-    brokers than hosts, there is one unit for each host."""
+    """Divide the coordinators into groups for a rack. There is at most one group for each broker of the rack.
+    But if the rack has fewer brokers than there are hosts, there is one group for each host."""
     groups: dict[int, list[int]] = defaultdict(list)
     for coordinator_id, host in enumerate(hosts):
         groups[host].append(coordinator_id)
@@ -159,13 +160,14 @@ def _units(hosts: Sequence[int], broker_count: int) -> list[_Unit]:
 def _places(
     units: Sequence[_Unit], broker_ids: Sequence[int], rack_of: Mapping[int, str | None]
 ) -> list[int]:
-    """A broker of the rack for each unit. The broker may be fenced."""
+    """Return a broker of the rack for each group of coordinators. The broker may be fenced."""
     found = {unit.name: unit.host for unit in units if unit.stays and unit.host in broker_ids}
     loads = {broker_id: list(found.values()).count(broker_id) for broker_id in broker_ids}
     sources: dict[tuple[bool, str], list[str]] = defaultdict(list)
     for unit in units:
         if unit.name not in found:
-            # The units of each other rack are shared evenly. This limits the number of calls.
+            # The groups whose hosts are in one other rack are divided evenly among the brokers of this rack.
+            # This limits the number of calls.
             rack = rack_of.get(unit.host)
             source = (unit.host in rack_of, "" if rack is None else f"rack {rack}")
             sources[source if len(units) > len(broker_ids) else (True, "all")].append(unit.name)

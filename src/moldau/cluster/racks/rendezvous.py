@@ -16,7 +16,7 @@ def score(item: str, candidate: int) -> int:
 
 
 def preferred(item: str, candidates: Iterable[int]) -> int:
-    """The candidate with the highest score for an item. ``candidates`` must not be empty.
+    """Return the candidate with the highest score for an item. ``candidates`` must not be empty.
 
     If a candidate is removed, only the items of this candidate move. If a candidate is added, only the items
     that prefer the new candidate move.

@@ -78,4 +78,4 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
 WAITS_FOR: Mapping[str, str] = MappingProxyType(
     {key: feature for feature, keys in _WAITING.items() for key in keys}
 )
-"""The missing feature, by key."""
+"""For each of these keys, the feature that is missing."""

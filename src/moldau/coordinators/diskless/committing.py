@@ -13,7 +13,8 @@ from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.runtime import ErrorCode, KafkaError
 
 _WAITING_S: Final = WAITING_MS / 1000 + 0.002
-"""It is a little longer than the limit, because times in ms are rounded down."""
+"""Time in seconds after which waiting commits are checked. It is a little longer than the limit for their
+wait, because times in ms are rounded down."""
 
 _Runtime: TypeAlias = CoordinatorRuntime[DisklessShard, DisklessRecord]
 
@@ -47,8 +48,8 @@ def _active(runtime: _Runtime, coordinator_id: int) -> DisklessShard | None:
 
 
 def _decide(runtime: _Runtime, coordinator_id: int, waiting: WaitingCommit, elapsed_ms: int) -> None:
-    """Decide the next waiting file. Its call must get a response even after a bug, because the call no longer
-    waits."""
+    """Decide the next waiting file. The call for this file must get a response even after a bug, because the
+    file no longer waits."""
     due = runtime.write(
         coordinator_id, lambda shard, now_ms, token: shard.commit_due(now_ms, token, elapsed_ms)
     )

@@ -43,8 +43,8 @@ DATABASE_FILE: Final = "state.sqlite"
 DESCRIBED_A_TURN: Final = 500
 """Number of partitions that are described in one turn of the event loop. This takes some milliseconds."""
 _GUARD_NUMBERS: Final = 1 << 48
-"""Factor between two epochs of the coordinator. It is so large that two epochs never issue the same guard
-number to one producer."""
+"""A new guard is a random number from 1 to this number. The range is so large that in practice one producer
+never gets the same guard in two epochs of the coordinator."""
 
 
 def _open_log(partition: ClassicPartition) -> SnapshottedCoordinatorLog:
@@ -132,8 +132,8 @@ class DisklessCoordinator:
         return self.runtime.standbys
 
     def problem(self) -> str | None:
-        """A sentence about the coordinators that cannot be loaded, with the reason; ``None`` when all can be
-        loaded."""
+        """Return a sentence about the coordinators that cannot be loaded, with the reason; ``None`` when all
+        can be loaded."""
         return self.runtime.problem()
 
     def is_active(self, coordinator_id: int) -> bool:
@@ -249,7 +249,7 @@ class DisklessCoordinator:
         return pruned._replace(wal_size_bytes=size_bytes, wal_batches=batches)
 
     def backlog(self) -> calls.Backlog:
-        """The WAL backlog of all coordinators that this node leads."""
+        """Return the WAL backlog of all coordinators that this node leads."""
         active = [found for found in self.coordinator_ids if self.is_active(found)]
         found = [self._reader(coordinator_id).backlog() for coordinator_id in active]
         ages = [one.oldest_created_ms for one in found if one.oldest_created_ms is not None]
@@ -284,7 +284,7 @@ class DisklessCoordinator:
     async def describe_topics(
         self, coordinator_id: int, topic_ids: Sequence[UUID] | None = None
     ) -> list[calls.DescribedPartition]:
-        """The partitions of some topics, or of all topics, for command-line tools."""
+        """Return the partitions of some topics, or of all topics, for command-line tools."""
         await self._barrier(coordinator_id)
         led = self._active(coordinator_id)
         wanted = None if topic_ids is None else set(topic_ids)
@@ -305,7 +305,8 @@ class DisklessCoordinator:
     async def describe_topics_and_objects(
         self, coordinator_id: int, call: calls.DescribeTopicsCall
     ) -> calls.DescribedTopics:
-        """The partitions of topics, and the objects that contain their batches, for command-line tools."""
+        """Return the partitions of topics, and the objects that contain their batches, for command-line
+        tools."""
         described = await self.describe_topics(coordinator_id, call.topic_ids)
         led = self._active(coordinator_id)
         by_topic: dict[UUID, list[StoredPartition]] = {found.topic_id: [] for found in described}
@@ -319,7 +320,8 @@ class DisklessCoordinator:
         return calls.DescribedTopics(described, objects)
 
     async def describe_coordinator(self, coordinator_id: int) -> calls.DescribedCoordinator:
-        """The content of the coordinator's state and the progress of its store, for command-line tools."""
+        """Return the content of the coordinator's state and the progress of its store, for command-line
+        tools."""
         await self._barrier(coordinator_id)
         led = self._written(coordinator_id)
         store = led.store
@@ -346,7 +348,7 @@ class DisklessCoordinator:
     async def describe_files(
         self, coordinator_id: int, object_keys: Sequence[str]
     ) -> list[calls.DescribedFile]:
-        """The state of these objects after all earlier decisions."""
+        """Return the state of these objects after all earlier decisions."""
 
         def closed(shard: DisklessShard, now_ms: int) -> list[tuple[bool, bool]]:
             files = shard.files
@@ -377,13 +379,13 @@ class DisklessCoordinator:
     async def list_files(
         self, coordinator_id: int, after_key: str = "", limit: int = 1000
     ) -> list[calls.DescribedFile]:
-        """Files in the order of their keys, for command-line tools."""
+        """Return the files in the order of their keys, for command-line tools."""
         await self._barrier(coordinator_id)
         reader = self._written(coordinator_id).reader
         return reader.list_files(after_key, limit)
 
     async def oldest_file(self, coordinator_id: int) -> int | None:
-        """Creation time of this coordinator's oldest file, in ms; ``None`` if it has none."""
+        """Return the creation time of this coordinator's oldest file, in ms; ``None`` if it has none."""
         await self._barrier(coordinator_id)
         reader = self._written(coordinator_id).reader
         return reader.oldest_created_ms()
@@ -420,7 +422,7 @@ class DisklessCoordinator:
         )
 
     def committed_end(self, coordinator_id: int) -> int:
-        """The offset before which the records of the coordinator's log are committed.
+        """Return the offset before which the records of the coordinator's log are committed.
 
         Raises the errors of :meth:`_active`.
         """
@@ -444,8 +446,8 @@ class DisklessCoordinator:
     def files_of_others(
         self, coordinator_id: int, unused_before_ms: int, limit: int = 1000, *, unused_from_ms: int = 0
     ) -> list[calls.FreeFile]:
-        """Files of other owners that have been unused here since that time. The file that has been unused for
-        the longest time is first.
+        """Return files of other owners that have been unused here since that time. The file that has been
+        unused for the longest time is first.
 
         Usually the owner still has batches in such a file. But an owner may not know the file, because its
         commit was refused there. Such an owner never hands the file over. If ``describe_files`` at the owner
@@ -467,11 +469,12 @@ class DisklessCoordinator:
             start = retained_from(self._reader(coordinator_id), policy, now_ms)
             if start is not None:
                 offsets.append(calls.OffsetToDelete(policy.topic_id, policy.partition_index, start))
-            await asyncio.sleep(0)  # This divides the work among several turns of the event loop.
+            await asyncio.sleep(0)  # The pause divides the work among several turns of the event loop.
         return await self.delete_records(coordinator_id, offsets) if offsets else []
 
     async def forget_old(self, coordinator_id: int) -> None:
-        """Remove inactive producers. Also remove results that are too old for a repeated call."""
+        """Remove inactive producers. Also remove results of files that are so old that their calls are no
+        longer repeated."""
         now_ms = self._machine.deletion_clock.now_ms()
         await self.runtime.write(coordinator_id, lambda shard, _, token: shard.expire(now_ms, token))
 
@@ -483,7 +486,7 @@ class DisklessCoordinator:
         return self._kept(coordinator_id).store.records_since_snapshot
 
     def _kept(self, coordinator_id: int) -> LedCoordinator:
-        """A coordinator whose state is on this node, as leader or standby. Raises the errors of
+        """Return a coordinator whose state is on this node, as leader or standby. Raises the errors of
         :meth:`_active`."""
         standby = self.runtime.standby(coordinator_id)
         if standby is None or not standby.is_current:

@@ -10,7 +10,8 @@ from moldau.coordinators.shard import CanonicalState
 
 
 def canonical(groups: Iterable[tuple[str, Group]], offsets: GroupOffsets) -> CanonicalState:
-    """The offsets, and the last complete generation of each group, as far as the group's record describes it.
+    """Return the offsets, and the last complete generation of each group. A generation has only the data that
+    the group's record contains.
 
     Between two generations the log still contains the earlier generation.
     """

@@ -15,14 +15,15 @@ from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 MEMBERSHIP_PARSED_BYTES: Final = 2 * 1024 * 1024
-"""The memory limit of a request that changes members. Usually such a request has few rows, and each row needs
-much work."""
+"""The memory limit of a request that changes members. Usually such a request has few entries, and each entry
+needs much work."""
 
 Call = Callable[[GroupCaller, Any], Coroutine[Any, Any, Message]]
 
 
 def _distinct_groups(rows: Sequence[Any]) -> Iterator[Any]:
-    """The groups of the rows. If a row requests all offsets of a group, the group appears only once."""
+    """Yield the groups that the request names. If all offsets of a group are requested several times, the
+    group appears only once."""
     whole: set[str] = set()
     for row in rows:
         if row.topics is None:
@@ -40,7 +41,7 @@ FETCHED_OFFSETS: Final = (
     ),
     Cut(("topics", "partition_indexes"), ("topics", "partitions")),
 )
-"""The rows of OffsetFetch, for its newer and its older versions."""
+"""The paths to the rows of OffsetFetch, for its newer and its older versions."""
 
 
 class GroupHandlers:
@@ -109,5 +110,5 @@ class GroupHandlers:
 
 
 def caller(context: RequestContext) -> GroupCaller:
-    """The data about a request that the group service needs."""
+    """Return the data about a request that the group service needs."""
     return GroupCaller(context.api_version, context.client_id or "", context.connection.peer_host)

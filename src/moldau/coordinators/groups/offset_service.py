@@ -109,7 +109,7 @@ class OffsetService:
         return wanted.response(topics)
 
     async def _fetch_all(self, group_id: str, *, require_stable: bool) -> list[OffsetFetchResponseTopics]:
-        """All offsets of a group. There may be very many of them."""
+        """Return all offsets of a group. A group may have very many offsets."""
         pieces = await self._calls.runtime.read_in_turns(
             self._calls.partition_of(group_id),
             lambda shard: shard.offsets.store.committed_places(group_id),
@@ -181,7 +181,7 @@ class OffsetService:
 def _gone(
     shard: GroupShard, waiting: deque[str], is_gone: Callable[[str, int], bool]
 ) -> list[tuple[str, Place]]:
-    """Offsets of deleted topics in the next groups. These groups are removed from ``waiting``."""
+    """Find offsets of deleted topics in the next groups. These groups are removed from ``waiting``."""
     found: list[tuple[str, Place]] = []
     examined = 0
     while waiting and examined < FORGOTTEN_A_TURN:

@@ -15,7 +15,8 @@ class CommittedOffset:
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
-    """The retention time if an OffsetCommit of version 2-4 has its own; otherwise -1."""
+    """The time at which the offset expires, if an OffsetCommit of version 2-4 contains a retention time;
+    otherwise -1."""
     topic_id: UUID | None = None
 
 
@@ -71,7 +72,8 @@ class StoredGroup:
 
 
 _FIXED_BYTES: Final = 61 + 26 + 4 + 26
-"""Size of the batch header, the record header and the key, and of the numbers and lengths of a group."""
+"""Size of the fixed parts of a group's batch: the batch header, the record header and the key, and the
+numbers and the lengths of texts in the value."""
 _FIXED_BYTES_A_MEMBER: Final = 24
 
 

@@ -94,7 +94,7 @@ class GroupShard:
         return turn.out.effects()
 
     def canonical(self) -> CanonicalState:
-        """Committed offsets, and the groups' complete generations by name."""
+        """Return the committed offsets, and the complete generations of the groups by name."""
         return canonical(self.classic.by_id.items(), self.offsets)
 
     # offsets of a group: the group's state decides whether they may be changed

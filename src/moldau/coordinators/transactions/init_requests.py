@@ -33,11 +33,11 @@ def check_initialization(found: Transaction, request: Initialization) -> None:
 
 
 def next_identity(found: Transaction, request: Initialization) -> tuple[ProducerIdentity | None, int]:
-    """The producer's next id and epoch. Also the epoch before the increase that the producer requested, or
-    -1.
+    """Return the producer's next id and epoch. Also return the epoch before the increase that the producer
+    requested, or -1.
 
-    A repeated request gets the current id and epoch again. The id and epoch are ``None`` when the id has no
-    further epoch for clients. The producer then continues with a new id.
+    A repeated request gets the current id and epoch again. ``None`` is returned instead of the id and epoch
+    when clients can get no further epoch of the id. The producer then continues with a new id.
     """
     expected = request.expected
     is_first = expected is None or expected == found.identity or found.producer_epoch == NO_EPOCH

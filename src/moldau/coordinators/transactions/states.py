@@ -23,7 +23,7 @@ class TransactionPhase(Enum):
 
     @property
     def number(self) -> int:
-        """The number in records of ``__transaction_state``."""
+        """The number of the state in records of ``__transaction_state``."""
         return _NUMBERS[self]
 
     @property

@@ -36,7 +36,7 @@ class ProducerIdentity(NamedTuple):
 
 class EndedTransaction(NamedTuple):
     """Identifies one prepared transaction of an id. The producer id and epoch are not enough, because before
-    version 2 the next transaction has the same ones."""
+    version 2 the next transaction has the same producer id and epoch."""
 
     identity: ProducerIdentity
     start_ms: int
@@ -99,7 +99,7 @@ class Transaction:
     def initialized(
         self, timeout_ms: int, now_ms: int, identity: ProducerIdentity, last_epoch: int
     ) -> "Transaction":
-        """The state after the producer starts over with this id and epoch."""
+        """Return the state after the producer starts over with this id and epoch."""
         rotated = identity.producer_id != self.producer_id
         return self._moved(
             TransactionPhase.EMPTY,
@@ -150,7 +150,7 @@ class Transaction:
         )
 
     def rotated(self, producer_id: int, now_ms: int) -> "Transaction":
-        """The state after the transaction is complete and its producer continues with another id."""
+        """Return the state after the transaction is complete and its producer continues with another id."""
         return replace(
             self,
             producer_id=producer_id,

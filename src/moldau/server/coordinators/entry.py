@@ -15,7 +15,8 @@ from moldau.replication.classic_partition import ClassicPartition
 
 
 class Leaders(Protocol):
-    """The coordinators of one kind. There is one for each partition of the topic that this broker leads.
+    """The coordinators of one kind. If this broker leads a partition of the kind's topic, it has a
+    coordinator for this partition.
 
     Each term of leadership begins once and ends once. Late changes are filtered out before these calls
     (``coordinators/terms.py``).
@@ -40,7 +41,8 @@ class KeyLookup:
 
     key_type: int
     partition_of: Callable[[str, int], int]
-    """Returns the partition of a key, given the number of partitions. Raises INVALID_REQUEST."""
+    """Returns the number of the partition to which a key belongs. The second argument is the number of
+    partitions. Raises INVALID_REQUEST."""
     check: Callable[[RequestContext], None] = everybody
     """Raises an authorization error if a principal may not find the coordinators."""
 
@@ -54,7 +56,7 @@ class CoordinatorEntry:
     runtime: CoordinatorRuntime[Any, Any] | None = None
     """The runtime of a kind whose coordinators have shards."""
     on_change: Callable[[int], None] | None = None
-    """Called with a partition after its term has begun or ended."""
+    """Is called with the number of a partition after the term of its coordinator has begun or ended."""
     until_loaded: Callable[[], Awaitable[None]] | None = None
     """Returns when the loads in progress have ended. ``None`` means that the start of the node does not wait
     for loads."""
@@ -81,7 +83,7 @@ class CoordinatorEntry:
 
 
 def entry_of(kind: HostedKind) -> CoordinatorEntry:
-    """The entry of a kind whose coordinators have shards."""
+    """Return the entry of a kind whose coordinators have shards."""
     declared = kind.runtime.kind
     lookup = None
     if declared.key_type is not None:

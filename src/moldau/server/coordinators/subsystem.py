@@ -13,7 +13,7 @@ K = TypeVar("K", bound=HostedKind)
 
 
 def kind_context(context: BrokerContext) -> KindContext:
-    """The parts of a broker for its kinds of coordinators."""
+    """Return the parts of a broker that its kinds of coordinators use."""
     publisher = context.metadata.publisher
     return KindContext(
         machine=context.machine,

@@ -168,7 +168,8 @@ class TransactionHandlers:
     def _refused(
         self, topics: Iterable[AddPartitionsToTxnTopic], context: RequestContext | None = None
     ) -> Results:
-        """The partitions that cannot join a transaction, or that the client of ``context`` may not write.
+        """Return the partitions that cannot join a transaction, or that the client of ``context`` may not
+        write.
 
         Rights and topics are looked up once for each topic, because a request may have thousands of
         partitions of one topic.
@@ -295,7 +296,8 @@ class TransactionHandlers:
 
 
 def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
-    """The identity that a producer sent. Raises INVALID_REQUEST when only one half of the identity is set."""
+    """Return the producer id and epoch that a producer sent, or ``None`` if it sent neither of them. Raises
+    INVALID_REQUEST when it sent only one of them."""
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
         raise KafkaError(ErrorCode.invalid_request)
     if request.producer_id == NO_PRODUCER_ID:
@@ -304,7 +306,7 @@ def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
 
 
 def _code(context: RequestContext, error: ErrorCode) -> ErrorCode:
-    """The error code that stands for an error in the version of the request."""
+    """Return the error code by which this version of the request reports the error."""
     known_from = FENCED_VERSIONS.get(ApiKey(context.api_key), 0)
     if error is ErrorCode.producer_fenced and context.api_version < known_from:
         return ErrorCode.invalid_producer_epoch

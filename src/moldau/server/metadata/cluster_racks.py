@@ -1,4 +1,5 @@
-"""The racks of the cluster according to this broker's metadata: gateways, and the racks of clients.
+"""Computes two things from this broker's metadata: the produce gateways of each rack, and the rack of a
+client.
 
 All brokers that have the same metadata compute the same results.
 """
@@ -21,7 +22,7 @@ _CLIENTS_MAX: Final = 10_000
 
 
 def named_rack(client_id: str | None) -> str | None:
-    """The rack that is named in a client's id: ``orders,rack=b`` names ``b``.
+    """Return the rack that is named in a client's id. For example, ``orders,rack=b`` names ``b``.
 
     ``diskless_az``, ``ws_az`` and ``automq_az`` mean the same as ``rack``. Settings are separated by ``,``,
     ``;``, ``&`` or blanks.
@@ -31,7 +32,8 @@ def named_rack(client_id: str | None) -> str | None:
 
 
 class ClusterRacks:
-    """Racks, live brokers and produce gateways. Derived values are cached until the metadata change."""
+    """Knows the racks of the cluster, the live brokers and the produce gateways. Results are cached until the
+    metadata change."""
 
     def __init__(self, local_id: int, image: Callable[[], MetadataImage]) -> None:
         self._local_id = local_id
@@ -44,7 +46,7 @@ class ClusterRacks:
         self._of_clients: dict[str, str | None] = {}
 
     def gateways_of(self, kind: TopicKind) -> Gateways:
-        """The produce gateways of all racks, for the topics of a kind that has such gateways."""
+        """Return the produce gateways of all racks for a kind of topics. The kind must have gateways."""
         self._refresh()
         return self._gateways[kind.name]
 
@@ -55,7 +57,7 @@ class ClusterRacks:
         return None if own is None else own.rack
 
     def of_client(self, client_id: str | None) -> str | None:
-        """The rack that is named in a client's id, if a broker is registered in that rack.
+        """Return the rack that is named in a client's id, if a broker is registered in that rack.
 
         Client libraries append text to client ids (``rack=b-StreamThread-1``). The result is therefore the
         longest known rack with which the value begins. After the rack, the value must end or continue with a
@@ -72,8 +74,8 @@ class ClusterRacks:
         return known[client_id]
 
     def nearest_broker(self, topic: Topic, index: int, client_rack: str) -> int:
-        """The broker to which a consumer of another rack is redirected (KIP-392). It is -1 when this broker
-        serves the consumer."""
+        """Return the broker to which a consumer of another rack is redirected (KIP-392). It is -1 when this
+        broker serves the consumer."""
         if client_rack == self.own_rack:
             return -1
         owner = topic.partitions[index].owner
@@ -88,7 +90,7 @@ class ClusterRacks:
         return rack is not None and any(each != self._local_id for each in self._live.get(rack, ()))
 
     def reader_of(self, object_key: str, writer_id: int) -> int | None:
-        """The broker of this rack that reads an object from the store for the whole rack.
+        """Return the broker of this rack that reads an object from the store for the whole rack.
 
         If the object's writer is in this rack, the result is the writer, because it has the object in memory.
         The result is None when this broker is alone in its rack or has no rack. This broker then reads the

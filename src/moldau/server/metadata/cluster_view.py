@@ -41,16 +41,16 @@ class ClusterView:
         return self._image()
 
     def controller_for_clients(self) -> int:
-        """A broker that forwards requests to the active controller. Clients never connect to the controller
+        """Return the broker that clients use as the controller. Clients never connect to the controller
         itself.
 
-        This broker can always forward requests, so the result is this broker. In Kafka the result is also a
-        live broker.
+        Every broker forwards such requests to the active controller, so the result is this broker. Kafka's
+        brokers also name a live broker. The result is -1 while this broker is not alive in the metadata.
         """
         return self.local_id if self._is_alive(self.local_id) else -1
 
     def finalized_features(self) -> tuple[int, dict[str, int]]:
-        """The epoch and the levels of the cluster's features."""
+        """Return the epoch and the levels of the cluster's features."""
         image = self.image
         return image.provenance.offset, {name: int(level) for name, level in image.features.items()}
 
@@ -68,8 +68,8 @@ class ClusterView:
         return next((found for found in self.brokers(listener_name) if found.node_id == node_id), None)
 
     def address(self, node_id: int, listener_name: str) -> NodeAddress | None:
-        """The address at which other brokers reach a broker, which may be fenced. The result is ``None``
-        while the address is unknown."""
+        """Return the address at which other brokers reach a broker, which may be fenced. The result is
+        ``None`` while the address is unknown."""
         broker = self.image.brokers.get(node_id)
         endpoint = None if broker is None else broker.endpoint(listener_name)
         return None if endpoint is None else NodeAddress(endpoint.host, endpoint.port)
@@ -83,7 +83,7 @@ class ClusterView:
         return found.partitions[index].leader
 
     def offline_replicas(self, partition: PartitionRegistration, alive: Container[int]) -> list[int]:
-        """The replicas whose brokers are not ``alive`` or whose log directories have failed (KIP-858)."""
+        """Return replicas whose brokers are not ``alive``, or whose log directories have failed (KIP-858)."""
         if partition.has_leader and len(partition.isr) == len(partition.replicas):
             # A replica leaves the in-sync set when its directory fails.
             return [replica for replica in partition.replicas if replica not in alive]

@@ -27,7 +27,7 @@ def membership_of(config: BrokerConfig, directory_id: uuid.UUID) -> Membership:
 
 
 def controller_endpoints(config: BrokerConfig) -> tuple[VoterEndpoint, ...]:
-    """The addresses of this controller for other nodes, in the order of ``controller.listener.names``."""
+    """Return this controller's addresses for other nodes, in the order of ``controller.listener.names``."""
     by_name = {endpoint.name: endpoint for endpoint in config.controller_listeners}
     by_name |= {endpoint.name: endpoint for endpoint in config.advertised_controller_listeners}
     named = [by_name[name] for name in config.controller_listener_names if name in by_name]
@@ -35,9 +35,9 @@ def controller_endpoints(config: BrokerConfig) -> tuple[VoterEndpoint, ...]:
 
 
 def _reachable(endpoint: ListenerEndpoint, config: BrokerConfig) -> VoterEndpoint:
-    """The endpoint, with an address that other nodes can reach. If the listener is on all interfaces, the
-    host comes from ``controller.quorum.voters``. If there is no such entry, the host is the loopback address.
-    """
+    """Return the endpoint, with an address that other nodes can reach. If the listener is on all interfaces,
+    the host comes from ``controller.quorum.voters``. If there is no such entry, the host is the loopback
+    address."""
     if not endpoint.host:
         static = next((each for each in config.quorum_voters if each.node_id == config.node_id), None)
         endpoint = replace(endpoint, host=static.host if static is not None else "127.0.0.1")

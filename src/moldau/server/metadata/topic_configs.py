@@ -41,7 +41,7 @@ class EffectiveConfigs:
         return self._broker
 
     def topic(self, name: str) -> TopicConfig:
-        """The broker's configuration, in which a topic's overrides replace values."""
+        """Return the broker's configuration, in which a topic's overrides replace values."""
         self._refresh()
         found = self._topics.get(name)
         if found is None:

@@ -28,7 +28,8 @@ class QuorumView(Protocol):
 
     @property
     def kraft_version(self) -> int:
-        """1 if a record of the log contains the voters (KIP-853), otherwise 0."""
+        """The level of kraft.version. It is 1 if a record of the log contains the voters (KIP-853), otherwise
+        0."""
         ...
 
     @property

@@ -17,7 +17,8 @@ from moldau.server import settings
 
 
 class VoterCheck:
-    """The active controller makes such a check for each request to add a voter."""
+    """Checks a controller before it becomes a voter. The active controller makes this check for each request
+    to add a voter."""
 
     def __init__(self, config: BrokerConfig, client: RpcClient) -> None:
         self._config = config

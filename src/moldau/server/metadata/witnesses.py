@@ -54,9 +54,9 @@ def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> Non
     try:
         found = _replay(disk, folder)
     except (KafkaError, MetadataError, ProtocolError):
-        return  # The start of the node finds the damage again. Its error then names the place of the damage.
+        return  # The start of the node will find the same damage. Its error then names the damaged place.
     if found.end_offset < logs.metadata_watermark.stored()[0]:
-        return  # The check of the log's end refuses such a log.
+        return  # Another check, which compares the end of the log, refuses such a log.
     # The order is fixed, so that each start names the same folder in the error.
     for log in sorted(logs, key=lambda log: log.directory):
         reason = _contradiction(log, found)
@@ -137,8 +137,8 @@ def _newer_epoch(log: PartitionLog, topic: Topic) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Replayed:
-    """Returns the image that the records of a log make, the topics that these records delete, and the log's
-    end offset."""
+    """The result of a replay: the image that the records of a log make, the topics that these records delete,
+    and the log's end offset."""
 
     image: MetadataImage
     removed: set[UUID]

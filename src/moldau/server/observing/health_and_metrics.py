@@ -13,7 +13,7 @@ from moldau.storage.log_manager import LogManager
 
 
 class Monitoring:
-    """Serves the two pages. ``listener`` is ``host:port`` (``metrics.listener``)."""
+    """Serves the pages ``/metrics`` and ``/health``. ``listener`` is ``host:port`` (``metrics.listener``)."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ def watch_cluster(meters: NodeMeters, metadata: MetadataView) -> None:
 
 
 def health_checks(metadata: MetadataView, logs: LogManager) -> dict[str, HealthCheck]:
-    """Health checks of the parts that every node has."""
+    """Return the health checks of the parts that every node has."""
 
     def quorum() -> str | None:
         seen = metadata.quorum

@@ -40,12 +40,12 @@ request.
 API's general handler processes the request.
 """
 DirectTable: TypeAlias = Mapping[int, Callable[[int], DirectHandler | None]]
-"""Factories of direct handlers, by API key. A factory returns the direct handler of a version, if there is
-one."""
+"""For each API key, a function that returns the direct handler of a version of the API. It returns ``None``
+if the version has no direct handler."""
 
 MANY_ROWS_BYTES: Final = 2048
-"""A request with more bytes than this limit has many rows. In each turn of the event loop, only one such
-request of a connection is handled."""
+"""A request that is longer than this number of bytes is treated as a request with many entries. In each turn
+of the event loop, at most one such request of each connection is handled."""
 
 logger = logging.getLogger(__name__)
 
@@ -54,14 +54,14 @@ class RequestObserver(Protocol):
     """Counts requests. It is called very often, so it must be fast."""
 
     def requests_handled(self, api_key: int, count: int, seconds: float, request_bytes: int) -> None:
-        """Count ``count`` answered requests of an API. Each took ``seconds``, and all together had
-        ``request_bytes``."""
+        """Count ``count`` answered requests of an API. Each of them took ``seconds``. Together they had
+        ``request_bytes`` bytes."""
         ...
 
 
 class RequestTurn(Protocol):
-    """Work that the direct requests of a connection share if they arrive in the same turn (see
-    ``replication.append_turn``)."""
+    """Combines the work of direct handlers. It collects the work for the requests of one connection that
+    arrive in the same turn of the event loop (see ``replication/appending/append_turn.py``)."""
 
     def settle(self) -> None: ...
 
@@ -69,7 +69,8 @@ class RequestTurn(Protocol):
 
 
 class _Tally:
-    """Requests of this turn that were answered directly. They are counted at the turn's end."""
+    """Counts the requests of an API that direct handlers answered in this turn. The counts are reported at
+    the end of the turn."""
 
     __slots__ = ("count", "received_at", "size_bytes")
 
@@ -81,8 +82,8 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class DirectHandlers:
-    """The direct handlers of a listener, and the work that they share in a turn, which
-    :meth:`Dispatcher.end_turn` completes.
+    """The direct handlers of a listener, and the object that combines their work in a turn of the event loop.
+    :meth:`Dispatcher.end_turn` completes this work.
     """
 
     table: DirectTable = field(default_factory=dict)
@@ -370,7 +371,7 @@ class Dispatcher:
 
 
 def _throttled(answer: Message, until_s: float) -> Message:
-    """The response, in which the sender's remaining throttle time is set."""
+    """Return the response, and set in it the sender's remaining throttle time."""
     if not until_s:
         return answer
     return with_throttle_time(answer, rest_ms(until_s, asyncio.get_running_loop().time()))
@@ -400,8 +401,8 @@ def failure(context: RequestContext, error: BaseException) -> Message:
 
 
 def refusal(cls: type[Message], version: int, code: ErrorCode) -> Message | None:
-    """A message with ``code`` in the field for errors, which ``version`` has at the top level or in a single
-    row.
+    """Make a message with the error ``code``. In this version of the message, the field for errors must be at
+    the top level or in a single entry.
 
     The result is ``None`` when there is no such field, because a response without the code would look like an
     empty success.

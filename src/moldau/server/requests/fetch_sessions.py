@@ -81,7 +81,8 @@ class FetchScope:
     """The partitions and the session of a Fetch request."""
 
     session: FetchSession | None
-    """None means that the request has no session. The response then names no session."""
+    """The session of the request. None means that the request has no session. The response then names no
+    session."""
     positions: dict[FetchTarget, SessionPosition]
     incremental: bool
     """Whether the response omits partitions without new data."""
@@ -95,7 +96,7 @@ class FetchScope:
 
 
 class FetchSessions:
-    """All sessions of a broker. There are at most ``slot_count``."""
+    """All sessions of a broker. There are at most ``slot_count`` sessions."""
 
     def __init__(self, slot_count: int, new_id: Callable[[], int]) -> None:
         self._slot_count = slot_count

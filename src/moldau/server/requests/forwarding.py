@@ -12,7 +12,8 @@ from moldau.runtime.errors import KafkaError
 
 
 async def forward(channel: ControllerChannel, context: RequestContext, request: Message) -> Any:
-    """The controller's response to a client's request. If this fails, a response with the error.
+    """Return the controller's response to a client's request. If the controller cannot be asked or refuses
+    the request, return a response with the error.
 
     The broker sends the client's principal and the deadline of the request, too.
     """
@@ -23,8 +24,8 @@ async def forward(channel: ControllerChannel, context: RequestContext, request: 
 
 
 def decided_by(handler: Handler, api: int) -> Handler:
-    """The row of an API in the handler table. The controller decides the API's requests. The row is the same
-    for every listener on which the API is served."""
+    """Make the entry of an API in the handler table. The controller decides the API's requests. The entry is
+    the same for every listener on which the API is served."""
     decided = DECIDED_APIS.get(api)
     return (
         handler

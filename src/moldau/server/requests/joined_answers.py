@@ -1,9 +1,10 @@
 """The response to a whole request. It is encoded piece by piece while the responses to the request's slices
 arrive.
 
-Only the bytes of finished rows are kept, not their objects. A row of six bytes in a request may cause objects
-of several hundred bytes in the response. A slice may end within a row, and the row then continues in the next
-slice. Therefore the last row of each nested array stays open until its next part or the next row arrives.
+A *row* is one entry of an array in the request or in the response, for example a partition. Only the bytes of
+finished rows are kept, not their objects. A row of six bytes in a request may cause objects of several
+hundred bytes in the response. A slice may end within a row, and the row then continues in the next slice.
+Therefore the last row of each nested array stays open until its next part or the next row arrives.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,8 @@ from moldau.runtime.errors import ErrorCode
 
 
 class JoinedAnswer:
-    """The response in an API version. ``path`` lists the fields from the outermost array to the innermost."""
+    """Joins the responses to the slices of a request, in one version of the API. ``path`` lists the fields
+    from the outermost array to the innermost."""
 
     def __init__(self, api_key: int, version: int, path: tuple[str, ...]) -> None:
         self._api_key = api_key
@@ -48,8 +50,8 @@ class JoinedAnswer:
         self._rows.extend(getattr(answer, self._path[0]))
 
     def encoded(self, message: Message) -> Buffers:
-        """The body of the response. ``message`` is :attr:`message`, but its fields beside the rows may have
-        other values."""
+        """Encode the body of the response. ``message`` is :attr:`message`, in which fields outside the rows
+        may have other values."""
         if self._refusal is not None:
             return encode_response(self._api_key, self._version, message)
         return [self._rows.encoded(message)]
@@ -90,7 +92,7 @@ class EncodedRows:
         self._last_rows.extend(getattr(rows[-1], field))
 
     def encoded(self, owner: Message) -> bytes:
-        """The bytes of ``owner``, in which these rows are the array."""
+        """Encode the message ``owner``. Its array contains these rows."""
         self._close()
         encoders = self._encoders
         return b"".join(

@@ -26,16 +26,17 @@ from moldau.server.requests.joined_answers import JoinedAnswer
 from moldau.server.requests.slices import cut_of, slices
 
 INLINE_PARSED_BYTES: Final = 192 * 1024
-"""The event loop handles requests whose parsed size, in bytes, is not above this limit. They have about 500
-to 2,000 rows."""
+"""The event loop handles requests whose parsed size, in bytes, is not above this limit. Requests of this size
+have about 500 to 2,000 rows."""
 
 WHOLE_PARSED_BYTES: Final = 4 * 1024 * 1024
-"""The limit, in bytes, for requests that are not cut into slices. They have about 15,000 rows."""
+"""The limit of the parsed size, in bytes, for requests that are not cut into slices. Requests of this size
+have about 15,000 rows."""
 
 ROWS_SHARE: Final = 5 / 8
-"""The share of a memory limit that parsed rows may use if duplicate rows of the request are removed. The
-other part of the limit is for the index of the rows and for the response, which may be longer than the
-request."""
+"""The share of a memory limit that the parsed rows of a request may use. It applies when duplicate rows are
+removed. The other part of the limit is for the index of the rows and for the response, which may be longer
+than the request."""
 
 AT_ONCE: Final = 4
 
@@ -55,10 +56,10 @@ class LargeRequests:
         api: Served,
         finish: Callable[[Message], Message],
     ) -> Buffers | None:
-        """The body of the response, or None when there is no response. The request is a decoded message or
-        its bytes.
+        """Return the body of the response, or None when there is no response. The request is a decoded
+        message or its bytes.
 
-        ``finish`` completes the fields of the response beside its rows, on a worker. Raises ParsedSizeError
+        ``finish`` completes the fields of the response outside its rows, on a worker. Raises ParsedSizeError
         for a request that is larger than its limit, and the errors of the handler.
         """
         key, version = context.api_key, context.api_version
@@ -133,7 +134,7 @@ class LargeRequests:
 
 
 def parsed_bytes_max(api: Served, size_bytes: int) -> int:
-    """Maximum memory of a parsed request."""
+    """Return the maximum memory of a parsed request, in bytes."""
     is_distinct = any(cut.distinct is not None for cut in api.cuts)
     most = allowance(size_bytes, ROWS_SHARE if is_distinct else 1)
     if api.parsed_bytes_max is not None:

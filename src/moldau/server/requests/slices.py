@@ -1,5 +1,5 @@
-"""Large requests in parts. The rows of a request are divided into slices (``joined_answers`` joins the
-responses to the slices).
+"""Large requests in parts. The rows of a request (the entries of its array) are divided into slices.
+``joined_answers`` joins the responses to the slices.
 
 A slice is a request of the same class with some of the rows (see ``protocol/rows.py``).
 """
@@ -24,13 +24,13 @@ def has_many_rows(long_answers: Sequence[tuple[str, ...]], answer: Message) -> b
 
 
 def is_costly(cuts: Sequence[Cut]) -> bool:
-    """Whether requests of an API are divided into slices even if they are small. They must have several
-    rows."""
+    """Whether requests of an API are divided into slices even if they are small. Only requests with several
+    rows are divided."""
     return any(cut.rows < SLICE_ROWS for cut in cuts)
 
 
 def is_large(cuts: Sequence[Cut], request: Message) -> bool:
-    """Whether a request has too many rows to be answered without a break."""
+    """Whether the request has more rows than can be answered without a break."""
     cut = cut_of(cuts, request)
     if cut is None:
         return False
@@ -38,8 +38,8 @@ def is_large(cuts: Sequence[Cut], request: Message) -> bool:
 
 
 def cut_of(cuts: Sequence[Cut], request: Message) -> Cut | None:
-    """The way in which a request is sliced. It contains the path to the sliced array in this version. It is
-    None when the request is not sliced."""
+    """Find the path to the array that is sliced in this request. The result is None when the request is not
+    sliced."""
     return next((cut for cut in cuts if getattr(request, cut.asked[0])), None)
 
 
@@ -66,8 +66,8 @@ def _batches(rows: Iterable[Any], inner: tuple[str, ...], most: int) -> Iterator
 
 
 def _pieces(row: Any, inner: tuple[str, ...], most: int) -> Iterator[tuple[Any, int]]:
-    """The row unchanged. If a row has too many nested rows, it is returned several times, each time with some
-    of the nested rows."""
+    """Yield the row unchanged. If it has too many nested rows, yield several copies of the row instead. Each
+    copy has some of the nested rows."""
     weight = _weight(row, inner)
     if weight <= most or not inner:
         yield row, weight

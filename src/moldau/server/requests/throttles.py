@@ -25,7 +25,7 @@ Throttle: TypeAlias = Callable[[RequestContext, bool], float]
 """Returns the time in seconds during which the sender's connection is not read. The time 0 means that there
 is no throttle.
 
-The flag is true while the response waits for an upload, for replicas or for records.
+The second argument is true while the response waits for an upload, for replicas or for records.
 """
 Hold: TypeAlias = Callable[[RequestContext, bool], float]
 """Calls all throttles of an API and pauses the connection. Returns the end of the pause in seconds of the
@@ -44,7 +44,7 @@ class Throttles:
             self._throttles.setdefault(api_key, []).append(throttle)
 
     def of(self, api_key: int) -> Hold | None:
-        """The function that applies all throttles of an API to a request. It is None if the API has no
+        """Return the function that applies all throttles of an API to a request. It is None if the API has no
         throttle."""
         throttles = tuple(self._throttles.get(api_key, ()))
         if not throttles:
@@ -64,7 +64,7 @@ class Throttles:
 
 
 def rest_ms(until_s: float, now_s: float) -> int:
-    """The ``throttle_time_ms`` of a response. The arguments are in seconds of the event loop's clock;
+    """Compute the ``throttle_time_ms`` of a response. The arguments are in seconds of the event loop's clock;
     ``until_s`` is 0 without a throttle."""
     return max(0, round((until_s - now_s) * 1000)) if until_s else 0
 

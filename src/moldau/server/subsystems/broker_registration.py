@@ -16,8 +16,8 @@ from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.storage.folders.log_directory import LogDirectory, previous_broker_epoch
 
 CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 300_000
-"""Apache Kafka's limit in seconds. The controller agrees to the stop when all other active brokers have the
-new leaders in their metadata."""
+"""Maximum time in ms for the controlled shutdown, as in Apache Kafka. The controller agrees to the stop when
+all other active brokers have the new leaders in their metadata."""
 
 
 class RegistrationSubsystem(Subsystem):

@@ -19,10 +19,10 @@ from moldau.server.subsystem import Contribution, Subsystem
 logger = logging.getLogger(__name__)
 
 SMALLEST_BATCH_BYTES: Final = HEADER_SIZE_BYTES + 7
-"""A batch with one record without key and value."""
+"""Size in bytes of a batch with one record, which has no key and no value."""
 SMALLEST_REQUEST_BYTES: Final = SMALLEST_BATCH_BYTES + 32
 _SHORTEST_TIME_MS: Final = 10
-"""The value is shorter than the time that a record takes from its producer to the broker."""
+"""A record needs more time than this on its way from the producer to the broker."""
 _KEYS_OF_TOPICS: Final = frozenset(
     {
         "max.message.bytes",
@@ -50,7 +50,7 @@ class ProduceLimitWarnings(Subsystem):
         return Contribution(notices={"limits": self.notice})
 
     def notice(self) -> str | None:
-        """The configurations that refuse every producer, in one sentence; None when there are no such
+        """Return the configurations that refuse every producer, in one sentence; None when there are no such
         configurations."""
         found = [*self._of_broker]
         for name, reasons in self._of_topics.items():

@@ -59,5 +59,6 @@ class RecordsSubsystem(Subsystem):
         )
 
     async def serve(self) -> None:
-        """In the image in which this broker is unfenced, it may already lead partitions."""
+        """Wait until the partitions have their roles. The image in which this broker is unfenced may already
+        contain its leaderships."""
         await self._partitions.settled()

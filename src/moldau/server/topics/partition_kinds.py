@@ -19,7 +19,8 @@ class PartitionKind(Protocol[P]):
     partitions."""
 
     def log_config(self, topic: Topic) -> LogConfig | None:
-        """The log configuration of the kind's partitions. It is None when they have no log."""
+        """Return the log configuration of a topic's partitions. The result is None when the partitions of
+        this kind have no log."""
         ...
 
     def open(self, topic: Topic, index: int) -> P:
@@ -89,8 +90,8 @@ class RefusingKind(PartitionKind[Partition]):
 R = TypeVar("R", contravariant=True)
 
 StandIns = Callable[[Topic, int], Partition | None]
-"""Finds the stand-in for a partition. The partition is in the metadata, but it has no replica on this broker.
-"""
+"""Finds the *stand-in* for a partition that has no replica on this broker. A stand-in is an object that
+accepts requests for such a partition."""
 
 
 def _any_topic(topic: Topic) -> bool:
@@ -110,8 +111,8 @@ class KindClaim(NamedTuple):
 
     kind: PartitionKind[Any]
     is_for: Callable[[Topic], bool] = _any_topic
-    """Whether a topic is of this kind. If the controller's table of kinds has a row for the kind, this is
-    ``is_kind_of`` of that row."""
+    """Returns whether a topic is of this kind. If the controller's table of kinds has a row for the kind,
+    this is ``is_kind_of`` of that row."""
     stand_in: StandIns | None = None
     """Finds stand-ins, for a kind whose partitions accept requests on brokers without a replica."""
     wraps: PartitionKind[Any] | None = None
@@ -120,7 +121,8 @@ class KindClaim(NamedTuple):
     """Returns callbacks for partitions that are read without a replica. Only a kind that wraps another kind
     has such callbacks."""
     gives_tier: bool = False
-    """Whether this kind gives partitions of the wrapped kind a remote tier, or refuses them."""
+    """Whether this kind decides about the remote tier of the wrapped partitions: it gives them a remote tier,
+    or refuses tiered topics."""
     gives_chunks: bool = False
     """Whether this kind gives partitions of the wrapped kind chunks."""
 
@@ -138,8 +140,8 @@ class PartitionKinds:
         self._claims += claims
 
     def check_complete(self, topic_kinds: Iterable[TopicKind]) -> None:
-        """Raise ``ValueError`` when the controller's table contains a kind of topics for which there are no
-        partitions, or no tier or chunks that its row promises."""
+        """Raise ``ValueError`` when a kind in the controller's table has no partitions on brokers. Also raise
+        it when the kind needs a tier or chunks, and no claim gives them."""
         claimed = {claim.is_for: claim.kind for claim in self._claims}
         for kind in topic_kinds:
             partitions = claimed.get(kind.is_kind_of)
@@ -186,7 +188,7 @@ class PartitionKinds:
         return found
 
     def stand_in(self, topic: Topic, index: int) -> Partition | None:
-        """The stand-in of a partition that has no replica on this broker; None for most kinds.
+        """Return the stand-in of a partition that has no replica on this broker; None for most kinds.
 
         If a kind wraps another kind, it does not have to repeat the stand-in of the wrapped kind.
         """

@@ -67,7 +67,7 @@ class PartitionRegistry:
         return self._image().topic_name(topic_id)
 
     def find(self, topic: str, topic_id: UUID, index: int) -> Partition:
-        """The partition that a request names. The topic id is used if the request has an id.
+        """Return the partition that a request names. The topic id is used if the request has an id.
 
         Raises ``KafkaError`` when the topic or its id is unknown, or when the partition is unknown. It also
         raises this error when this broker has no replica, or when the replica is offline.

@@ -33,8 +33,8 @@ def check_topic(image: MetadataImage, topic: Topic, config: Config) -> None:
 
 
 def reason_of_config(config: Config) -> str | None:
-    """The reason why a topic with these configs cannot have chunks. The text is the end of a sentence about
-    the topic."""
+    """Return the reason why a topic with these configs cannot have chunks. The text is the end of a sentence
+    about the topic."""
     policy = config("cleanup.policy") or ""
     if "compact" in (part.strip() for part in policy.split(",")):
         return "is compacted: compaction changes old records, and the records of a chunk never change"
@@ -80,7 +80,8 @@ def check_active(image: MetadataImage, broker_ids: Sequence[int]) -> None:
 
 
 def original_replicas(replicas: Sequence[int], adding: Sequence[int]) -> tuple[int, ...]:
-    """The replicas before the move in progress. Without a move, the result is the current replicas."""
+    """Return the replicas that the chunk had before the move in progress. If no move is in progress, these
+    are the current replicas."""
     return tuple(each for each in replicas if each not in adding)
 
 

@@ -139,7 +139,7 @@ def _ended_chunk(
 def _begin(
     view: View, topic: Topic, partition: PartitionRegistration, row: messages.CreateChunksTopicPartition
 ) -> PartitionChangeRecord:
-    """The change by which the new replicas begin at the border.
+    """Return the change by which the new replicas begin at the border.
 
     The leader is the first new replica that has the state at the border. The change always names a leader, so
     the leader epoch is raised even if the leader stays. Therefore the records of two chunks never have the

@@ -81,7 +81,8 @@ def _is_compacted(view: View, configs: Mapping[str, str]) -> bool:
 def _leader_of_rack(
     gateways: Gateways, topic: Topic, index: int, rack: str | None, reachable: Collection[int]
 ) -> int:
-    """The gateway of the rack. Clients of the rack use the gateway as the leader.
+    """Return the gateway of the client's rack for a partition. Clients of the rack use the gateway as the
+    leader.
 
     If the rack has no gateway, or the client's rack is unknown, the result is the leader in the metadata.
     """
@@ -96,10 +97,10 @@ def _leader_of_rack(
 def _preferred_produce_brokers(
     gateways: Gateways, topic: Topic, index: int, rack: str | None
 ) -> Sequence[int]:
-    """The gateways in the client's rack, best first.
+    """Return the gateways in the client's rack, best first.
 
-    When the rack is unknown, the result is the partition's gateway in each rack, in the order of the
-    racks' names.
+    When the rack is unknown, the result is the partition's gateway in each rack, in the order of the racks'
+    names.
     """
     owner = topic.partitions[index].owner
     if rack is not None:

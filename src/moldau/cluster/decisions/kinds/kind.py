@@ -26,14 +26,14 @@ def _no_owners(view: View, count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RackBrokers:
-    """Returns the brokers that clients of a rack use for the partitions of a kind. ``None`` is an unknown
-    rack."""
+    """Returns the brokers that the clients of a rack use for the partitions of a kind. If the rack is
+    ``None``, the client's rack is unknown."""
 
     leader: Callable[[Gateways, Topic, int, str | None, Collection[int]], int]
     """Returns the leader of a partition. The arguments are the partition's number, the rack, and the brokers
     that clients can reach."""
     produce: Callable[[Gateways, Topic, int, str | None], Sequence[int]]
-    """KIP-1164's ``PreferredProduceBrokers`` of a partition, best first."""
+    """Returns KIP-1164's ``PreferredProduceBrokers`` of a partition. The best broker comes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +44,11 @@ class TopicKind:
     """The name of the kind, as an adjective for messages: "the sharded topics". Records of topics contain
     this name as the mark of the kind."""
     is_marked: bool = True
-    """Whether records of topics have the mark. Kinds that are older than the mark are recognized by the
-    owners of their partitions."""
+    """Whether the records of such topics contain the mark. Kinds that are older than the mark are recognized
+    by the owners of their partitions."""
     config_key: str | None = None
-    """The config that makes a new topic a topic of this kind, if the request or the broker's default sets it
-    to true. No later change of configs changes the kind."""
+    """The topic config that selects this kind. If the request or the broker's default sets this config to
+    true, the new topic is of this kind. A later change of configs does not change the kind."""
     enable_key: str | None = None
     """The config of a node that must be true before such topics are allowed. ``None`` means that such topics
     are always allowed."""
@@ -58,9 +58,9 @@ class TopicKind:
     it."""
 
     reason_against: Callable[[View, str, Mapping[str, str]], str | None] = _no_reason
-    """Returns the reason why a new topic with a name and some configs cannot be of this kind. The reason is a
-    sentence. If there is a reason and the request does not set ``config_key``, the topic becomes classic,
-    even if the default of the key is true."""
+    """Returns a reason, which is a sentence, if a new topic with a name and some configs cannot be of this
+    kind. If there is a reason and the request does not set ``config_key``, the topic becomes classic. This
+    happens even if the default of ``config_key`` is true."""
     check_configs: Callable[[View, str, Mapping[str, str]], None] = _allowed
     """Raises ``KafkaError`` if no topic of this kind may have the new configs."""
     owners: Callable[[View, int], list[int]] = _no_owners
@@ -71,23 +71,24 @@ class TopicKind:
     is deleted after the topics of the kind."""
 
     replicas_hold_data: bool
-    """Whether records are stored on replicas. If they are not, every replica is complete. It is in sync as
-    soon as its broker is active, and any replica can lead without a loss."""
+    """Whether records are stored on replicas. If records are not stored on replicas, every replica is
+    complete. Each replica is then in sync as soon as its broker is active, and any replica can lead without a
+    loss."""
     has_remote_tier: bool
-    """Whether a partition's log waits for the remote tier's copy before it deletes segments. A subsystem must
-    then wrap the partitions with a tier (``gives_tier`` of its claim)."""
+    """Whether a partition's log keeps a segment until the segment is copied to the remote tier. If so, a
+    subsystem must wrap the partitions with a tier (``gives_tier`` of its claim)."""
     has_cluster_epochs: bool = True
     """Whether the leader epochs in a partition's log are the leader epochs of the metadata."""
     may_have_remote_segments: bool = False
     """Whether topics of this kind may have segments in the remote tier. It does not matter which configs they
     have."""
     no_chunks: str | None
-    """Why partitions cannot be divided into chunks (KIP-1114). The text is the end of a sentence about a
-    topic. If it is ``None``, a subsystem must wrap the partitions with chunks (``gives_chunks`` of its
-    claim)."""
+    """The reason why partitions of this kind cannot be divided into chunks (KIP-1114). The text is the end of
+    a sentence about a topic. ``None`` means that they can be divided. In this case a subsystem must wrap the
+    partitions with chunks (``gives_chunks`` of its claim)."""
     rack_brokers: RackBrokers | None = None
-    """Finds the brokers that clients use as leaders; ``None`` when all clients use the leader of the
-    metadata. The gateways are those of the coordinators in ``metadata_topic``."""
+    """Finds the brokers that clients use as leaders; ``None`` when all clients use the leader in the
+    metadata. These brokers are gateways, which belong to the coordinators in ``metadata_topic``."""
 
     def __post_init__(self) -> None:
         """Raises ``ValueError`` for a mark that nodes could drop, and for gateways without coordinators."""
@@ -108,7 +109,7 @@ class TopicKind:
         return topic.has_owners is (self.owners is not _no_owners)
 
     def load(self, image: MetadataImage) -> dict[int, int]:
-        """The number of partitions of this kind that each owner has."""
+        """Return the number of partitions of this kind that each owner has."""
         return {owner: count for (mark, owner), count in image.topics.owner_load.items() if mark == self.mark}
 
     def level(self, image: MetadataImage) -> int:

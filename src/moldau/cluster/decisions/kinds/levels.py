@@ -14,7 +14,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def own_levels(image: MetadataImage) -> dict[str, int]:
-    """The levels of those features of Moldau that are above level 0, by name."""
+    """Return the levels of those features of Moldau that are above level 0, by name."""
     levels = {name: int(level) for name, level in image.features.items() if name.startswith(OWN_PREFIX)}
     for kind in KINDS:
         if kind.feature is not None and kind.level(image):

@@ -35,7 +35,7 @@ def kind_of(topic: Topic) -> TopicKind:
 
 
 def kind_of_config(config: TopicConfig) -> TopicKind:
-    """The kind of a topic that has these effective configs."""
+    """Return the kind of a topic that has these effective configs."""
     for kind in KINDS:
         if kind.config_key is not None and config.flag(kind.config_key):
             return kind
@@ -52,12 +52,13 @@ def check_enabled(config: TopicConfig) -> None:
 
 
 def enabled_kinds(is_true: Callable[[str], bool]) -> frozenset[str]:
-    """The names of the kinds that a node's configuration enables. ``is_true`` reads a config of the node."""
+    """Return the names of the kinds that a node's configuration enables. ``is_true`` reads a config of the
+    node."""
     return frozenset(kind.name for kind in KINDS if kind.enable_key is None or is_true(kind.enable_key))
 
 
 def kind_of_new(view: View, name: str, configs: Mapping[str, str]) -> tuple[TopicKind, Mapping[str, str]]:
-    """The kind of a new topic, and the configs to record for the topic.
+    """Return the kind of a new topic, and the configs to record for the topic.
 
     A kind can be this cluster's default. A topic without the kind's config then gets this kind, if the topic
     can be of it. The config is recorded with the topic, because later changes of the default must not affect
@@ -108,8 +109,8 @@ def _invalid(message: str) -> KafkaError:
 
 
 def fixed_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """The configs that determine the kind of a topic. Tools that replace all configs do not have to know
-    these configs."""
+    """Return the configs that determine the kind of a topic. Tools that replace all configs do not have to
+    know these configs."""
     keys = (kind.config_key for kind in KINDS)
     return {key: configs[key] for key in keys if key is not None and key in configs}
 

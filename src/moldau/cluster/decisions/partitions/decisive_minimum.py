@@ -21,7 +21,7 @@ from moldau.protocol.schema import Message
 
 
 def minima_after(view: View, records: Sequence[Message]) -> list[Message]:
-    """Records that adjust the minima when ``records`` complete reassignments."""
+    """Return records that adjust the minima when ``records`` complete reassignments."""
     moved = {
         record.topic_id
         for record in records
@@ -57,6 +57,6 @@ def _topic_id(view: View, name: str) -> object:
 
 
 def _fewest_replicas(topic: Topic) -> int:
-    """The number of replicas of the partition that has the fewest. For a partition in reassignment, the
-    number at the end of the reassignment is used."""
+    """Find the partition that has the fewest replicas, and return the number of its replicas. For a partition
+    in reassignment, the number at the end of the reassignment is used."""
     return min(len(each.replicas) - len(each.adding_replicas) for each in topic.partitions)

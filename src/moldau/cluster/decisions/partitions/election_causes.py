@@ -53,8 +53,8 @@ def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecor
 def joined(
     view: View, topic: Topic, partition: PartitionRegistration, broker_id: int, directory: UUID
 ) -> tuple[int, ...] | None:
-    """The in-sync set with an additional replica that has no data. Such a replica joins as soon as it can be
-    used. The result is ``None`` if the replica does not join."""
+    """Return the in-sync set with an additional replica that has no data. Such a replica joins as soon as it
+    can be used. The result is ``None`` if the replica does not join."""
     if broker_id in partition.isr or kind_of(topic).replicas_hold_data:
         return None
     return (*partition.isr, broker_id) if view.can_use(broker_id, directory) else None
@@ -194,5 +194,5 @@ def _answer(index: int, code: ErrorCode, message: str) -> PartitionResult:
 
 
 def view_after(view: View, image: MetadataImage) -> View:
-    """A copy of the view with a later image."""
+    """Return a copy of the view with a later image."""
     return replace(view, image=image)

@@ -19,7 +19,7 @@ UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 
 
 class Election(Enum):
-    """The rule that chooses a leader."""
+    """The rules by which a leader can be chosen."""
 
     ONLINE = "keep the leader if it can lead, else the first in-sync replica that can"
     PREFERRED = "the first replica if it is in sync and can lead, else as ONLINE"
@@ -27,7 +27,7 @@ class Election(Enum):
 
 
 def recovery_election(view: View, topic: Topic) -> Election:
-    """The kind of election for a topic in which no in-sync replica can lead."""
+    """Return the rule for an election in which no in-sync replica can lead."""
     if not kind_of(topic).replicas_hold_data:
         return Election.UNCLEAN
     if topic.name in DECISIVE_TOPICS:
@@ -42,7 +42,8 @@ def recovery_election(view: View, topic: Topic) -> Election:
 def with_leader(
     partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, election: Election
 ) -> PartitionRegistration:
-    """The partition with its elected leader, if a replica can lead, and with the resulting in-sync set."""
+    """Return the partition with its elected leader, if a replica can lead, and with the resulting in-sync
+    set."""
     leader, is_unclean = _elected(partition, target, rules, election)
     if is_unclean:
         # If replicas have no data, the leader has nothing to recover.

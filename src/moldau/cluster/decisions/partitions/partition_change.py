@@ -69,7 +69,7 @@ def change_partition(
 
 
 def _without_records(target: PartitionRegistration, broker_id: int) -> PartitionRegistration:
-    """The partition after a replica has lost all its records."""
+    """Return the partition after a replica has lost all its records."""
     last_known = target.last_known_eligible_leader_replicas
     return replace(
         target,
@@ -79,7 +79,7 @@ def _without_records(target: PartitionRegistration, broker_id: int) -> Partition
 
 
 def _with_ended_move(target: PartitionRegistration) -> PartitionRegistration:
-    """The partition with only its target replicas, when all of them are in sync (KIP-455)."""
+    """Return the partition with only its target replicas, when all of them are in sync (KIP-455)."""
     if not target.is_reassigning:
         return target
     replicas = tuple(each for each in target.replicas if each not in target.removing_replicas)

@@ -90,8 +90,8 @@ def _cancel(
 
 
 def _original(partition: PartitionRegistration) -> tuple[int, ...]:
-    """The replicas of the partition before the reassignment in progress. Without a reassignment, the result
-    is the current replicas."""
+    """Return the replicas that the partition had before the reassignment in progress. If no reassignment is
+    in progress, these are the current replicas."""
     return tuple(replica for replica in partition.replicas if replica not in partition.adding_replicas)
 
 

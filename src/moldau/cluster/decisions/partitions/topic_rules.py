@@ -42,7 +42,7 @@ def keeps_eligible(view: View) -> bool:
 
 
 def rules_of(view: View, topic: Topic) -> TopicRules:
-    """The rules of a topic according to the metadata of the view."""
+    """Return the rules of a topic according to the metadata of the view."""
     kind = kind_of(topic)
     has_eligible = keeps_eligible(view) and kind.replicas_hold_data
     return TopicRules(

@@ -1,4 +1,5 @@
-"""The parts of the metadata image, one row each: which records change a part, and which records restore it.
+"""The parts of the metadata image. The table has one row for each part. The row contains the records that
+change the part and the records that restore it.
 
 Pure.
 """

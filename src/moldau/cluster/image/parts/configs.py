@@ -17,7 +17,7 @@ ConfigChanges = Changes[ConfigResource, Mapping[str, str]]
 def config_records(
     configs: Mapping[ConfigResource, Mapping[str, str]] | PersistentMap[ConfigResource, Mapping[str, str]],
 ) -> Iterator[Message]:
-    """The records of configs, in their order."""
+    """Make the records of the configs, in the order of the resources and keys."""
     for (resource_type, resource_name), values in configs.items():
         for key in sorted(values):
             yield r.ConfigRecord(

@@ -18,7 +18,8 @@ V = TypeVar("V")
 Replay = Callable[[C, Any], None]
 """Applies a record to the changes of its part. Raises :class:`MetadataError` when it contradicts them."""
 RecordVersions = tuple[tuple[int, int], ...]
-"""(first level of metadata.version, version of the record), newest first."""
+"""Pairs of two numbers: a level of metadata.version, and the version in which a record is written from this
+level on. The newest pair comes first."""
 
 _NO_ENTRIES: PersistentMap[Any, Any] = PersistentMap()
 
@@ -33,29 +34,31 @@ class ImagePart(Generic[T, C]):
     name: str
     """The name of the field."""
     begin: Callable[[T], C]
-    """Makes the changes, which are empty, of a value."""
+    """Makes an object for the changes of a value. At first there are no changes."""
     records: Mapping[type[Message], Replay[C]]
     """The records that change the part. Each type of record belongs to one part."""
     to_records: Callable[[T], Iterable[Message]]
     """Records that build the value from an empty image, in the same order on every node."""
     effects: Mapping[type[Message], Callable[["ImageChanges", Any], None]] = field(default_factory=dict)
-    """The effects of other parts' records on this part. They are called before the record is applied."""
+    """Functions for records of other parts that also change this part. Each function is called before its
+    record is applied."""
     versions: Mapping[type[Message], RecordVersions] = field(default_factory=dict)
-    """Records whose version depends on the cluster's level."""
+    """The versions of records whose version depends on the level of metadata.version."""
     features: Mapping[type[Message], SupportedFeature] = field(default_factory=dict)
-    """The feature of Moldau's own records. Kafka's records have none."""
+    """For each of Moldau's own records, its feature. Kafka's records have no feature."""
 
     def of(self, image: MetadataImage) -> T:
         """The part's value in an image."""
         return cast(T, getattr(image, self.name))
 
     def written(self, image: MetadataImage, fields: dict[str, Any], value: T) -> None:
-        """Add the value to ``fields``, which will replace fields of ``image``."""
+        """Add the new value of the part to ``fields``. These fields will replace fields of ``image``."""
         fields[self.name] = value
 
 
 class OwnPart(ImagePart[PersistentMap[K, V], Changes[K, V]]):
-    """A part that Kafka does not have: entries in a map. It needs no field of :class:`MetadataImage`.
+    """A part of the image that Kafka does not have. Its value is a map of entries. It needs no field of
+    :class:`MetadataImage`.
 
     All of its records have one feature. They must not be in the log of a cluster without this feature,
     because nodes of Apache Kafka stop at a record that they do not know.

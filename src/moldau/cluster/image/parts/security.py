@@ -8,7 +8,7 @@ from moldau.cluster.image.persistent_map import PersistentMap
 from moldau.protocol.records import metadata as r
 
 ScramKey = tuple[int, str]
-"""(mechanism, name of the user)."""
+"""A pair: the SCRAM mechanism and the name of the user."""
 
 
 def _add_acl(changes: Changes[int, r.AccessControlEntryRecord], record: r.AccessControlEntryRecord) -> None:

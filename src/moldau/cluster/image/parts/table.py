@@ -1,5 +1,5 @@
-"""The table of all parts of the image. What the delta, snapshots and the controller do with records, they do
-by this table."""
+"""The table of all parts of the image. The delta, snapshots and the controller find here how to handle each
+record."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
@@ -43,7 +43,8 @@ class MissingLevelError(Exception):
 
 
 class PartTable:
-    """The parts in the order of a snapshot, and what is derived from them for each type of record.
+    """The parts in the order of a snapshot. For each type of record, the table also has its part, its
+    versions and its feature.
 
     Raises ``ValueError`` with the place to change if a row is incomplete, or if a field or record has no row.
     """
@@ -127,4 +128,4 @@ PARTS: Final = PartTable(
     DELEGATION_TOKENS,
 )
 METADATA_RECORDS: Final = r.RECORDS
-"""All metadata records, with those that are declared beside their part."""
+"""All metadata records, including the records that the modules of parts declare."""

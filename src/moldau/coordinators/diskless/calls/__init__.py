@@ -30,7 +30,7 @@ LOG_APPEND_TIME: Final = 1
 """Values of ``timestamp_type``, as in a record batch's attributes."""
 
 OBJECT_FORMAT_WAL: Final = 1
-"""KIP-1164's WRITE_AHEAD_MULTI_SEGMENT."""
+"""The format of objects that KIP-1164 calls WRITE_AHEAD_MULTI_SEGMENT."""
 
 MAX_FILE_BATCHES: Final = 65_536
 """Maximum number of batches in a file. A file with more batches is refused, because its record must fit in
@@ -121,7 +121,7 @@ class BatchToCommit(NamedTuple):
 
 
 class CommitPlace(NamedTuple):
-    """The place of a commit. All commits of one broker at one coordinator have an order."""
+    """The place of a commit in the order of a broker's commits at one coordinator."""
 
     broker_epoch: int
     """Epoch of a registration of the broker. When the broker starts again, it gets a higher epoch."""
@@ -149,7 +149,8 @@ class CommitFileCall:
     """Coordinators (metadata partitions) with batches in this file. The first coordinator owns the file."""
     object_format: int = OBJECT_FORMAT_WAL
     place: CommitPlace | None = None
-    """``None`` for a commit without an order, for example from an older broker."""
+    """The place in the order of the broker's commits. It is ``None`` for a commit without an order, for
+    example from an older broker."""
 
 
 class CommittedBatch(NamedTuple):
@@ -192,7 +193,8 @@ class BatchCoordinate(NamedTuple):
     is_transactional: bool = False
     """Whether this is a batch of a transaction, or a marker."""
     marker: TransactionEnd | None = None
-    """Set only for a marker. A marker has no object, so readers build its batch from this value."""
+    """The end of the transaction, if this is a marker; otherwise ``None``. A marker has no object, so readers
+    build its batch from this value."""
 
 
 class PartitionToFind(NamedTuple):
@@ -206,8 +208,8 @@ class PartitionToFind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FindBatchesCall:
-    """Find batches from the given offsets on. The call waits until it has ``min_bytes`` of batches, or until
-    ``max_wait_ms`` have passed.
+    """Find batches, beginning at the given offsets. The call waits until it has ``min_bytes`` of batches, or
+    until ``max_wait_ms`` have passed.
 
     The byte limit is applied in the order of the partitions. If there is any batch, at least one batch is
     returned. The call does not wait when a partition has an error or has moved to the tier.
@@ -243,10 +245,11 @@ class FoundPartition(NamedTuple):
     wal_start_offset: int = -1
     high_watermark: int = -1
     moved_to_tier: bool = False
-    """The offset is before ``wal_start_offset``, so the caller must read it from remote storage."""
+    """Whether the requested offset is before ``wal_start_offset``. If so, the caller must read it from remote
+    storage."""
     batches: Sequence[BatchCoordinate] = ()
     last_stable_offset: int = -1
-    """The end of a read_committed read, at the time of ``high_watermark``."""
+    """The offset at which a read_committed read ends. It was read at the same time as ``high_watermark``."""
     aborted: Sequence[AbortedRange] = ()
     """Aborted transactions with an offset within ``batches``."""
 
@@ -265,10 +268,10 @@ class TimestampToList(NamedTuple):
 class ListedOffset(NamedTuple):
     """An offset. For a timestamp, it is the first *batch* that may contain the timestamp.
 
-    When ``batch`` is set, the caller must read this batch. The caller looks for the first record with this
-    timestamp or a later one at or after ``log_start_offset``. If the batch has no such record, the caller
-    repeats the call from the batch's last offset on. ``offset`` is the batch's base offset, or -1 if no batch
-    was found.
+    When ``batch`` is set, the caller must read this batch. The caller ignores records before
+    ``log_start_offset``. It looks for the first record whose timestamp is not lower than the requested
+    timestamp. If the batch has no such record, the caller searches the batches after this batch. ``offset``
+    is the batch's base offset, or -1 if no batch was found.
     """
 
     topic_id: UUID
@@ -375,7 +378,7 @@ class RetentionPolicy(NamedTuple):
 
 
 class DescribedPartition(NamedTuple):
-    """A partition's offsets and its part in objects, for command-line tools."""
+    """A partition's offsets and the sizes of its batches in objects, for command-line tools."""
 
     topic_id: UUID
     partition_index: int
@@ -384,10 +387,10 @@ class DescribedPartition(NamedTuple):
     wal_start_offset: int
     high_watermark: int
     size_bytes: int
-    """Size of its live batches in objects."""
+    """Size in bytes of the partition's live batches in objects."""
     batches: int
     objects_bytes: int
-    """Total size of the objects that contain live batches of the partition."""
+    """Total size in bytes of the objects that contain live batches of the partition."""
     deleted_bytes: int
     """Bytes of these objects that do not belong to remaining batches of this coordinator."""
 

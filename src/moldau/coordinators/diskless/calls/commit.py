@@ -85,7 +85,8 @@ def _arguments(request: Any) -> calls.CommitFileCall:
 
 
 def batches_of(columns: bytes, at_most: int = calls.MAX_FILE_BATCHES) -> list[calls.BatchToCommit]:
-    """Read the batches of a request, at most ``at_most``. Raises INVALID_REQUEST."""
+    """Read the batches of a request. It must not contain more than ``at_most`` batches. Raises
+    INVALID_REQUEST."""
     try:
         return decode_batches(columns, at_most)
     except ColumnError as error:

@@ -19,14 +19,14 @@ R = TypeVar("R")
 
 
 class Lane(Enum):
-    """The connection of a broker to a coordinator's leader. The responses come in the order of the
-    requests."""
+    """The kinds of connections from a broker to a coordinator's leader. On a connection, the responses come
+    in the order of the requests."""
 
     SHARED = "calls"
     COMMITS = "commits"
-    """No request waits for new data on this connection, so commits get their responses soon."""
+    """On this connection no request waits for new data. Therefore commits get their responses soon."""
     WAITING = "finds"
-    """A separate connection to each coordinator, for requests that wait at the coordinator."""
+    """Each coordinator has a separate connection for the requests that wait at the coordinator."""
 
 
 def _shared(arguments: object) -> Lane:

@@ -1,4 +1,5 @@
-"""Groups rows of partitions by topic, because messages need this form."""
+"""Groups entries for partitions by topic, because messages need this form. A *row* is the entry of one
+partition."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -30,8 +31,8 @@ def by_topic(rows: Iterable[P]) -> list[tuple[UUID, list[P]]]:
 
 
 def topics_of(values: Iterable[P], topic: Callable[..., Any], row: Callable[[P], Any]) -> Fields:
-    """The field ``topics``: a ``topic`` message for each topic. It contains a ``row`` for each value of the
-    topic."""
+    """Make the field ``topics`` of a message. It has a ``topic`` message for each topic. This message
+    contains a ``row`` for each value of the topic."""
     return {
         "topics": [
             topic(topic_id=topic_id, partitions=[row(value) for value in some])
@@ -41,9 +42,10 @@ def topics_of(values: Iterable[P], topic: Callable[..., Any], row: Callable[[P],
 
 
 class LateRows(Sequence[V], Generic[S, V]):
-    """Values that are computed from other values each time when they are read.
+    """A sequence of values that are not stored. Each value is computed from another value each time when it
+    is read.
 
-    They are for requests with tens of thousands of rows. The rows are not all computed in one turn of the
+    It is used for requests with tens of thousands of rows. The rows are not all computed in one turn of the
     event loop, and they are not all in memory at once.
     """
 
@@ -96,5 +98,6 @@ def distinct_partitions(topics: Sequence[Any]) -> Iterator[Any]:
 
 
 def rows_of(message: Any, value: Callable[[UUID, Any], V]) -> list[V]:
-    """A value for each row of a message. The message has ``topics``, and each topic has ``partitions``."""
+    """Make a value for each row of a message. The message has ``topics``, and each topic has
+    ``partitions``."""
     return [value(topic.topic_id, row) for topic in message.topics for row in topic.partitions]

@@ -51,8 +51,8 @@ class MarkerToWrite(NamedTuple):
     transaction_version: int = 0
     decision_partition: int = -1
     decision_offset: int = -1
-    """The partition and the offset in ``__transaction_state`` of the record that decides the transaction; -1
-    if they are not known. A restore compares this offset with the end of the saved log."""
+    """The record that decides the transaction: its partition of ``__transaction_state``, and its offset in
+    this partition; -1 if they are not known. A restore compares the offset with the end of the saved log."""
 
 
 class EndedTransactionPart(NamedTuple):

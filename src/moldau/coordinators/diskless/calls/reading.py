@@ -1,4 +1,4 @@
-"""The calls of readers: batches from an offset on, and offsets by timestamp."""
+"""The calls of readers. They ask for batches that begin at an offset, or for offsets by timestamp."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final

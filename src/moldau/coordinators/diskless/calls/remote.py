@@ -28,7 +28,7 @@ class CoordinatorChannel(Protocol):
         ...
 
     async def version(self, coordinator_id: int, api_key: int) -> int:
-        """The version of requests that the coordinator's broker supports."""
+        """Return the version of requests that the coordinator's broker supports."""
         ...
 
     async def send(self, coordinator_id: int, version: int, request: Message) -> Any:

@@ -222,6 +222,6 @@ DESCRIBE_PRODUCERS: Final = DisklessCall(
     result=_producers,
     # A partition may have thousands of producers.
     cuts=(PARTITIONS._replace(rows=16, distinct=distinct_partitions),),
-    # Three bytes of a request may cause a row of some hundred bytes in the response.
+    # Three bytes of a request may cause an entry of some hundred bytes in the response.
     parsed_bytes_max=2 * 1024 * 1024,
 )

@@ -57,15 +57,15 @@ def encode_batches(batches: Sequence[BatchToCommit], *, with_guards: bool = True
 
 
 def _sequence_slack(batch: BatchToCommit) -> int:
-    """Difference between the last sequence and the sequence that follows from base sequence and count. It is
-    0 in a valid batch."""
+    """The last sequence of a valid batch follows from its base sequence and its number of records. Return the
+    difference between the last sequence and this number. It is 0 in a valid batch."""
     if batch.base_sequence < 0:
         return batch.last_sequence - batch.base_sequence
     return batch.last_sequence - (batch.base_sequence + batch.last_offset_delta) % (1 << 31)
 
 
 def decode_batches(content: bytes | memoryview, at_most: int = MAX_FILE_BATCHES) -> list[BatchToCommit]:
-    """At most ``at_most`` batches. Raises :class:`ColumnError`."""
+    """Decode the batches. Raises :class:`ColumnError`, also for more than ``at_most`` batches."""
     reader = ColumnReader(content)
     count = reader.count(at_most)
     if not count:
@@ -99,7 +99,7 @@ def decode_batches(content: bytes | memoryview, at_most: int = MAX_FILE_BATCHES)
 
 
 def encode_results(results: Sequence[CommittedBatch]) -> bytes:
-    """Encode the results. Only refused batches have messages."""
+    """Encode the results of the batches. Only refused batches have messages."""
     out = bytearray()
     put_varint(out, len(results))
     if not results:
@@ -122,7 +122,7 @@ def encode_results(results: Sequence[CommittedBatch]) -> bytes:
 
 
 def decode_results(content: bytes | memoryview) -> list[CommittedBatch]:
-    """Raises :class:`ColumnError`."""
+    """Decode the results of the batches. Raises :class:`ColumnError`."""
     reader = ColumnReader(content)
     count = reader.count(MAX_FILE_BATCHES)
     if not count:

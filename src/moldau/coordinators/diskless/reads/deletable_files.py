@@ -18,7 +18,7 @@ class DeletableFiles:
         self._database = database
 
     def to_hand_over(self, limit: int) -> list[FileToHandOver]:
-        """This coordinator's files that must be handed over to their next owner."""
+        """Return this coordinator's files that must be handed over to their next owner."""
         return [
             FileToHandOver(key, decode_owners(owners), size, created)
             for key, owners, size, created, _ in self._database.all(
@@ -30,11 +30,11 @@ class DeletableFiles:
         ]
 
     def free(self, limit: int, unused_before_ms: int = END_OF_LOG) -> list[FreeFile]:
-        """This coordinator's files that are unused and have no next owner."""
+        """Return this coordinator's files that are unused and have no next owner."""
         return self._unused("owned = 1 and next_owners = '[]'", limit, unused_before_ms)
 
     def of_others(self, limit: int, unused_before_ms: int, unused_from_ms: int = 0) -> list[FreeFile]:
-        """Files of other owners that have no batch of this coordinator any more."""
+        """Return files of other owners that have no batch of this coordinator any more."""
         return self._unused("owned = 0", limit, unused_before_ms, unused_from_ms)
 
     def _unused(

@@ -12,7 +12,7 @@ from moldau.runtime import ErrorCode
 ROWS_A_TURN: Final = 1_000
 """Number of partitions that are searched without a break. This takes some milliseconds."""
 BATCHES_A_TURN: Final = 1_000
-"""After a search has found this number of batches, it pauses. This number takes some 10 ms."""
+"""A search pauses after it has found this number of batches. It takes some 10 ms to find so many batches."""
 PARTITION_BATCHES_MAX: Final = 4_000
 """Maximum number of batches of a partition in a response. Finding them takes some 30 ms without a pause."""
 ANSWER_BATCHES_MAX: Final = 32_768
@@ -90,11 +90,12 @@ class _Search:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the batches are enough for a response at once."""
+        """Whether enough batches were found, so that the response need not wait."""
         return self._at_once or self._total_bytes >= self._call.min_bytes
 
     def go_on(self, reader: StoreReader, partitions: Sequence[PartitionToFind]) -> int:
-        """Search the next partitions of the call, until the search should pause. Returns their number."""
+        """Search the next partitions of the call, until the search should pause. Returns the number of
+        partitions that were searched."""
         pause_at = self._left_batches - BATCHES_A_TURN
         most = min(self._call.max_batches_per_partition or PARTITION_BATCHES_MAX, PARTITION_BATCHES_MAX)
         for number, (topic_id, index, offset, max_bytes) in enumerate(partitions, 1):

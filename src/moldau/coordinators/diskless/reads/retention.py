@@ -31,7 +31,8 @@ def retained_from(reader: StoreReader, policy: RetentionPolicy, now_ms: int) -> 
         for batch in unpack(extent.first_offset, extent.packed):
             if batch.last_offset < start:
                 continue
-            # Records without a timestamp are as old as their commit. Kafka uses the age of the file instead.
+            # If a record has no timestamp, the time of its commit is used. Kafka uses the age of the file
+            # instead.
             age_from_ms = batch.max_timestamp_ms if batch.max_timestamp_ms >= 0 else extent.committed_ms
             expired = before_ms is not None and age_from_ms < before_ms
             if not expired and excess < batch.size_bytes:

@@ -46,8 +46,8 @@ class StoreReader:
         return self._store.view.find(PartitionId(topic_id, partition_index))  # type: ignore[arg-type]
 
     def extents(self, partition: StoredPartition, offset: int) -> Iterator[tuple[Extent, str]]:
-        """Extents with their object keys, beginning with the extent that contains ``offset``. A marker has an
-        empty key.
+        """Yield extents with their object keys. The first one is the extent that contains ``offset``. A
+        marker has an empty key.
 
         The caller must not ``await`` while it iterates, because a write would change the newest records.
         """
@@ -81,7 +81,7 @@ class StoreReader:
         *,
         at_least_one: bool,
     ) -> FoundPartition:
-        """Batches within the limits, beginning with the batch that contains ``offset``."""
+        """Return batches within the limits. The first batch is the one that contains ``offset``."""
         partition = self.partition(topic_id, partition_index)
         if partition is None:
             return FoundPartition(
@@ -130,13 +130,14 @@ class StoreReader:
         return batches
 
     def wal_size(self, topic_id: UUID, partition_index: int) -> tuple[int, int]:
-        """Bytes and batches of a partition that are in SQLite; (0, 0) when the partition is not in SQLite."""
+        """Return the number of bytes and the number of batches that a partition has in SQLite. The result is
+        (0, 0) when the partition is not in SQLite."""
         partition = self.partition(topic_id, partition_index)
         written = None if partition is None else self._store.materialiser.partitions.get(partition.number)
         return (0, 0) if written is None else (written.size_bytes, written.batches)
 
     def backlog(self) -> Backlog:
-        """The WAL backlog, as far as it is in SQLite."""
+        """Return the WAL backlog of those batches that are in SQLite."""
         written = self._store.materialiser.partitions.values()
         row = self._store.database.one("select min(created_ms) from files where live_batches > 0")
         oldest_ms: int | None = None if row is None else row[0]
@@ -145,8 +146,8 @@ class StoreReader:
         )
 
     def settled_size_bytes(self, partition: StoredPartition) -> int | None:
-        """Size of the partition's batches that are not deleted. ``None`` while freed batches are still being
-        subtracted, because the known size is then too large."""
+        """Return the size of the partition's batches that are not deleted. ``None`` while freed batches are
+        still being subtracted, because the known size is then too large."""
         written = self._store.materialiser.partitions.get(partition.number)
         if written is None or written.wal_start != partition.wal_start:
             return None
@@ -157,7 +158,7 @@ class StoreReader:
     def first_at_or_after(
         self, partition: StoredPartition, timestamp_ms: int, from_offset: int = 0
     ) -> BatchCoordinate | None:
-        """The first readable batch in the WAL that may contain a record of that time or later."""
+        """Return the first readable batch in the WAL that may contain a record of that time or later."""
         start = max(partition.wal_start, from_offset)
         start = self._search(partition, timestamp_ms, start)
         for extent, key in self.extents(partition, start):
@@ -169,8 +170,8 @@ class StoreReader:
         return None
 
     def _search(self, partition: StoredPartition, timestamp_ms: int, start: int) -> int:
-        """First offset of the first extent whose ``timestamp_bound_ms`` is at least the timestamp. It is
-        found by binary search.
+        """Return the first offset of the first extent whose ``timestamp_bound_ms`` is at least the timestamp.
+        It is found by binary search.
 
         This column never decreases as offsets grow, so no index by time is needed.
         """
@@ -189,7 +190,7 @@ class StoreReader:
         return low
 
     def latest_timestamp(self, partition: StoredPartition) -> BatchCoordinate | None:
-        """The first batch that may contain the record with the largest timestamp."""
+        """Return the first batch that may contain the record with the largest timestamp."""
         row = self._store.database.one(
             "select max(max_timestamp_ms) from extents where partition = ? and last_offset >= ?",
             (partition.number, partition.wal_start),
@@ -208,7 +209,7 @@ class StoreReader:
         return DescribedFile(object_key) if row is None else _described(row)
 
     def list_files(self, after_key: str, limit: int) -> list[DescribedFile]:
-        """Files in the order of their keys, for tools."""
+        """Return the files in the order of their keys, for tools."""
         rows = self._store.database.all(
             f"select {FILE_COLUMNS} from files where object_key > ? order by object_key limit ?",
             (after_key, limit),
@@ -250,7 +251,7 @@ class StoreReader:
         return described
 
     def describe_objects(self, partitions: Sequence[StoredPartition], with_keys: bool) -> DescribedObjects:
-        """The objects that contain remaining batches of any of these partitions."""
+        """Return the objects that contain remaining batches of any of these partitions."""
         database, numbers = self._store.database, tuple(partition.number for partition in partitions)
         marks = ",".join("?" * len(numbers))
         files = f"from files where id in (select file_id from extents where partition in ({marks}))"
@@ -259,7 +260,7 @@ class StoreReader:
         return DescribedObjects() if row is None else DescribedObjects(row[0], row[1] or 0, row[2] or 0, keys)
 
     def counts(self) -> tuple[int, int, int]:
-        """Numbers of partitions, of batches that are not deleted, and of files."""
+        """Return the numbers of partitions, of batches that are not deleted, and of files."""
         written = self._store.materialiser.partitions.values()
         (files,) = self._store.database.one("select count(*) from files") or (0,)
         return sum(1 for _ in self._store.view), sum(found.batches for found in written), files

@@ -8,7 +8,8 @@ from moldau.coordinators.shard import CanonicalState
 
 
 def canonical(table: PartitionTable, files: FileMemory) -> CanonicalState:
-    """Partitions, producers, and the files whose outcome the coordinator remembers."""
+    """Return the partitions, the producers, and the files whose outcome the coordinator remembers, in
+    canonical form."""
     partitions = sorted(table, key=lambda partition: partition.number)
     return CanonicalState(
         parts={

@@ -117,7 +117,7 @@ class _Columns(NamedTuple):
         return cls(*zip(*batches, strict=True))
 
     def between(self, start: int, end: int) -> "_Columns":
-        """The columns of the batches from ``start`` up to, not including, ``end``."""
+        """Return the columns of the batches from ``start`` up to, not including, ``end``."""
         columns: Iterable[Any] = (column[start:end] for column in self)
         return _Columns(*columns)
 
@@ -411,8 +411,8 @@ class CommitDecision:
         return Rejected(position, ErrorCode.none, verdict[2], verdict[3])
 
     def _transaction_error(self, draft: _Draft, batch: BatchToCommit) -> ErrorCode | None:
-        """The reason why a batch that is in sequence must not be appended. If the batch is accepted, the
-        method notes that it begins a transaction."""
+        """Return the reason why a batch that is in sequence must not be appended. If the batch is accepted,
+        the method notes that it begins a transaction."""
         producer_id = batch.producer_id
         if not batch.is_transactional:
             return ErrorCode.invalid_txn_state if draft.is_in_transaction(producer_id) else None
@@ -463,7 +463,7 @@ def _is_plain(columns: _Columns, file_bytes: int) -> bool:
 def result_of(
     receipt: Receipt | FileCommitted, committed_ms: int, partitions: PartitionTable
 ) -> CommitFileResult:
-    """The result that the receipt describes, with the current log starts."""
+    """Return the result that the receipt describes, with the current log starts."""
     flags = receipt.flags
     spans = list(map(add, receipt.offset_deltas, repeat(1)))
     offsets: list[int] = []

@@ -33,9 +33,9 @@ class CommitTurn(Enum):
 
     NOW = "now"
     LATER = "later"
-    """An earlier commit of the broker is missing."""
+    """An earlier commit of the broker is missing, so the commit must wait."""
     PAST = "past"
-    """The number was decided before, or the broker has registered again since."""
+    """The commit's number was decided before, or the broker has registered again since then."""
 
 
 class WaitingCommit(NamedTuple):
@@ -44,7 +44,7 @@ class WaitingCommit(NamedTuple):
     call: CommitFileCall
     token: Token
     since_ms: int
-    """Time of its arrival, by a clock without jumps."""
+    """Arrival time of the commit, by a clock without jumps."""
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class CommitOrder:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether any commit waits."""
+        """Whether any commit waits for an earlier commit."""
         return any(sender.waiting for sender in self._senders.values())
 
     def due(self) -> WaitingCommit | None:
@@ -142,7 +142,7 @@ class CommitOrder:
         return replies
 
     def places(self) -> Iterator[tuple[int, int, int]]:
-        """Broker id, epoch and next number of each broker."""
+        """Yield each broker's id, its epoch, and the number that is decided next."""
         for broker_id, sender in self._senders.items():
             yield broker_id, sender.epoch, sender.next
 

@@ -18,8 +18,8 @@ transaction (KIP-890)."""
 def decide_markers(
     partitions: PartitionTable, markers: Sequence[MarkerToWrite], now_ms: int
 ) -> tuple[TransactionsEnded | None, list[EndedTransactionPart]]:
-    """The record of the accepted markers, if any marker was accepted. Also the results in the order of the
-    call."""
+    """Decide about markers. Return the record of the accepted markers, or ``None`` if no marker was accepted.
+    Also return the results in the order of the call."""
     answers: list[EndedTransactionPart] = []
     accepted: list[MarkerExtent] = []
     ends: dict[int, int] = {}

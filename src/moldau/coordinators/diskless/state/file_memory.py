@@ -20,8 +20,8 @@ class CoordinatorTimes:
 
     @property
     def repeat_age_ms(self) -> int:
-        """If a committed file is younger than this, the coordinator can respond to a repeated call from
-        memory."""
+        """An age in ms. If a committed file is younger than this age, the coordinator can respond to a
+        repeated call from memory."""
         return 2 * self.max_commit_age_ms
 
     @property
@@ -62,7 +62,7 @@ class FileMemory:
         self._closed.setdefault(object_key, closed_ms)
 
     def has_any_before(self, time_ms: int) -> bool:
-        """Whether there is an entry to remove."""
+        """Whether a result or a closed key is older than ``time_ms``, so that it can be removed."""
         return any(found.committed_ms < time_ms for found in self._results.values()) or any(
             closed_ms < time_ms for closed_ms in self._closed.values()
         )

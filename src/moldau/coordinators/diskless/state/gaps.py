@@ -25,11 +25,11 @@ _SEQUENCES: Final = 1 << 31
 @dataclass(slots=True)
 class _Gap:
     expected: int
-    """The missing sequence; -1 if the producer or its epoch is unknown."""
+    """The sequence number that is missing; -1 if the producer or its epoch is unknown."""
     since_ms: int
-    """Start of the gap, by a clock without jumps."""
+    """Time in ms at which the gap began, by a clock without jumps."""
     lowest: int
-    """The lowest sequence that has arrived."""
+    """The lowest sequence number that has arrived since the gap began."""
 
 
 class ProducerGaps:
@@ -39,7 +39,7 @@ class ProducerGaps:
         self._gaps: dict[tuple[int, int, int], _Gap] = {}
 
     def waited_ms(self, key: tuple[int, int, int], expected: int, sequence: int, now_ms: int) -> int:
-        """The time for which a batch's predecessor has been missing. ``key`` is the partition number,
+        """Return the time for which a batch's predecessor has been missing. ``key`` is the partition number,
         producer id and epoch.
 
         The time begins when the first batch after the gap arrives from any broker. ``now_ms`` must come from

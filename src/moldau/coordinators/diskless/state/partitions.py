@@ -68,12 +68,12 @@ class PartitionState:
         return self.transactions is not None and bool(self.transactions.open_from)
 
     def is_in_transaction(self, producer_id: int) -> bool:
-        """Whether the producer has an open transaction here."""
+        """Whether the producer has an open transaction in this partition."""
         return self.transactions is not None and producer_id in self.transactions.open_from
 
     def expired_producers(self, cutoff_ms: int) -> Iterator[int]:
-        """Ids of producers that have expired in this partition. ``producers.py`` decides which producers
-        expire."""
+        """Return the ids of producers that have expired in this partition. ``producers.py`` decides which
+        producers expire."""
         in_transaction = () if self.transactions is None else self.transactions.open_from
         return expired_ids(self.producers, cutoff_ms, in_transaction)
 
@@ -87,8 +87,8 @@ class PartitionState:
         return expired
 
     def copy_offsets(self, other: "PartitionState") -> None:
-        """Copy everything except the producers from ``other``. The transactions are included as they are
-        now."""
+        """Copy everything except the producers from ``other``. The transactions are copied, so later changes
+        in ``other`` have no effect here."""
         self.log_start, self.wal_start, self.next = other.log_start, other.wal_start, other.next
         self.prune_epoch, self.last_prune = other.prune_epoch, other.last_prune
         self.remote_position = other.remote_position

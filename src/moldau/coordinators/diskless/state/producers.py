@@ -17,13 +17,14 @@ from typing import Final, NamedTuple, TypeAlias
 SEQUENCE_MODULUS: Final = 1 << 31
 WINDOW_BATCHES: Final = 5
 NO_EPOCH: Final = -1
-"""The epoch of a producer id without an epoch. As in Kafka, it may have any sequence."""
+"""This value means that the producer id has no epoch. As in Kafka, the batches of such a producer may have
+any sequence."""
 
 Window: TypeAlias = bytes
 
 Entry: TypeAlias = tuple[int, int, int, int]
-"""Base sequence, last sequence, base offset, append time (-1 for CreateTime). If a duplicate arrives, the
-entry is the result."""
+"""Base sequence, last sequence, base offset and append time of a batch. The append time is -1 for CreateTime.
+If a duplicate of the batch arrives, its result is made from this entry."""
 
 _HEAD: Final = Struct("=2q")
 _ENTRY: Final = Struct("=4q")
@@ -96,8 +97,8 @@ def check_sequence(
     """Return ``None`` when the batch must be appended. For a duplicate, return the entry of the original
     batch.
 
-    A new producer must begin at sequence 0, and so must each new epoch of a producer. A producer without an
-    epoch may begin at any sequence.
+    A new producer must begin at sequence 0. Each new epoch of a producer must also begin at sequence 0. A
+    producer without an epoch may begin at any sequence.
     """
     if window is None:
         return None if base_sequence == 0 or epoch == NO_EPOCH else Verdict.AHEAD
@@ -162,7 +163,8 @@ def all_extended(
     base_offsets: Sequence[int],
     now_ms: int,
 ) -> list[Window] | None:
-    """The windows when each of them gets one more batch of CreateTime. They are computed column by column.
+    """Add one batch of CreateTime to each of the windows, and return the new windows. They are computed
+    column by column.
 
     Returns ``None`` when a batch is not the next batch of its window, or when a window is not full yet. The
     batches must then be checked one by one.

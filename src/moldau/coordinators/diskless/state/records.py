@@ -76,7 +76,7 @@ class Expired(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Accepted batches of one partition that are adjacent in the request."""
+    """A run: accepted batches of one partition that are adjacent in the request."""
 
     topic_id: UUID
     partition_index: int
@@ -86,7 +86,7 @@ class Run(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """The change of a partition by a run."""
+    """The state of a partition after a run was added to it."""
 
     partition: PartitionState
     next_offset: int
@@ -100,7 +100,7 @@ class Rejected(NamedTuple):
     an accepted batch."""
 
     position: int
-    """Position in the request."""
+    """Position of the batch in the request."""
     error: ErrorCode
     base_offset: int = -1
     log_append_time_ms: int = -1
@@ -118,8 +118,8 @@ class MarkerExtent(NamedTuple):
     committed: bool
     decision_partition: int = -1
     decision_offset: int = -1
-    """The partition and the offset in ``__transaction_state`` of the record that decides the transaction; -1
-    if they are not known. A restore compares this offset with the end of the saved log."""
+    """The record that decides the transaction: its partition of ``__transaction_state``, and its offset in
+    this partition; -1 if they are not known. A restore compares the offset with the end of the saved log."""
 
 
 class TransactionsEnded(NamedTuple):
@@ -160,7 +160,7 @@ class FileCommitted:
     sizes_bytes: list[int]
     max_timestamps_ms: list[int]
     producers: list[tuple[int, int]]
-    """(producer id, epoch). Each pair appears once."""
+    """Pairs of producer id and epoch. Each pair appears once."""
     producer_indexes: list[int]
     base_sequences: list[int]
     broker_epoch: int = -1

@@ -18,7 +18,7 @@ class BegunIn(NamedTuple):
     """A transactional batch. It begins its producer's transaction in the partition, if none is open."""
 
     run: int
-    """Position of its run in the file."""
+    """Position of the batch's run in the file."""
     producer_id: int
     offset: int
 

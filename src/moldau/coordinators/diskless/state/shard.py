@@ -372,7 +372,7 @@ class DisklessShard:
         """There is nothing to do, because the coordinator's own log has no transactions."""
 
     def canonical(self) -> CanonicalState:
-        """Everything that replay creates here. The copy in the store is not part of it."""
+        """Return all state that replay creates in this object. The state in the store is not included."""
         return canonical.canonical(self.partitions, self.files)
 
     def on_loaded(self, now_ms: int) -> Effects[DisklessRecord]:

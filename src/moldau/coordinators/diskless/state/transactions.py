@@ -36,7 +36,7 @@ class PartitionTransactions:
         return copied
 
     def last_stable(self, log_start: int, end_offset: int) -> int:
-        """The first offset that may belong to an open transaction; ``end_offset`` when there is none.
+        """Return the first offset that may belong to an open transaction; ``end_offset`` when there is none.
 
         It is never before ``log_start``, because DeleteRecords may delete the beginning of an open
         transaction.
@@ -54,15 +54,16 @@ class PartitionTransactions:
         return self.open_from.pop(producer_id, NO_OFFSET)
 
     def row(self, producer_id: int) -> tuple[int, int]:
-        """First offset of the producer's open transaction, and the epoch of its last coordinator; -1 for a
-        value that does not exist."""
+        """Return two numbers of a producer: the first offset of its open transaction, and the epoch of the
+        coordinator that ended its last transaction. A number that does not exist is -1."""
         return (
             self.open_from.get(producer_id, NO_OFFSET),
             self.coordinator_epochs.get(producer_id, NO_COORDINATOR_EPOCH),
         )
 
     def restore(self, rows: Iterable[tuple[int, int, int]]) -> None:
-        """Restore the rows of producers, in any order. A row begins with the producer id."""
+        """Restore the transactions of producers from rows, in any order. A row has the producer id and the
+        two numbers of :meth:`row`."""
         for producer_id, first_offset, coordinator_epoch in sorted(rows, key=lambda row: row[1]):
             if first_offset >= 0:
                 self.open_from[producer_id] = first_offset

@@ -25,7 +25,7 @@ DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError)
 
 
 class Applied(NamedTuple):
-    """The offset of the coordinator's log up to which the records are in a database."""
+    """The position of a database. It contains the records of the coordinator's log before ``offset``."""
 
     offset: int
     epoch: int
@@ -54,7 +54,7 @@ class WrittenPartition(PartitionState):
 
 
 class FileRow(NamedTuple):
-    """A file at the time when it was committed or taken over."""
+    """The row of a file in the database, as it is when the file is committed or taken over."""
 
     id: int
     object_key: str

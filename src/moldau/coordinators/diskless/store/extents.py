@@ -66,7 +66,7 @@ class FileColumns:
         self._flags = bytes(record.flags)
 
     def packed(self, start: int, end: int) -> bytes:
-        """The batches from ``start`` up to, not including, ``end``."""
+        """Return the bytes of the batches from ``start`` up to, not including, ``end``."""
         a, b = 4 * start, 4 * end
         return b"".join(
             (

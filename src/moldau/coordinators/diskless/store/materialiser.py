@@ -33,7 +33,7 @@ from moldau.coordinators.diskless.store.extents import Extent
 from moldau.coordinators.diskless.store.view import NOTHING, AbortedRow, Change, TransactionRow
 
 TRIM_EXTENTS: Final = 500
-"""Maximum number of extents that are freed in one round. More would delay commits."""
+"""Maximum number of extents that are freed at a time. A larger number would delay commits."""
 
 DELETED_PARTITIONS: Final = 1_000
 """Number of partitions that are marked as deleted in one transaction. This takes some 8 ms."""
@@ -49,7 +49,7 @@ class Unwritten(NamedTuple):
     moved: Sequence[Moved]
     change: Change = NOTHING
     expired: Sequence[tuple[int, int]] = ()
-    """Expired producers that this record removed. Each of them is a pair (partition number, producer id)."""
+    """Pairs of partition number and producer id. They are the expired producers that this record removed."""
 
 
 class Materialiser:
@@ -72,7 +72,7 @@ class Materialiser:
         return self.of_topic(partition_id.topic_id).get(partition_id.partition_index)
 
     def of_topic(self, topic_id: UUID) -> Mapping[int, WrittenPartition]:
-        """The partitions of a topic that are not deleted, by index."""
+        """Return the partitions of a topic that are not deleted, by index."""
         return self._by_topic.get(topic_id, _NO_PARTITIONS)
 
     def know(self, partition: WrittenPartition) -> None:

@@ -49,7 +49,7 @@ ROWS_A_TURN: Final = 1_000
 
 T = TypeVar("T")
 Listener: TypeAlias = Callable[[Sequence[StoredPartition]], None]
-"""Called with the partitions that a commit has changed."""
+"""Is called with the partitions that a commit has changed."""
 
 
 class DisklessStore:
@@ -94,7 +94,8 @@ class DisklessStore:
 
     @property
     def materialiser(self) -> Materialiser:
-        """Raises COORDINATOR_LOAD_IN_PROGRESS while the store is not open."""
+        """The object that writes into SQLite. Raises COORDINATOR_LOAD_IN_PROGRESS while the store is not
+        open."""
         if self._materialiser is None:
             raise KafkaError(ErrorCode.coordinator_load_in_progress, "The store is not open.")
         return self._materialiser
@@ -301,7 +302,7 @@ class DisklessStore:
                 materialiser.trim_some(self.machine.clock.now_ms())
         except Exception as error:
             if not self._is_sound:
-                return  # The store is restored soon.
+                return  # The file is damaged. The store will be restored soon.
             if isinstance(error, apsw.FullError):
                 log = logger.debug if self._is_disk_full else logger.warning
                 log("%s cannot be written while its disk is full; it is tried again.", self.path)

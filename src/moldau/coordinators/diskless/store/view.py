@@ -38,7 +38,7 @@ class StoredPartition(PartitionState):
 
 
 class TransactionRow(NamedTuple):
-    """The transaction fields of a producer in a partition after a record. A value that does not exist is
+    """The transaction of a producer in a partition, as it is after a record. A number that does not exist is
     -1."""
 
     partition: int
@@ -58,7 +58,8 @@ class AbortedRow(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The effects of a record: the partitions whose waiting readers must continue, and the rows to write."""
+    """The effects of a record. They are the partitions whose waiting readers must continue, and the rows to
+    write."""
 
     partitions: Sequence[StoredPartition] = ()
     extents: Sequence[Extent] = ()

@@ -22,7 +22,7 @@ def describe(group_id: str, group: Group | None) -> DescribedGroup:
             error_code=ErrorCode.group_id_not_found,
             error_message=f"Group {group_id} not found.",
         )
-    # Only in a stable group do all members have a common protocol. Groups in other states have no protocol
+    # Only a stable group has a protocol that all its members share. Groups in other states have no protocol
     # data to show.
     name = group.protocol_name if group.state is GroupState.STABLE else None
     return DescribedGroup(

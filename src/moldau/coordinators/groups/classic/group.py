@@ -105,7 +105,7 @@ class Group:
         return self.uses_consumer_protocol if self.topics is None else topic in self.topics
 
     def supports(self, protocol_type: str, names: Collection[str]) -> bool:
-        """Whether a member with these protocols and the other members can be in the group together."""
+        """Whether a new member with these protocols can be in one group with the other members."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(names)
         if self.protocol_type != protocol_type:
@@ -212,8 +212,8 @@ class Group:
         return False
 
     def select_protocol(self) -> str:
-        """The protocol with the most votes among the protocols that all members support. If several protocols
-        have the most votes, the one that got the first vote is chosen."""
+        """Return the protocol with the most votes among the protocols that all members support. If several
+        protocols have the most votes, the one that got the first vote is chosen."""
         everyone = len(self.members)
         candidates = {name for name, count in self._supported.items() if count == everyone}
         votes = Counter(member.vote(candidates) for member in self.members.values())

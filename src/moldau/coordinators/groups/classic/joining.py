@@ -40,7 +40,7 @@ class Join:
     api_version: int
     client: ClientFacts
     new_member_id: str
-    """The id for the member if the request contains no id."""
+    """The member gets this id if the request contains no id."""
     metadata_room: int
     """Number of bytes by which the total metadata of members may still grow."""
 
@@ -100,8 +100,8 @@ def _metadata_fit(turn: Turn, group: Group, event: Join) -> bool:
 
 
 def _has_room(turn: Turn, group: Group, member_id: str) -> bool:
-    """Whether ``group.max.size`` allows the join. During a join phase only members that wait count. Therefore
-    the members that arrive last are refused."""
+    """Whether ``group.max.size`` allows the join. During a join phase, only the members whose joins wait are
+    counted. Therefore the members that arrive last are refused."""
     match group.state:
         case GroupState.EMPTY | GroupState.DEAD:
             return True
@@ -166,7 +166,7 @@ def _join_known(turn: Turn, group: Group, event: Join) -> None:
         case GroupState.PREPARING_REBALANCE:
             _rejoin(turn, group, event, member)
         case GroupState.COMPLETING_REBALANCE if same:
-            # Perhaps the member did not receive the first response.
+            # It is possible that the member did not receive the first response.
             turn.out.reply(event.token, joined(group, member.member_id))
         case GroupState.STABLE if same and not group.is_leader(member.member_id):
             turn.out.reply(event.token, joined(group, member.member_id))
@@ -184,8 +184,8 @@ def _rejoin(turn: Turn, group: Group, event: Join, member: Member) -> None:
 
 
 def _take_over(turn: Turn, group: Group, event: Join, member: Member) -> None:
-    """From now on, use the connection of this request for the member. This request is now the one that
-    waits."""
+    """From now on, use the connection of this request for the member. The member's response is sent to this
+    request."""
     answer_join(turn, member, join_error(ErrorCode.rebalance_in_progress, member.member_id))
     group.update(member, event.protocols, event.rebalance_timeout_ms, event.request.session_timeout_ms)
     member.awaiting_join = event.token
@@ -214,11 +214,11 @@ def _replace_static(turn: Turn, group: Group, event: Join, old_id: str) -> None:
 
 
 def _resumed(group: Group, event: Join, old_leader: str | None) -> JoinGroupResponse:
-    """The generation continues with its assignment.
+    """Answer a static member that has joined again. The generation continues with its assignment.
 
-    A leader must not compute a new assignment. Before version 9, there is only one way to prevent this: the
-    response names another member as the leader, the leader's former id. Since version 9 the response has a
-    field for this purpose (KIP-814).
+    A leader must not compute a new assignment. From version 9 on, a field of the response prevents this
+    (KIP-814). Older versions have no such field. In these versions the response names the leader by its
+    former member id, so the member does not see itself as the leader.
     """
     member_id = event.new_member_id
     is_leader = group.is_leader(member_id)

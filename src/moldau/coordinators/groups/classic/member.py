@@ -67,5 +67,6 @@ class Member:
         return sum(len(name) + len(metadata) for name, metadata in self.protocols)
 
     def vote(self, candidates: Collection[str]) -> str:
-        """The candidate that comes first in the member's order of protocols."""
+        """Return the candidate that this member prefers. It is the first candidate in the member's list of
+        protocols."""
         return next(name for name, _ in self.protocols if name in candidates)

@@ -17,7 +17,7 @@ from moldau.runtime import ErrorCode
 
 
 def joined(group: Group, member_id: str) -> JoinGroupResponse:
-    """The JoinGroup response for a member of the current generation. The leader's response lists all
+    """Return the JoinGroup response for a member of the current generation. The leader's response lists all
     members."""
     members = list_members(group) if group.is_leader(member_id) else []
     return JoinGroupResponse(
@@ -31,7 +31,7 @@ def joined(group: Group, member_id: str) -> JoinGroupResponse:
 
 
 def list_members(group: Group) -> list[JoinGroupResponseMember]:
-    """All members with their metadata for the chosen protocol."""
+    """Return all members with their metadata for the chosen protocol."""
     name = group.protocol_name
     assert name is not None
     return [

@@ -42,7 +42,7 @@ def sync(turn: Turn, group: Group, token: Token, request: SyncGroupRequest) -> N
 
 
 def assigned(group: Group, assignment: bytes) -> SyncGroupResponse:
-    """The SyncGroup response with a member's assignment in the present generation."""
+    """Return the SyncGroup response with a member's assignment in the present generation."""
     return SyncGroupResponse(
         protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=assignment
     )

@@ -126,7 +126,7 @@ def present(
     places: Iterable[Place],
     topic_id_of: Callable[[str], UUID | None],
 ) -> Iterable[tuple[str, Sequence[int]]]:
-    """The partitions in ``places`` that have an offset of the current topic, grouped by topic."""
+    """Return those partitions in ``places`` that have an offset of the current topic, grouped by topic."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in places:
         value = store.get(group_id, topic, partition)

@@ -41,7 +41,7 @@ def commit_error(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommit
 
 
 def refused_topic(topic: OffsetCommitRequestTopic, error: ErrorCode) -> OffsetCommitResponseTopic:
-    """A topic's response with one error for all partitions."""
+    """Return a topic's response with one error for all partitions."""
     return OffsetCommitResponseTopic(
         topic_id=topic.topic_id,
         name=topic.name,
@@ -53,8 +53,8 @@ def refused_topic(topic: OffsetCommitRequestTopic, error: ErrorCode) -> OffsetCo
 
 
 class CommitPlan:
-    """The existing topics of an OffsetCommit, and the order of the request. The response has the same
-    order."""
+    """Finds the existing topics of an OffsetCommit, and keeps the order of the request. The response has the
+    same order."""
 
     def __init__(self, request: OffsetCommitRequest, api_version: int, directory: TopicDirectory) -> None:
         self._results: list[OffsetCommitResponseTopic | None] = []
@@ -86,7 +86,7 @@ class CommitPlan:
         )
 
     def response(self, answer: OffsetCommitResponse) -> OffsetCommitResponse:
-        """The shard's result. The refused topics and partitions are inserted at their places."""
+        """Return the shard's result, in which refused topics and partitions are inserted at their places."""
         answered = iter(zip(self._accepted, answer.topics, strict=True))
         topics = []
         for refused in self._results:
@@ -129,7 +129,7 @@ def _resolve(
 
 
 def fetch_groups(request: OffsetFetchRequest, api_version: int) -> Sequence[OffsetFetchRequestGroup]:
-    """The requested groups, in the form of request version 8."""
+    """Return the requested groups, in the form of request version 8."""
     if api_version >= GROUPS_VERSION:
         return request.groups
     topics = None
@@ -159,7 +159,7 @@ def without_repetitions(groups: Sequence[OffsetFetchRequestGroup]) -> Iterator[O
 def fetch_error(
     group: OffsetFetchRequestGroup, error: ErrorCode, api_version: int
 ) -> OffsetFetchResponseGroup:
-    """The response for a group whose offsets are not available."""
+    """Return the response for a group whose offsets are not available."""
     topics: Iterable[OffsetFetchRequestTopics] = ()
     if api_version < TOP_LEVEL_ERROR_VERSION:
         topics = group.topics or ()
@@ -171,7 +171,7 @@ def fetch_error(
 
 
 def unknown_offsets(topic: OffsetFetchRequestTopics, error: ErrorCode) -> OffsetFetchResponseTopics:
-    """A topic's response with one error for all partitions."""
+    """Return a topic's response with one error for all partitions."""
     return OffsetFetchResponseTopics(
         topic_id=topic.topic_id,
         name=topic.name,
@@ -183,7 +183,7 @@ def unknown_offsets(topic: OffsetFetchRequestTopics, error: ErrorCode) -> Offset
 
 
 def fetch_response(groups: list[OffsetFetchResponseGroup], api_version: int) -> OffsetFetchResponse:
-    """The response in the form of the request's version."""
+    """Return the response in the form of the request's version."""
     if api_version >= GROUPS_VERSION:
         return OffsetFetchResponse(groups=groups)
     (group,) = groups
@@ -207,8 +207,8 @@ def fetch_response(groups: list[OffsetFetchResponseGroup], api_version: int) -> 
 
 
 class FetchPlan:
-    """The topics of one group's OffsetFetch by name, and the order of the request. The response has the same
-    order."""
+    """Finds the names of the topics of one group's OffsetFetch, and keeps the order of the request. The
+    response has the same order."""
 
     def __init__(self, group: OffsetFetchRequestGroup, api_version: int, directory: TopicDirectory) -> None:
         self._group = group
@@ -227,7 +227,7 @@ class FetchPlan:
             ]
 
     def response(self, found: list[OffsetFetchResponseTopics]) -> OffsetFetchResponseGroup:
-        """The shard's result, with ids instead of names, and with errors for ids that no topic has."""
+        """Return the shard's result with topic ids instead of names. Ids that no topic has get errors."""
         group = self._group
         if not self._by_id:
             return OffsetFetchResponseGroup(group_id=group.group_id, topics=found)

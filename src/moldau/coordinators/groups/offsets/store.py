@@ -32,15 +32,15 @@ class OffsetStore:
         return None if stored is None else stored.value
 
     def committed_places(self, group_id: str) -> list[Place]:
-        """Partitions with a committed offset, in the order of their first commits."""
+        """Return the partitions with a committed offset, in the order of their first commits."""
         return list(self._groups.get(group_id, ()))
 
     def of_group(self, group_id: str) -> dict[Place, CommittedOffset]:
-        """A copy of the group's offsets, in the order of their first commits."""
+        """Return a copy of the group's offsets, in the order of their first commits."""
         return {place: stored.value for place, stored in self._groups.get(group_id, {}).items()}
 
     def places(self, group_id: str) -> list[Place]:
-        """All partitions with an offset, including offsets of open transactions."""
+        """Return all partitions with an offset, including offsets of open transactions."""
         places = dict.fromkeys(self._groups.get(group_id, ()))
         for producer_id in sorted(self._open_by_group.get(group_id, ())):
             places.update(dict.fromkeys(self._open[producer_id].get(group_id, ())))

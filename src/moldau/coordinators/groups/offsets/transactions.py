@@ -21,7 +21,7 @@ COMMIT_VERSION: Final = 9
 
 
 def as_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
-    """The offsets of a transaction as a commit of their group."""
+    """Return the offsets of a transaction as an OffsetCommit request for their group."""
     return OffsetCommitRequest(
         group_id=request.group_id,
         generation_id_or_member_epoch=request.generation_id,

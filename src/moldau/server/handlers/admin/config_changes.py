@@ -1,8 +1,8 @@
 """AlterConfigs and IncrementalAlterConfigs. This broker checks the requests, and the controller decides.
 
 The broker refuses requests that are invalid in every state of the cluster. It changes the levels of its own
-loggers. It forwards all other changes. A response has a row for each resource of the request, in the order of
-the request.
+loggers. It forwards all other changes. A response has an entry for each resource of the request, in the order
+of the request.
 """
 
 from collections import Counter

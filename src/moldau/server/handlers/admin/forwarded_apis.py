@@ -71,7 +71,7 @@ class ForwardedHandlers:
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Message:
         if request.topic_names:
-            # The broker sends a newer version of the request than clients may send. The client's version does
+            # The broker sends the request in a newer version than clients may use. The client's version does
             # not have this field.
             topics = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
             request = DeleteTopicsRequest(topics=topics, timeout_ms=request.timeout_ms)

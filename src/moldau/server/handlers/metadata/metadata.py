@@ -47,7 +47,7 @@ ENDPOINT_BROKERS: Final = 1
 ENDPOINT_CONTROLLERS: Final = 2
 TOPIC_IDS_SINCE: Final = 12
 NOT_ASKED: Final = -(2**31)
-"""The value of the bit field of operations, if the request did not ask for the operations."""
+"""The value of the bit field of authorized operations, if the request did not ask for these operations."""
 ROWS_A_TURN: Final = 1_000
 """Number of partitions that are described without a break. This takes about 3 ms."""
 TOPICS_A_TURN: Final = 100
@@ -217,7 +217,7 @@ class MetadataHandlers:
     def _render(
         self, context: RequestContext, request: MetadataRequest, topic: Topic
     ) -> MetadataResponseTopic:
-        """The description of a topic for clients of a listener and a rack. It is cached until the image
+        """Describe the topic for clients of a listener and a rack. The description is cached until the image
         changes."""
         steps = self._render_steps(context, request, topic)
         while True:
@@ -298,7 +298,7 @@ class MetadataHandlers:
     def _add_chunks(
         self, topic: Topic, partitions: list[MetadataResponsePartition], alive: set[int]
     ) -> Generator[None, None, None]:
-        """Add the chunks of KIP-1114 to the rows of a topic's partitions."""
+        """Add the chunks of KIP-1114 to the entries of a topic's partitions in the response."""
         count = 0
         for index, partition in enumerate(topic.partitions):
             if partition.start_offset < 0:

@@ -23,7 +23,7 @@ from moldau.runtime.errors import ErrorCode
 
 
 def quorum_row(handler: Handler) -> Served:
-    """The entry of DescribeQuorum in the handler table of a listener."""
+    """Return the entry of DescribeQuorum in the handler table of a listener."""
     return Served(handler, parsed_bytes_max=FEW_ROWS_PARSED_BYTES)
 
 

@@ -24,7 +24,8 @@ NO_CURSOR: Final = ("", 0)
 
 
 class TopicPartitionHandlers:
-    """One page of partitions, in the order of topic names, and the start of the next page."""
+    """Describes one page of partitions, in the order of topic names. The response also names the start of the
+    next page."""
 
     def __init__(
         self, view: ClusterView, creator: TopicCreator, authorizer: Authorizer, partitions_max: int

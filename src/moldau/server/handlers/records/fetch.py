@@ -52,13 +52,13 @@ class Fetcher(NamedTuple):
     """The sender of a request: a consumer, or one incarnation of a follower."""
 
     replica_id: int
-    """-1 means that the sender is a consumer."""
+    """The broker id of a follower. For a consumer it is -1."""
     broker_epoch: int
-    """-1 means that the epoch is unknown."""
+    """The broker epoch of a follower; -1 means that the epoch is unknown."""
     rack: str | None
-    """None means that the sender does not support fetching from followers."""
+    """The rack in the request. None means that the sender does not support fetching from followers."""
     near: str | None
-    """The sender's rack, if it is known."""
+    """The rack of the sender, if it is known."""
 
 
 def _requested(request: FetchRequest) -> Iterator[tuple[FetchTarget, SessionPosition]]:
@@ -91,8 +91,9 @@ class Gathering:
     outcomes: list[FetchedPosition] = field(default_factory=list)
     size_bytes: int = 0
     must_answer: bool = False
-    """Whether the request must be answered at once. The reason is an error, a divergence or a redirection, or
-    that the fetcher lags. A fetcher that lags does not wait for ``min_bytes``, as in Kafka."""
+    """Whether the request must be answered at once. This is the case after an error, a divergence or a
+    redirection, and when the fetcher lags. A fetcher that lags does not wait for ``min_bytes``, as in Kafka.
+    """
     keys: list[PartitionKey] = field(default_factory=list)
     """Partitions that could add bytes to the response when they grow."""
 
@@ -106,7 +107,7 @@ class WaitingFetch:
     fetcher: Fetcher
     forbidden: frozenset[FetchTarget]
     due: float
-    """The time at which the request is answered in any case. It is a time of the event loop's clock."""
+    """The latest time at which the request is answered, by the event loop's clock."""
     answer: "asyncio.Future[FetchResponse]"
 
 

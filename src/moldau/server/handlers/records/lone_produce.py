@@ -27,7 +27,7 @@ from moldau.server.topics.registry import PartitionRegistry
 MayWrite = Callable[[RequestContext, Partition], bool]
 """Returns whether the general handler would append this request's batch for a partition."""
 RowOf = Callable[[int, AppendOutcome], PartitionProduceResponse]
-"""Returns a partition's row, as the general handler makes it for its response."""
+"""Returns a partition's entry in the response, as the general handler makes it."""
 
 
 def lone_produce(

@@ -35,7 +35,7 @@ _FIRST_VERSIONS: Final = {
 
 
 class OffsetHandlers:
-    """Lookups and deletions by offset."""
+    """Handlers of requests that look up offsets, or that delete the records before an offset."""
 
     def __init__(self, partitions: PartitionRegistry, authorizer: Authorizer) -> None:
         self._partitions = partitions
@@ -43,7 +43,7 @@ class OffsetHandlers:
 
     def table(self) -> dict[int, Handler]:
         return {
-            # Each row is handled by a separate task.
+            # Each entry of the request is handled by a separate task.
             ApiKey.LIST_OFFSETS: Served(self.list_offsets, cuts=(PARTITIONS._replace(rows=128),)),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(self.offset_for_leader_epoch, cuts=(PARTITIONS,)),
             ApiKey.DELETE_RECORDS: Served(self.delete_records, cuts=(PARTITIONS,)),

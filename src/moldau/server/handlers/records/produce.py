@@ -50,8 +50,8 @@ class ProduceHandlers:
         throttles: Throttles,
         transactional: TransactionalAppends,
     ) -> None:
-        """``turn`` is the turn of appends that requests share. The caller of :meth:`direct` must keep the
-        turn's contract."""
+        """``turn`` collects the appends of requests that arrive in the same turn of the event loop. The
+        caller of :meth:`direct` must complete this turn as the contract of ``turn`` says."""
         self._transactional = transactional
         self._turn = turn
         self._partitions = partitions
@@ -102,8 +102,8 @@ class ProduceHandlers:
         return topic not in MARKED_INTERNAL_TOPICS or context.client_id == ADMIN_CLIENT_ID
 
     def _refusal(self, context: RequestContext, topic: TopicProduceData) -> AppendOutcome | None:
-        """The reason why no client may write to a topic. It is None if there is no such reason. The
-        principal's rights to the topic are checked by the topic's name."""
+        """Return the refusal of a topic's records, or None if the client may write to the topic. The
+        principal's rights are checked by the topic's name."""
         by_id = context.api_version >= TOPIC_ID_VERSION
         name = self._partitions.name_of(topic.topic_id) if by_id else topic.name
         if name is None:
@@ -223,7 +223,7 @@ class ProduceHandlers:
 
 
 def row_of(index: int, outcome: AppendOutcome) -> PartitionProduceResponse:
-    """The response's row for the outcome of one partition's records."""
+    """Make the response's entry for the outcome of one partition's records."""
     error, base_offset, log_append_time_ms, log_start_offset, message, record_errors = outcome
     if error is ErrorCode.none:
         return PartitionProduceResponse(

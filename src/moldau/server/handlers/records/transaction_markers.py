@@ -37,14 +37,14 @@ ABORTABLE_VERSION: Final = 4
 """From this version of TxnOffsetCommit on, clients can handle TRANSACTION_ABORTABLE."""
 
 PRODUCERS_AT_ONCE: Final = 100
-"""Number of producers of one request. Their markers are written at the same time."""
+"""Number of producers of one request whose markers are written at the same time."""
 MARKERS_AT_ONCE: Final = 1000
 """Number of markers of one producer that are written at the same time."""
 
 MARKERS: Final = Cut(
     ("markers", "topics", "partition_indexes"), ("markers", "topics", "partitions"), rows=128
 )
-"""The rows of the response to WriteTxnMarkers."""
+"""The paths to the rows of WriteTxnMarkers, in the request and in the response."""
 
 WriteMarker = Callable[[TransactionMarker, TxnPartition], Awaitable[ErrorCode]]
 
@@ -80,7 +80,7 @@ class TransactionalHandlers:
             ApiKey.WRITE_TXN_MARKERS: Served(
                 self.write_markers,
                 cuts=(MARKERS,),
-                # Each row causes an append.
+                # Each entry of the request causes an append.
                 parsed_bytes_max=WHOLE_PARSED_BYTES,
             ),
             ApiKey.TXN_OFFSET_COMMIT: Served(self.commit_offsets, parsed_bytes_max=1024 * 1024),
@@ -171,7 +171,7 @@ class TransactionalHandlers:
 
 
 def _known(error: ErrorCode, api_version: int) -> ErrorCode:
-    """The error code that stands for an error in the version of the request."""
+    """Return the error code by which this version of the request reports the error."""
     match error:
         case ErrorCode.producer_fenced:
             return ErrorCode.invalid_producer_epoch

@@ -37,12 +37,12 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.unsupported_version,
     }
 )
-"""Errors of a check that may succeed later. A broker is busy, a coordinator has moved, or the other broker
-runs an older version."""
+"""Errors of a check that may succeed later. For example, a broker is busy, a coordinator has moved, or the
+other broker runs an older version."""
 
 
 class TransactionalProduce(NamedTuple):
-    """The fields of a Produce request, except its batches."""
+    """The fields that all batches of a Produce request share."""
 
     transactional_id: str
     api_version: int
@@ -130,7 +130,7 @@ class TransactionalAppends:
 
 
 def _refusal(error: KafkaError, api_version: int) -> AppendOutcome:
-    """The refusal, with an error code that the client can handle. Older clients retry only after
+    """Return the refusal with an error code that the client can handle. Older clients retry only after
     NOT_ENOUGH_REPLICAS."""
     code = error.code
     if code in _RETRIABLE:

@@ -1,4 +1,4 @@
-"""Calls of the broker that makes the cuts to the leaders of the saved logs."""
+"""The broker that makes the cuts calls the leaders of the saved logs. This module makes these calls."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -13,8 +13,8 @@ from moldau.server.context import BrokerContext
 from moldau.server.metadata.cluster_view import ClusterView
 
 TIMEOUT_MS: Final = 120_000
-"""Time-out of a call in seconds. In a large cluster the first call stores all logs of a broker, so the
-time-out is long."""
+"""Time-out of a call in ms. In a large cluster the first call stores all logs of a broker, so the time-out is
+long."""
 
 
 class BackupPeers:
@@ -40,7 +40,7 @@ class BackupPeers:
 
     @classmethod
     def of(cls, context: BrokerContext, local: LogSaving) -> "BackupPeers":
-        """The peers of a broker."""
+        """Make the object with which a broker calls the leaders of the saved logs."""
         return cls(
             context.view,
             context.identity.cluster_id,

@@ -22,9 +22,9 @@ from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 
 LATE_INTERVALS: Final = 6
-"""Number of intervals. If no state is saved for so many intervals, the node becomes unhealthy."""
+"""The node becomes unhealthy if no state was saved for this number of intervals."""
 LEASE_INTERVALS: Final = 2
-"""Number of intervals. For so many intervals, this node writes without a check for a later generation."""
+"""For this number of intervals, this node may write without a check for a later generation."""
 LATE_MIN_MS: Final = 60_000
 
 

@@ -34,10 +34,10 @@ from moldau.storage.log.config import LogConfig
 logger = logging.getLogger(__name__)
 
 DRAIN_TIMEOUT_S: Final = 5.0
-"""Time for which appends are delayed. In this time all earlier appends must be committed, and the outcome of
-the switch must be known."""
+"""Maximum time in seconds for which appends are delayed. In this time all earlier appends must be committed,
+and the outcome of the switch must be known."""
 RETRY_S: Final = 0.2
-"""Pause before the second request to the controller, if the response to the first request was lost."""
+"""Pause in seconds before the request to the controller is repeated, if its response was lost."""
 POLL_S: Final = 0.005
 
 
@@ -88,7 +88,7 @@ class ChunkCreation:
         self._under_way.add(key)
         try:
             async with self._frozen(partition):
-                # All replicas may lose power after the switch. Because of this flush, at least one replica
+                # All replicas may lose power after the switch. Because of this flush, at least one of them
                 # then still has the whole chunk.
                 await partition.log.flush()
                 border = partition.log.log_end_offset

@@ -38,7 +38,8 @@ FindState = Callable[[Topic, int], Awaitable[AuxiliaryState]]
 
 
 class ChunkLogs:
-    """The logs and the chunks of this broker. The class decides how each log is used."""
+    """The logs and the chunks of this broker. This class decides whether a log is used as the partition's
+    log, becomes the log of a chunk, or is not used."""
 
     def __init__(self, broker_id: int, logs: LogManager, store: ChunkStore, hand_overs: HandOvers) -> None:
         self._broker_id = broker_id
@@ -47,7 +48,7 @@ class ChunkLogs:
         self._hand_overs = hand_overs
 
     def fate(self, topic: Topic, index: int) -> tuple[LogFate, ChunkRegistration | None]:
-        """The next step for the log of a partition. The result is KEEP if there is no such step."""
+        """Return the next step for the log of a partition. The result is KEEP if the log needs no step."""
         partition = topic.partitions[index]
         if partition.start_offset < 0:
             return LogFate.KEEP, None

@@ -36,8 +36,8 @@ R = TypeVar("R")
 A = TypeVar("A", ChunkRead, ChunkSearch, ChunkFileFetch)
 
 READ_TIMEOUT_MS: Final = 10_000
-"""Time-out in seconds of a call that reads a chunk. After a time-out, another broker that has the chunk is
-called."""
+"""Time-out in ms of a call that reads a chunk. After a time-out, another broker that has the chunk is called.
+"""
 HAND_OVER_TIMEOUT_MS: Final = 5_000
 _UNREADABLE: Final = frozenset({ErrorCode.kafka_storage_error, ErrorCode.corrupt_message})
 
@@ -66,7 +66,7 @@ class ChunkPeers:
         return await self._ask(FIND_IN_CHUNK, chunk, wanted, lambda: self._holder.find(topic, wanted, lookup))
 
     async def fetch_file(self, chunk: ChunkRegistration, wanted: ChunkFileFetch) -> ChunkFilePiece:
-        """Files of a chunk, from this broker or from another broker. Raises ``KafkaError``."""
+        """Fetch a part of a chunk's file, from this broker or from another broker. Raises ``KafkaError``."""
         piece = await self._ask(FETCH_CHUNK_FILE, chunk, wanted, lambda: self._holder.fetch_file(wanted))
         if crc32c(piece.content) != piece.checksum:
             raise KafkaError(ErrorCode.corrupt_message, f"a piece of {wanted.name} was changed on its way")

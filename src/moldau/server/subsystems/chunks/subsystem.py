@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 
 
 class ChunksSubsystem(Subsystem):
-    """The chunks on this broker. Partitions without chunks belong to the kinds that come before this kind."""
+    """The chunks on this broker. Partitions without chunks are handled by the kinds of partitions that
+    subsystems before this one contribute."""
 
     def __init__(
         self,
@@ -39,7 +40,8 @@ class ChunksSubsystem(Subsystem):
         partitions: PartitionsSubsystem,
         tiered: PartitionKind[ClassicPartition] | None,
     ) -> None:
-        """``tiered`` is the kind of classic partitions on a broker with a remote tier."""
+        """``tiered`` is the kind that handles classic partitions if the broker has a remote tier. ``None``
+        means that there is no remote tier."""
         self._context = context
         self._tasks: set[asyncio.Task[None]] = set()
         self._copying: asyncio.Task[None] | None = None
@@ -154,8 +156,8 @@ class ChunksSubsystem(Subsystem):
         if self._copying is not None:
             self._copying.cancel()
             await asyncio.gather(self._copying, return_exceptions=True)
-        # If a carve has begun, it is completed. Work that still waits is cancelled, and is done after the
-        # next start.
+        # If a log is just being turned into a chunk, this work is completed. Work that has not begun is
+        # cancelled, and is done after the next start.
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.peers.close()
         self.store.close()

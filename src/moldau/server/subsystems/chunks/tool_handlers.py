@@ -44,8 +44,8 @@ class ChunkToolHandlers:
         }
 
     async def create(self, context: RequestContext, request: CreateChunksRequest) -> CreateChunksResponse:
-        """End the active chunks of partitions that this broker leads. A row may fail while other rows
-        succeed."""
+        """End the active chunks of partitions that this broker leads. One entry of the request may fail while
+        other entries succeed."""
         check_right(self._authorizer, context, CREATION_RIGHT)
         if len(request.topic_partitions) > ROWS_MAX:
             reason = f"a request creates {ROWS_MAX} chunks at most"
@@ -54,7 +54,7 @@ class ChunkToolHandlers:
         return CreateChunksResponse(results=results)
 
     async def alter(self, context: RequestContext, request: AlterChunkAssignmentsRequest) -> Message:
-        """Move inactive chunks, or cancel their moves. The response has an error in a chunk's row, or one
+        """Move inactive chunks, or cancel their moves. The response has an error in a chunk's entry, or one
         error for the whole response."""
         check_right(self._authorizer, context, DECIDED_APIS[request.API_KEY].right)
         try:

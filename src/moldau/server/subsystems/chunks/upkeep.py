@@ -1,7 +1,7 @@
 """Work on chunks in the background. Leaders apply retention. Brokers with chunks copy them and report them.
 
-Each round compares the image with this broker's folders. Therefore a failed step is tried again in a later
-round.
+The work is repeated. It begins with a comparison of the image with this broker's folders. Therefore a failed
+step is tried again in a later repetition.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 COPY_INTERVAL_S: Final = 1.0
-"""Pause between two rounds of copies while the image changes."""
+"""Pause before the copies are checked again while the image changes."""
 
 
 class _RemoteChunk:
@@ -208,7 +208,7 @@ class ChunkCopies:
         return found
 
     async def run(self) -> None:
-        """Run rounds until the task is cancelled."""
+        """Repeat the work until the task is cancelled."""
         while True:
             await self.wake.wait()
             self.wake.clear()

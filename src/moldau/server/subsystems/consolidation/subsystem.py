@@ -32,7 +32,7 @@ _MEASURING_INTERVAL_MS = 1_000
 
 
 class ConsolidationSubsystem(Subsystem):
-    """Starts and stops the work for this broker's diskless partitions.
+    """Starts and stops the consolidation of this broker's diskless partitions.
 
     Implements the hooks of :class:`moldau.server.subsystems.diskless.kind.ConsolidatedKind`.
     """
@@ -98,7 +98,7 @@ class ConsolidationSubsystem(Subsystem):
             self._scanning.start()
 
     async def stop(self) -> None:
-        """Stop the work in any state. All of it can be started again."""
+        """Stop the work in any state. The stopped work can be started again."""
         if self._scanning is not None:
             await self._scanning.stop()
         await self._measuring.stop()
@@ -108,8 +108,8 @@ class ConsolidationSubsystem(Subsystem):
         await self.engine.run_once()
 
     def _orphan_scan(self) -> Repeating | None:
-        """The result is None when a plug-in is the storage manager, because some plug-ins cannot list their
-        objects."""
+        """Return the scan for orphans. The result is None when a plug-in is the storage manager, because some
+        plug-ins cannot list their objects."""
         context, storage = self._context, self._tiered.storage.listable
         if storage is None:
             return None
@@ -139,7 +139,7 @@ class ConsolidationSubsystem(Subsystem):
         self._backlog.max_bytes = self._configs.broker.integer("diskless.wal.backlog.max.bytes")
 
     def nudge(self) -> None:
-        """Do the work of an interval immediately."""
+        """Do the next regular work immediately, without waiting for the end of the interval."""
         self._repeating.nudge()
 
     def reconfigure(self) -> None:
@@ -219,7 +219,8 @@ class ConsolidationSubsystem(Subsystem):
 
 
 class ConsolidationOff(Subsystem):
-    """Refuses the requests of engines. It is used on a broker whose diskless topics have no remote tier."""
+    """Refuses the requests of consolidation engines. It is used on a broker whose diskless topics have no
+    remote tier."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context

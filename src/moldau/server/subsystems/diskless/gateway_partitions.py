@@ -9,8 +9,8 @@ from moldau.storage.log.config import LogConfig
 
 
 class Passages:
-    """The passages of a broker, by partition. A passage serves a partition without a replica on this
-    broker."""
+    """The *passages* of a broker, by partition. A passage is an object that serves a partition without a
+    replica on this broker."""
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ class DisklessKind(PartitionKind[DisklessPartition]):
         return self._runtime.open_partition(cache, config)
 
     def _open_passage(self, topic: Topic, index: int) -> DisklessPassage:
-        """A partition that has no replica on this broker."""
+        """Open the passage of a partition that has no replica on this broker."""
         key, metadata = PartitionKey(topic.topic_id, index), topic.partitions[index]
         owner = metadata.owner
         config = self._log_config(topic.name)

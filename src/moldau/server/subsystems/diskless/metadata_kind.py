@@ -56,15 +56,15 @@ class MetadataReplicas:
 def metadata_kind_of(
     context: BrokerContext, min_in_sync: Callable[[], int], replicas: MetadataReplicas
 ) -> ClassicKind:
-    """The kind of these partitions on a broker; see :func:`diskless_metadata_kind`."""
+    """Make the kind of these partitions for a broker; see :func:`diskless_metadata_kind`."""
     return diskless_metadata_kind(ReplicaHost.of(context), min_in_sync, replicas)
 
 
 def diskless_metadata_kind(
     host: ReplicaHost, min_in_sync: Callable[[], int], replicas: MetadataReplicas | None = None
 ) -> ClassicKind:
-    """Classic partitions whose records count as replicated when they are synced, and whose log start moves
-    only with snapshots.
+    """Make the kind of the coordinators' logs. A record counts as replicated only when it is synced, and the
+    log start moves only with snapshots.
 
     ``min_in_sync`` is the topic's ``min.insync.replicas``. ``replicas`` are notified of their roles.
     """

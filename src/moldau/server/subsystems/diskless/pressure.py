@@ -21,8 +21,8 @@ pause is longer or shorter in proportion."""
 
 
 def pause_of(congestion: float, size_bytes: int) -> float:
-    """Seconds for which the sender's connection is not read. The time grows with the excess of the backlog
-    over its limit.
+    """Return the number of seconds for which the sender's connection is not read. The time grows with the
+    excess of the backlog over its limit.
 
     The longer the pauses are, the slower the backlog grows. At some excess it stops growing, for any number
     of producers. ``congestion`` is a number from 0 (a slight excess) to 1.
@@ -52,8 +52,8 @@ class BackPressure:
         return 0.0 if excess is None and self._writer.is_full else excess
 
     def throttle_s(self, context: RequestContext, waits: bool) -> float:
-        """Seconds for which the sender of a produce request is not read; 0 means that there is no
-        back-pressure.
+        """Return the number of seconds for which the sender of a produce request is not read; 0 means that
+        there is no back-pressure.
 
         The pause applies only to producers whose records wait for an upload (``waits``). An append to a
         classic topic is already complete.

@@ -47,23 +47,23 @@ def runtime_settings(config: BrokerConfig) -> DisklessSettings:
 
 
 def coordinator_times(config: BrokerConfig) -> CoordinatorTimes:
-    """Time limits of the coordinators that this broker leads."""
+    """Return the time limits of the coordinators that this broker leads."""
     return CoordinatorTimes(clock_skew_ms=config.integer("diskless.coordinator.clock.skew.max.ms"))
 
 
 def deletion_hold_ms(config: BrokerConfig) -> int:
-    """Time for which no shared data are deleted after a start that truncated a log."""
+    """Return the time for which no shared data are deleted after a start that truncated a log."""
     return config.integer("diskless.coordinator.orphan.scan.grace.period.ms")
 
 
 def consolidation_engine(config: BrokerConfig) -> EngineSettings:
-    """Limits on the consolidation work that a broker does at the same time."""
+    """Return the limits on the consolidation work that a broker does at the same time."""
     segment_bytes = config.integer("diskless.consolidation.segment.bytes")
     return EngineSettings(unit_bytes=max(DEFAULT_UNIT_BYTES, segment_bytes))
 
 
 def consolidation_rules(config: BrokerConfig, topic: LogConfig) -> SegmentRules:
-    """The rules that determine how a topic's batches form segments."""
+    """Return the rules that determine how a topic's batches form segments."""
     return SegmentRules(
         segment_bytes=min(config.integer("diskless.consolidation.segment.bytes"), topic.segment_bytes),
         max_age_ms=min(config.integer("diskless.consolidation.max.age.ms"), topic.segment_ms),
@@ -71,7 +71,7 @@ def consolidation_rules(config: BrokerConfig, topic: LogConfig) -> SegmentRules:
 
 
 def writer_settings(config: BrokerConfig) -> WriterSettings:
-    """Settings of the writer that may change while the node runs."""
+    """Return the settings of the writer that may change while the node runs."""
     settings = WriterSettings(
         commit_interval_ms=config.integer("diskless.append.commit.interval.ms"),
         buffer_max_bytes=config.integer("diskless.append.buffer.max.bytes"),

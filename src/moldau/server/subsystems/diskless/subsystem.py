@@ -131,8 +131,8 @@ class DisklessSubsystem(Subsystem):
         )
 
     def _new_batch_coordinator(self, machine: Machine) -> BatchCoordinator:
-        """The batch coordinator that ``diskless.batch.coordinator.class.name`` names, or the built-in batch
-        coordinator.
+        """Make the batch coordinator that ``diskless.batch.coordinator.class.name`` names, or the built-in
+        batch coordinator.
 
         Raises ``KafkaError(invalid_config)``. The error names the key.
         """
@@ -169,7 +169,7 @@ class DisklessSubsystem(Subsystem):
         return {"bytes for unknown partitions": waiting, **self.runtime.in_hand()}
 
     def _readers(self) -> Iterator[DisklessPartition]:
-        """The diskless partitions that have a replica on this broker."""
+        """Return the diskless partitions that have a replica on this broker."""
         return (one for one in self._partitions if isinstance(one, DisklessPartition))
 
     def reconfigure(self) -> None:
@@ -291,8 +291,8 @@ class DisklessSubsystem(Subsystem):
         return partition.owner
 
     def _witnesses(self) -> Sequence[int]:
-        """The coordinators that know which objects are in use. There are none if a plug-in is the batch
-        coordinator."""
+        """Return the coordinators that know which objects are in use. There are none if a plug-in is the
+        batch coordinator."""
         if self._has_foreign_coordinator:
             return ()
         topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)
@@ -316,7 +316,7 @@ class DisklessSubsystem(Subsystem):
 
 
 class DisklessOff(Subsystem):
-    """A broker that is not configured for diskless topics refuses them."""
+    """Refuses diskless topics on a broker that is not configured for them."""
 
     def contribution(self) -> Contribution:
         kind = diskless_off_kind()

@@ -1,7 +1,7 @@
 """Measures the WAL backlog, and limits the rate of producers when the backlog is too large.
 
-If records leave the WAL only by retention, the backlog is as large as the topics. In this case it has no
-limit.
+If records leave the WAL only by retention, the backlog is as large as the topics. In this case the backlog
+has no limit.
 """
 
 from typing import Protocol
@@ -14,7 +14,7 @@ __all__ = ["WalBacklog"]
 
 
 class BackloggedCoordinators(Protocol):
-    """The coordinators that this broker leads."""
+    """The coordinators that this broker leads. They report their WAL backlog."""
 
     def backlog(self) -> Backlog: ...
 

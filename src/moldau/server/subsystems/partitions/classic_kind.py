@@ -42,7 +42,7 @@ class ReplicaHost:
 
     @classmethod
     def of(cls, context: BrokerContext) -> "ReplicaHost":
-        """The interface through which a broker's replicas report changes."""
+        """Take these parts from the context of a broker."""
         return cls(
             machine=context.machine,
             logs=context.logs,
@@ -67,8 +67,8 @@ class ClassicKind(PartitionKind[ClassicPartition]):
         """``log_config`` and ``min_in_sync`` return the values of a topic. ``listener`` is notified of each
         replica's roles.
 
-        ``has_snapshots`` means that snapshots beside the logs shorten them. A log may then begin at a
-        snapshot.
+        ``has_snapshots`` means that the partitions have snapshots. Records before a snapshot are removed from
+        the log, so a log may begin at a snapshot.
         """
         self._has_snapshots = has_snapshots
         self._machine = host.machine

@@ -40,8 +40,8 @@ _RECONFIGURED_A_TURN: Final = 100
 
 
 class LeadershipListener(Protocol):
-    """Notified at each change of the metadata about replicas whose logs belong to coordinators. The calls say
-    whether this broker leads such a replica."""
+    """A listener for replicas whose logs belong to coordinators. It is called at each change of the metadata,
+    and learns whether this broker leads such a replica."""
 
     def leads(self, partition: ClassicPartition, epoch: int) -> None: ...
 
@@ -49,7 +49,7 @@ class LeadershipListener(Protocol):
 
 
 class AssignmentListener(Protocol):
-    """Notified of the log directories of replicas."""
+    """A listener that learns the log directories of replicas."""
 
     def put(self, key: PartitionKey, directory_id: UUID) -> None: ...
 
@@ -74,10 +74,10 @@ class _Hosted(NamedTuple):
 
 @dataclass(slots=True)
 class _NewPartition:
-    """A partition whose log must be created before the partition can be opened."""
+    """A partition that cannot be opened yet, because its log must be created first."""
 
     topic: Topic
-    """The topic in the newest metadata."""
+    """The topic of the partition in the newest metadata."""
     is_being_made: bool = False
     is_exchanged: bool = False
     """Whether the partition's log is being exchanged for a copy in another folder."""
@@ -308,8 +308,8 @@ class PartitionHosting:
     def directory_failed(self, directory: LogDirectory) -> None:
         """Take the replicas in a failed log directory offline, so that requests get KAFKA_STORAGE_ERROR.
 
-        Possibly the directory of a replica is not in the metadata yet. The controller needs this directory in
-        order to move the replica's leadership.
+        It can happen that the metadata do not contain the directory of a replica yet. The controller needs
+        this directory in order to move the replica's leadership.
         """
         reason = f"log folder {directory.path} is offline: {directory.offline_reason}"
         for key, hosted in tuple(self._hosted.items()):

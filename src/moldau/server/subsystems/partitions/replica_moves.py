@@ -39,8 +39,8 @@ class ReplicaMoves:
         quota: QuotaSettings,
         unexpected: UnexpectedErrors,
     ) -> None:
-        """``has_snapshots`` returns whether snapshots beside the logs of a topic shorten these logs.
-        ``quota`` limits all moves together."""
+        """``has_snapshots`` returns whether the logs of a topic have snapshots, so that records before a
+        snapshot are removed. ``quota`` limits all moves together."""
         self._logs = logs
         self._futures = logs.futures
         self._hosting = hosting
@@ -173,7 +173,7 @@ class ReplicaMoves:
             return False
         exchange = asyncio.ensure_future(self._exchange(move))
         try:
-            # If this were cancelled during the exchange, no folder would have the log's name.
+            # If the exchange were cancelled in the middle, no folder would have the log's name.
             await asyncio.shield(exchange)
         except asyncio.CancelledError:
             await asyncio.wait([exchange])

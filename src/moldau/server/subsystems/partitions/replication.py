@@ -122,7 +122,7 @@ class Replication:
             self._follower_quota.throttle(name, config.items("follower.replication.throttled.replicas"))
 
     def notice(self) -> str | None:
-        """The leaders that this broker cannot reach, for the health page."""
+        """Return the leaders that this broker cannot reach, for the health page."""
         return "; ".join(self._fetchers.problems()) or None
 
     def start(self) -> None:

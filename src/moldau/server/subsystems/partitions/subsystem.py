@@ -190,7 +190,7 @@ def _has_snapshots(topic: str) -> bool:
 
 
 def move_quota(config: BrokerConfig) -> QuotaSettings:
-    """The quota of moves between log folders, without a limit."""
+    """Return the quota of moves between log folders. The quota has no limit at first."""
     return QuotaSettings(
         window_count=config.integer("alter.log.dirs.replication.quota.window.num"),
         window_s=config.integer("alter.log.dirs.replication.quota.window.size.seconds"),

@@ -10,8 +10,8 @@ from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import STATE_TOPICS
 
 _MANY_PARTITIONS: Final = 400
-"""Number of partitions. If there are more, many turns of the event loop are needed to apply the topics, so
-their order matters."""
+"""If there are more partitions than this, many turns of the event loop are needed to apply the topics. The
+order of the topics then matters."""
 
 
 def in_order(image: MetadataImage, names: Iterable[str]) -> list[Topic]:
@@ -25,7 +25,7 @@ def in_order(image: MetadataImage, names: Iterable[str]) -> list[Topic]:
 
 
 def without_leader(topic: Topic, leader: int) -> Topic:
-    """A copy of the topic in which this broker leads no partition."""
+    """Return a copy of the topic in which this broker leads no partition."""
     return replace(
         topic,
         partitions=tuple(

@@ -39,8 +39,8 @@ class Tiering:
         self._reader = reader
 
     def begin(self, partition: ClassicPartition) -> None:
-        """Make a tiered partition's remote part readable, and run the tasks of this broker's role. Repeated
-        calls are allowed."""
+        """Make a tiered partition's remote part readable, and run the tasks that a leader or a follower
+        needs. The method may be called again for the same partition."""
         name = _identity(partition)
         if partition.remote.part is None:
             # An earlier task may have finished a copy before it learned that all copies would be removed.
@@ -62,8 +62,8 @@ class Tiering:
         await self._until_current()
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-        """The partitions that this broker leads and whose topics are no longer tiered. If the broker stopped
-        while it removed their remote data, it now continues the removal."""
+        """Return the partitions that this broker leads and whose topics are no longer tiered. If the broker
+        stopped while it removed the remote data of such partitions, it now continues the removal."""
         found = []
         for name in partitions:
             partition = self._partitions.get_by_id(name.topic_id, name.partition)

@@ -25,8 +25,8 @@ from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPar
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 SEGMENTS_MAX = 10_000
-"""Maximum number of segments in a response, even if the request asks for more. The segments take about two
-megabytes."""
+"""Maximum number of segments in a response, even if the request asks for more. A response with so many
+segments takes about two megabytes."""
 
 
 def tool_calls(
@@ -56,7 +56,7 @@ class LocalTier:
         self._is_tiered = is_tiered
 
     async def describe_topics(self, names: Collection[str] | None) -> list[TieredDescribedTopic]:
-        """Offsets and sizes of the local and the remote tier."""
+        """Return the offsets and the sizes of the local and the remote tier."""
         metadata = self._metadata()
         wanted = None if names is None else set(names)
         topics: dict[str, TieredDescribedTopic] = {}

@@ -26,8 +26,8 @@ this size."""
 
 
 async def read_events(opening: FairLane, content: memoryview, partition: int, offset: int) -> TopicRecords:
-    """The records of whole batches from ``offset`` on. The result ``next_offset`` may be the offset of a
-    later record.
+    """Read the records of whole batches, beginning at ``offset``. The result ``next_offset`` may be the
+    offset of a later record.
 
     An unreadable batch is skipped, logged and counted. ``opening`` decompresses batches whose decompression
     takes longer than a millisecond.

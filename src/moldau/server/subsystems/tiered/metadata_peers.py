@@ -28,7 +28,8 @@ FETCH_BYTES: Final = 1 << 18
 FETCH_BYTES_MAX: Final = 8 << 20
 FETCH_TIMEOUT_MS: Final = 5_000
 APPEND_TIMEOUT_MS: Final = 35_000
-"""A time-out in seconds. It is longer than the time for which the leader waits for the in-sync replicas."""
+"""Time-out in ms of a call that appends an event. It is longer than the time for which the leader waits for
+the in-sync replicas."""
 OFFSETS_TIMEOUT_MS: Final = 5_000
 _UNKNOWN_OUTCOMES: Final = (ErrorCode.request_timed_out, ErrorCode.network_exception)
 
@@ -43,12 +44,13 @@ class _Leader(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """A read whose answer is pending."""
+    """A read of a metadata partition. Its response has not arrived yet."""
 
     offset: int
     leader: _Leader
     waits: bool
-    """Whether the answer may take long, because the previous read found no event at this offset."""
+    """Whether the leader may wait for new events before it answers. This is the case after a read that found
+    no event at this offset."""
     answer: "asyncio.Future[memoryview]"
 
 
@@ -142,15 +144,16 @@ class MetadataPeers:
     # -- fetches ------------------------------------------------------------------------------
 
     async def read(self, partition: int, offset: int) -> memoryview:
-        """Committed batches, beginning with the batch that contains an offset. The result is empty at the end
-        of the partition."""
+        """Read committed batches. The first batch is the one that contains the offset. The result is empty at
+        the end of the partition."""
         known = self._fetched.pop(partition, None)
         if known is not None and known[0] == offset:
             return known[1]
         return await self._fetch(partition, offset, waits=False)
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
-        """Return when a record at or after ``offset`` is committed, or may be committed."""
+        """Wait until a record at or after ``offset`` is committed. It may also return before that, so the
+        caller must check whether such a record exists."""
         content = await self._fetch(partition, offset, waits=True)
         if len(content):
             self._fetched[partition] = (offset, content)
@@ -183,7 +186,7 @@ class MetadataPeers:
                     self._unexpected.report("fetching remote log metadata", error)
                     for partition, each in wanted.items():
                         _fail(each, RemoteStorageError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition}: {error!r}"))
-                await asyncio.sleep(0)  # Readers that have got a response may request more.
+                await asyncio.sleep(0)  # Readers that have just got a response may request more.
         finally:
             peer.task = None
 

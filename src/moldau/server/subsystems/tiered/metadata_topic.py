@@ -1,9 +1,9 @@
 """``__remote_log_metadata`` for the metadata manager. This broker leads some of the partitions, and other
 brokers lead the others.
 
-An event is acknowledged, and read, once it is below the high watermark. It is then on the disks of the
-in-sync replicas. After a COPY_SEGMENT_FINISHED the local segments are deleted, so the event must not be lost
-with the page cache.
+When an event is below the high watermark, it is acknowledged, and readers get it. It is then on the disks of
+the in-sync replicas. After a COPY_SEGMENT_FINISHED the local segments are deleted, so the event must not be
+lost with the page cache.
 """
 
 import asyncio
@@ -119,8 +119,8 @@ class HostedMetadataTopic:
         return offset
 
     def _committed_epoch(self, key: PartitionKey) -> int:
-        """The epoch of a partition's leader in this broker's metadata. It is -1 when the metadata have no
-        epoch for the partition."""
+        """Return the epoch of a partition's leader in this broker's metadata. It is -1 when the metadata have
+        no epoch for the partition."""
         topic = self._view.image.topics.get_by_id(key.topic_id)
         if topic is None or not 0 <= key.partition < len(topic.partitions):
             return -1
@@ -225,7 +225,7 @@ class ClusterMetadataTopic:
         ensure: Callable[[InternalTopic], Awaitable[None]],
         hosted: HostedMetadataTopic,
     ) -> "ClusterMetadataTopic":
-        """The topic for a broker that calls other brokers over the network."""
+        """Make the topic for a broker. This topic calls other brokers over the network."""
         view, machine, listener = context.view, context.machine, context.config.inter_broker_listener_name
         peers = MetadataPeers(view, listener, machine.entropy, machine.unexpected)
         return cls(view, topic, ensure, hosted, peers, machine.opening)

@@ -48,7 +48,8 @@ T = TypeVar("T")
 
 METADATA_FOLDER: Final = "remote-log-metadata"
 INDEX_CACHE_FOLDER: Final = "remote-log-index-cache"
-"""The folders are in the first folder of ``log.dirs``. The second name is Kafka's."""
+"""Names of two folders. Both folders are in the first folder of ``log.dirs``. The second name is the same as
+in Kafka."""
 
 _STORAGE_CLASS: Final = "remote.log.storage.manager.class.name"
 _METADATA_CLASS: Final = "remote.log.metadata.manager.class.name"
@@ -62,7 +63,7 @@ def is_enabled(config: BrokerConfig) -> bool:
 
 
 def index_cache_bytes(config: BrokerConfig) -> int:
-    """Maximum size, in bytes, of the indexes of remote segments on the local disk."""
+    """Return the maximum size, in bytes, of the indexes of remote segments on the local disk."""
     return config.integer("remote.log.index.file.cache.total.size.bytes")
 
 
@@ -79,7 +80,7 @@ def log_manager_settings(config: BrokerConfig) -> RemoteLogManagerSettings:
 
 
 def reader_settings(config: BrokerConfig) -> ReaderSettings:
-    """Limits on the number of remote reads and on their duration."""
+    """Return the limits on the number of remote reads and on their duration."""
     return ReaderSettings(
         threads=config.integer("remote.log.reader.threads"),
         max_pending_tasks=config.integer("remote.log.reader.max.pending.tasks"),
@@ -90,7 +91,7 @@ def reader_settings(config: BrokerConfig) -> ReaderSettings:
 
 
 def copy_quota(config: BrokerConfig) -> QuotaSettings:
-    """The maximum rate, in bytes per second, at which segments are copied."""
+    """Return the maximum rate, in bytes per second, at which segments are copied."""
     return _quota(config, "copy")
 
 
@@ -179,7 +180,7 @@ def metadata_manager(
 
 
 def deletion_hold_ms(config: BrokerConfig) -> int:
-    """Time for which no remote segment is deleted after a start that truncated a log.
+    """Return the time for which no remote segment is deleted after a start that truncated a log.
 
     The same time applies to objects of diskless topics.
     """
@@ -187,7 +188,7 @@ def deletion_hold_ms(config: BrokerConfig) -> int:
 
 
 def deletion_grace_s(config: BrokerConfig) -> float:
-    """Time for which a topic must be missing in the metadata before it may count as deleted.
+    """Return the time for which a topic must be missing in the metadata before it may count as deleted.
 
     A controller that lost its quorum resigns after one and a half fetch time-outs.
     """
@@ -212,8 +213,8 @@ def _metadata_configs(config: BrokerConfig, cluster_id: str) -> Mapping[str, str
 
 
 def _passed_on(config: BrokerConfig, prefix: str, cluster_id: str) -> dict[str, str]:
-    """The properties that a plug-in gets, as in Kafka. They are the keys with the prefix, which is removed,
-    and the broker's id and address."""
+    """Return the properties for a plug-in, as in Kafka. They are the keys with the prefix, from which the
+    prefix is removed, and this broker's id and address."""
     return {
         **config.passed_on(prefix),
         "broker.id": str(config.node_id),

@@ -473,8 +473,7 @@ class DisklessCoordinator:
         return await self.delete_records(coordinator_id, offsets) if offsets else []
 
     async def forget_old(self, coordinator_id: int) -> None:
-        """Remove inactive producers. Also remove results of files that are so old that their calls are no
-        longer repeated."""
+        """Remove inactive producers, and results that are too old for a repeated call."""
         now_ms = self._machine.deletion_clock.now_ms()
         await self.runtime.write(coordinator_id, lambda shard, _, token: shard.expire(now_ms, token))
 

@@ -24,7 +24,7 @@ REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 
 
 class StateRetention(Enum):
-    """The rule by which the old records of a topic with state are removed."""
+    """The rule by which the old records of an internal topic are removed."""
 
     COMPACTED = "compacted"
     """The latest record of each key is kept."""
@@ -166,6 +166,6 @@ SNAPSHOT_TOPICS: Final = frozenset(
 
 
 def replication_factors(factor: int) -> dict[str, str]:
-    """Return broker properties that set the replication factor of each topic that stores nodes' own state to
-    ``factor``."""
+    """Return broker properties that set a replication factor. They set it to ``factor`` for each topic with
+    nodes' own state."""
     return {topic.factor_key: str(factor) for topic in STATE_TOPICS.values()}

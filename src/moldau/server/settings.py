@@ -108,7 +108,7 @@ def consolidates(config: BrokerConfig) -> bool:
 
 def saves_logs(config: BrokerConfig) -> bool:
     """Whether this broker saves the cluster's own logs. The broker saves them in the object store of diskless
-    topics, so it needs such a store."""
+    topics, so it needs this store."""
     return config.flag("backup.enable") and config.flag("diskless.system.enable")
 
 

@@ -340,7 +340,8 @@ def _after(view: View, record: Message) -> View:
 
 
 def fence_expired(view: View, context: BrokerInputs) -> list[Message]:
-    """Fence the first broker whose session has expired. The next call fences the next such broker."""
+    """Fence the first broker whose session has expired. The next call fences the next broker with an expired
+    session."""
     expired = context.heartbeats.expired(view.image, context.now_ms)
     if not expired:
         return []

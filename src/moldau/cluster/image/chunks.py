@@ -118,7 +118,7 @@ def with_chunk(chunks: Chunks, chunk: ChunkRegistration) -> Chunks:
 
 
 def changed_chunks(chunks: Chunks, record: ChunkChangeRecord) -> Chunks | None:
-    """The chunks after a change. The result is ``None`` if there is no such chunk."""
+    """Return the chunks after a change of one chunk. The result is ``None`` if this chunk does not exist."""
     index = position_of(chunks, record.start_offset)
     if index is None:
         return None

@@ -439,7 +439,7 @@ class DisklessCoordinator:
     def free_files(
         self, coordinator_id: int, unused_before_ms: int, limit: int = 1000
     ) -> list[calls.FreeFile]:
-        """Files that have been unused since that time. The caller must delete their objects, then call
+        """Return files that have been unused since that time. The caller must delete their objects, then call
         ``release_files``."""
         return self._reader(coordinator_id).deletable.free(limit, unused_before_ms)
 

@@ -44,8 +44,9 @@ class ClusterView:
         """Return the broker that clients use as the controller. Clients never connect to the controller
         itself.
 
-        Every broker forwards such requests to the active controller, so the result is this broker. Kafka's
-        brokers also name a live broker. The result is -1 while this broker is not alive in the metadata.
+        This broker forwards requests for the controller to the active controller, so the result is this
+        broker. Kafka's brokers also name a live broker. The result is -1 while this broker is not alive in
+        the metadata.
         """
         return self.local_id if self._is_alive(self.local_id) else -1
 

@@ -74,7 +74,8 @@ class MetadataNode:
         """Open the log. ``logs`` manages the folder that contains the log, and is open. ``listeners`` are
         this node's listeners. If the cluster has a feature level above ``features``, the node stops.
 
-        Raises ``FormatError`` for a folder that is not formatted, ``DamagedLogError``, ``QuorumStateError``.
+        Raises ``FormatError`` for a folder that is not formatted. Also raises ``DamagedLogError`` and
+        ``QuorumStateError``.
         """
         folder = f"{config.metadata_log_dir}/{METADATA_FOLDER}"
         self.identity = identity

@@ -44,16 +44,16 @@ class TopicKind:
     """The name of the kind, as an adjective for messages: "the sharded topics". Records of topics contain
     this name as the mark of the kind."""
     is_marked: bool = True
-    """Whether the records of such topics contain the mark. Kinds that are older than the mark are recognized
-    by the owners of their partitions."""
+    """Whether the records of this kind's topics contain the mark. Kinds that are older than the mark are
+    recognized by the owners of their partitions."""
     config_key: str | None = None
     """The topic config that selects this kind. If the request or the broker's default sets this config to
     true, the new topic is of this kind. A later change of configs does not change the kind."""
     enable_key: str | None = None
-    """The config of a node that must be true before such topics are allowed. ``None`` means that such topics
+    """The config of a node that must be true before topics of this kind are allowed. ``None`` means that they
     are always allowed."""
     feature: SupportedFeature | None = None
-    """The feature that allows such topics at its levels above 0. New clusters have its highest level if the
+    """The feature whose levels above 0 allow topics of this kind. New clusters have its highest level if the
     kind is enabled. A kind with a mark needs a feature, because nodes that do not know the mark would drop
     it."""
 

@@ -347,7 +347,8 @@ class Backlog(NamedTuple):
     """Total size of the batches that are not deleted."""
     batches: int = 0
     oldest_created_ms: int | None = None
-    """Creation time of the oldest object that still contains such batches; ``None`` when there is none."""
+    """Creation time of the oldest object that still contains batches that are not deleted; ``None`` when
+    there is none."""
 
 
 # -- topics ------------------------------------------------------------------------------------

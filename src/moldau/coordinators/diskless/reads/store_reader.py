@@ -158,7 +158,8 @@ class StoreReader:
     def first_at_or_after(
         self, partition: StoredPartition, timestamp_ms: int, from_offset: int = 0
     ) -> BatchCoordinate | None:
-        """Return the first readable batch in the WAL that may contain a record of that time or later."""
+        """Return the first readable batch in the WAL that may contain a record of this time or of a later
+        time."""
         start = max(partition.wal_start, from_offset)
         start = self._search(partition, timestamp_ms, start)
         for extent, key in self.extents(partition, start):

@@ -335,7 +335,7 @@ class CommitDecision:
             )
 
     def _check_each(self, batches: Sequence[BatchToCommit], start: int) -> None:
-        """The complete rule: accept or refuse each batch of a stretch."""
+        """Apply the complete rule: accept or refuse each batch of a stretch."""
         record, count = self.record, 0
         partition = self._partitions.find(batches[0].topic_id, batches[0].partition_index)
         if partition is None:

@@ -422,7 +422,8 @@ class FetchHandlers:
 
 
 class Remote:
-    """A pass in which reads of a slower store are still in progress."""
+    """The result of a pass over a request. Some of its reads, which use a slower store, are still in
+    progress."""
 
     def __init__(self, gathering: Gathering) -> None:
         self._gathering = gathering

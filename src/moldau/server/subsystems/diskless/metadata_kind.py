@@ -18,7 +18,7 @@ METADATA_LOG_CONFIG: Final = LogConfig(
     cleanup_delete=False,
     max_message_bytes=2**31 - 1,
 )
-"""The start of such a log is moved only by snapshots."""
+"""The settings of a coordinator's log. Only snapshots move the start of the log."""
 
 
 class MetadataReplicas:

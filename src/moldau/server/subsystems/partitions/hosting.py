@@ -41,7 +41,7 @@ _RECONFIGURED_A_TURN: Final = 100
 
 class LeadershipListener(Protocol):
     """A listener for replicas whose logs belong to coordinators. It is called at each change of the metadata,
-    and learns whether this broker leads such a replica."""
+    and learns whether this broker leads the replica's partition."""
 
     def leads(self, partition: ClassicPartition, epoch: int) -> None: ...
 

@@ -142,9 +142,8 @@ class TieredKind(PartitionKind[ClassicPartition]):
 
 
 def tiered_off_kind() -> RefusingKind:
-    """Refuses tiered topics on a broker whose remote tier is off, because such a broker could read only a
-    part of their records.
-    """
+    """Refuses tiered topics on a broker whose remote tier is off, because this broker could read only a part
+    of their records."""
     return RefusingKind(
         lambda topic: (
             f"topic {topic.name} has remote.storage.enable=true, and this broker has"

@@ -100,7 +100,7 @@ class InternalTopic:
         replication_factor: int,
         more_configs: Mapping[str, str] = MappingProxyType({}),
     ) -> "InternalTopic":
-        """Describe an internal topic with the configs that its rules require, and the additional ones."""
+        """Describe an internal topic with the configs that its rules require, and with additional configs."""
         configs = {**topic.configs(replication_factor), **more_configs}
         return cls(topic.name, partition_count, replication_factor, topic.factor_key, configs)
 

@@ -297,7 +297,8 @@ def delete_topics(view: View, request: DeleteTopicsRequest) -> ControllerResult:
 
 
 def _identity(image: MetadataImage, state: DeleteTopicState) -> str | UUID | None:
-    """The identity of a topic in a request: its name, or its id if it has no name. Finds duplicates."""
+    """Return the topic's name if it is known, otherwise the topic id in the request. If two results are
+    equal, the request names a topic twice."""
     if state.name is not None or state.topic_id == ZERO_UUID:
         return state.name
     topic = image.topics.get_by_id(state.topic_id)

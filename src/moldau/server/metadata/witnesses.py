@@ -1,10 +1,10 @@
 """Evidence outside the metadata log that the log has lost records at its end.
 
-The log's end is recorded twice: in ``durable-offset`` beside the log, and in the checkpoints of the log
-folders. When one of the two records is missing, the partitions' folders are checked. A partition's topic and
-leader epoch were committed to the metadata before its folder contained them. Therefore the metadata log must
-contain them, too. The check is valid only for a single voter, because other nodes may receive metadata after
-the start.
+The log's end is recorded twice: in the file ``durable-offset`` next to the log, and in the checkpoints of the
+log folders. When one of the two records is missing, the partitions' folders are checked. A partition's topic
+and leader epoch were committed to the metadata before its folder contained them. Therefore the metadata log
+must contain them, too. The check is valid only for a single voter, because other nodes may receive metadata
+after the start.
 """
 
 from collections.abc import Iterator, Sequence

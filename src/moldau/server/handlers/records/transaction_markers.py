@@ -1,5 +1,5 @@
-"""The APIs of transactions that the leaders of partitions and the coordinators of groups answer. They write
-markers and commit offsets."""
+"""Two APIs of transactions: WriteTxnMarkers writes markers, and TxnOffsetCommit commits offsets. The leaders
+of partitions answer the first API, and the coordinators of groups answer the second."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

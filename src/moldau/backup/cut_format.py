@@ -115,8 +115,8 @@ class LogPieces:
         return sum(piece.part.size_bytes for piece in self.pieces)
 
     def extended(self, pieces: Sequence[LogPiece], from_offset: int) -> "LogPieces":
-        """Replace the records from an offset on. Compaction may have removed the first of these records. The
-        new pieces may therefore begin at a later offset."""
+        """Replace the records at or after an offset. Compaction may have removed the first of these records.
+        The new pieces may therefore begin at a later offset."""
         kept = (each for each in self.pieces if each.is_snapshot or each.base_offset < from_offset)
         return replace(self, pieces=(*kept, *pieces))
 

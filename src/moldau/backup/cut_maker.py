@@ -99,12 +99,13 @@ class CutMaker:
         """The image of the newest cut, if this broker made it."""
         self._stored = StoredCuts(storage)
         self._round_keys: set[str] = set()
-        """The objects that were stored for the cut in progress. They are deleted if it is not made."""
+        """The objects that were stored for the cut in progress. They are deleted if the cut is
+        not made."""
         self._next_deletion_s = 0.0
         self._current_at: float | None = None
-        """Time of the loop up to which all changes are saved."""
+        """Time of the event loop. All changes before this time are saved."""
         self.last_error = "no state was saved yet"
-        """Reason of the last failure."""
+        """The reason for the last failure."""
         scope = meters.scoped("moldau.backup", "Cuts")
         self._cuts = scope.counter("CutsPerSec", "Cuts of the cluster's state that were stored.")
         self._bytes = scope.counter("BytesPerSec", "Bytes of logs and metadata stored for cuts.")

@@ -85,8 +85,8 @@ def _records_of(topics: Mapping[str, Topic]) -> Iterator[Message]:
 
 
 def _batch(values: Sequence[bytes]) -> bytes:
-    """A batch that begins at offset 0. Only the order of the batches matters, so every batch may begin
-    there."""
+    """A batch that begins at offset 0. Only the order of the batches matters, so every batch may begin at
+    offset 0."""
     records = [Record(number, 0, None, value) for number, value in enumerate(values)]
     return build_batch(records, compression=Compression.ZSTD)
 

@@ -39,7 +39,7 @@ class Ledger:
         self._changed: dict[LogId, LogPieces] = {}
         self._asked_from: dict[LogId, int] = {}
         self.rounds = 0
-        """How often all logs were saved."""
+        """Number of times that all logs were saved."""
 
     def request(self, log: LedLog) -> LogToSave:
         """The part of a request to a leader that asks for one log."""
@@ -76,12 +76,12 @@ class Ledger:
 
 
 def _may_read_again(log: LedLog, saved: LogPieces, from_offset: int) -> bool:
-    """Whether the leader still has all saved records from an offset on, so that these records can be read
+    """Whether the leader still has all saved records at or after an offset, so that these records can be read
     again.
 
     Compaction removes tombstones. An earlier piece may contain a record that a removed tombstone has deleted.
-    A restore would then bring this deleted record back. A leader knows what it has compacted itself
-    (:mod:`.log_saver`). But another replica may have compacted the records of another epoch.
+    A restore would then bring this deleted record back. A leader knows the offsets that it has compacted
+    itself (:mod:`.log_saver`). But another replica may have compacted the records of another epoch.
     """
     state = STATE_TOPICS.get(log.topic)
     if state is None or state.retention is not StateRetention.COMPACTED:

@@ -230,7 +230,7 @@ async def _save_snapshot(
         raise KafkaError(ErrorCode.snapshot_not_found, f"{snapshot_id} was deleted in the meantime")
     try:
         begin = end = 0
-        for batch in reader.batches():  # checks the bytes, so no damaged snapshot is saved
+        for batch in reader.batches():  # this checks the bytes, so no damaged snapshot is saved
             end += len(batch)
             if end - begin >= READ_BYTES or end == reader.size_bytes:
                 content = reader.read(begin, end - begin)

@@ -8,18 +8,18 @@ __all__ = ["SavedEnds"]
 
 
 class SavedEnds:
-    """The saved ends of this broker's logs in the last complete cut. They come from the requests of the
-    broker that makes the cuts."""
+    """For each log of this broker, the end of the part that is in the last complete cut. The ends come from
+    the requests of the broker that makes the cuts."""
 
     def __init__(self) -> None:
         self._ends: dict[LogId, _Ends] = {}
 
     def note(self, log_id: LogId, end_offset: int, rounds: int) -> None:
-        """Remember that the newest cut has all records of a log before ``end_offset``; -1 if it has no
-        record.
+        """Remember that the newest cut has all records of a log before ``end_offset``. The value -1 means
+        that the cut has no record of the log.
 
-        ``rounds`` is the number of times that the broker that makes the cuts has saved all logs. The saved
-        end becomes lower when a cut could not continue an earlier cut.
+        One broker makes the cuts and saves all logs in rounds. ``rounds`` is the number of rounds that it has
+        completed. The saved end becomes lower when a cut could not continue an earlier cut.
         """
         known = self._ends.get(log_id, _Ends(-1, -1, 0))
         earlier = known.newest if rounds > 0 and rounds != known.rounds else known.earlier

@@ -26,7 +26,7 @@ class _Wait:
     def __init__(self, began_s: float) -> None:
         self.began_s = began_s
         self.first: _Seen | None = None
-        """The first request since then. Its round may have begun earlier."""
+        """The first request after this wait began. The round of this request may have begun earlier."""
         self.is_over = False
 
     def see(self, seen: _Seen) -> None:

@@ -67,9 +67,9 @@ class GenerationGuard:
         self._lease_s = lease_s
         self._changes_seen = -1.0
         self._looked_s = float("-inf")
-        """When the last look began that found no later generation."""
+        """The time at which the last check began that found no later generation."""
         self._looking: asyncio.Task[None] | None = None
-        """The look in progress that uploads share."""
+        """The check in progress, which uploads share."""
         self.has_metadata = False
         """Whether the node's metadata are complete. Before that, they may be of an earlier generation."""
 

@@ -36,7 +36,7 @@ class ChunkRead(NamedTuple):
     max_bytes: int
     min_one_batch: bool = True
     end_offset: int = -1
-    """Batches from this offset on are not returned; -1 means the end of the chunk."""
+    """Batches at or after this offset are not returned; -1 means the end of the chunk."""
     with_aborted: bool = False
 
 
@@ -85,8 +85,8 @@ class ChunkFilePiece(NamedTuple):
 
 
 class HandedOver(NamedTuple):
-    """The state at the border, for a replica of the next active chunk. The fields are those of the request.
-    The leader epochs have another class."""
+    """The state at the border, for a replica of the next active chunk. The fields are those of the request,
+    except ``leader_epochs``, which has another type."""
 
     topic_id: UUID
     partition_index: int

@@ -33,8 +33,9 @@ logger = logging.getLogger(__name__)
 
 _CRC_BYTES: Final = 4
 STATES_MAX: Final = 4
-"""The kept states of a partition: the latest states, one for each leader epoch. Other states are not needed:
-their border was never created, or the replica has begun there."""
+"""Maximum number of states that are kept for a partition. Only the latest states are kept, one for each
+leader epoch. Other states are not needed, for two reasons. The border of such a state was never created, or
+the replica has already begun at that border."""
 _Key = tuple[UUID, int, int]
 """The topic id, the partition and the border."""
 
@@ -131,8 +132,8 @@ class HandOvers:
         return [state for key, state in self._states.items() if key[:2] == (topic_id, partition)]
 
     def _superseded(self, new: HandedOver) -> list[HandedOver]:
-        """The states that are not needed any more. If the creation of a chunk has failed, the leader sends
-        its state again."""
+        """Return the states that are not needed any more, because of the new state. If the creation of a
+        chunk has failed, the leader sends its state again."""
         others = [each for each in self._of(new.topic_id, new.partition_index) if each is not new]
         others.sort(key=lambda each: each.leader_epoch, reverse=True)
         earlier = [each for each in others if each.leader_epoch < new.leader_epoch]

@@ -109,7 +109,7 @@ class ChunkedPart:
                 )
             if not request.min_one_batch:
                 return nothing  # The next batch may be larger than the remaining part of the client's limit.
-            offset = chunk.end_offset + 1  # The chunk has no batch from the offset on.
+            offset = chunk.end_offset + 1  # The chunk has no batch at or after the offset.
         else:
             if offset < self._partition.log.local_log_start_offset:
                 return known._replace(error=ErrorCode.offset_out_of_range)

@@ -1,4 +1,5 @@
-"""The commands, one row each. It imports nothing, because the start of a node needs it before any import."""
+"""The table of commands, with one row for each command. This module imports nothing, because the start of a
+node needs it before any import."""
 
 from typing import Final, NamedTuple
 
@@ -11,7 +12,8 @@ class Command(NamedTuple):
     help: str
     """The line in ``moldau --help``, which is also the help of a group."""
     serves: bool = False
-    """Whether the command runs a node until a signal, which may come before the node is imported."""
+    """Whether the command runs a node until a signal stops it. The signal may arrive before the node is
+    imported."""
 
 
 COMMANDS: Final[dict[str, Command]] = {

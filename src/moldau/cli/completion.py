@@ -27,7 +27,7 @@ class Shell(enum.StrEnum):
 def completion(shell: Annotated[Shell, typer.Argument(help="Shell for the script.")]) -> None:
     """Print the script that completes commands and options in a shell.
 
-    `moldau --install-completion` puts it where the current shell finds it.
+    `moldau --install-completion` installs this script for the current shell.
 
     \b
     Example:

@@ -64,7 +64,7 @@ and names the key and the reason.
 
 
 def cli_page() -> str:
-    """The whole page."""
+    """Return the whole page docs/cli.md."""
     return _PAGE.format(reference="\n".join(_sections()))
 
 

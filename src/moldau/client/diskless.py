@@ -29,8 +29,8 @@ BYTES_MAX: Final = 2**31 - 1
 
 
 class DisklessCoordinators:
-    """The coordinators as a client sees them. Failures are ``KafkaError``. It also serves the orphan scan as
-    a witness.
+    """The coordinators as a client sees them. Failures are ``KafkaError``. The orphan scan also uses it to
+    ask which objects the coordinators know.
 
     :attr:`calls` make a single attempt each; :meth:`asked` retries transient errors.
     """
@@ -72,8 +72,8 @@ class DisklessCoordinators:
     async def find(
         self, coordinator_id: int, topic_id: UUID, offsets: Mapping[int, int], batches_max: int
     ) -> Sequence[FoundPartition]:
-        """Up to ``batches_max`` batches of each partition from an offset on, and the error of the
-        partition."""
+        """Find up to ``batches_max`` batches of each partition, beginning at the partition's offset. The
+        result of a partition may be an error."""
         wanted = [
             PartitionToFind(topic_id, partition, offset, BYTES_MAX) for partition, offset in offsets.items()
         ]

@@ -26,7 +26,7 @@ class DirectoryReplica:
     topic: str
     partition: int
     path: str
-    """The log directory."""
+    """The path of the log directory."""
     size_bytes: int
     lag: int
     """For a copy, the number of records that it does not have yet. For a replica, the number of records

@@ -45,8 +45,8 @@ def plan_moves(
     replication_factor: int | None = None,
     leaving: Collection[int] = (),
 ) -> list[PlannedMove]:
-    """The moves after which no replica is on a broker of ``leaving`` and each partition has the target number
-    of replicas.
+    """Plan the moves. After them, no replica is on a broker of ``leaving``, and each partition has the target
+    number of replicas.
 
     ``racks`` are the racks of the allowed brokers. ``load_bytes`` are the current bytes by broker. The
     largest partitions are placed first. Raises :class:`NoRoomError`.

@@ -52,7 +52,7 @@ class TopicReader:
         return self._ends is not None and self.positions[partition] >= self._ends[partition]
 
     def _wanted(self) -> dict[int, list[int]]:
-        """Partitions that are not done, by leader."""
+        """Partitions whose end is not reached yet, by leader."""
         found: dict[int, list[int]] = {}
         for partition in self.positions:
             if not self._is_done(partition):

@@ -33,8 +33,8 @@ class BatchCoordinator(Protocol):
     this process directly.
 
     Every call may raise :class:`moldau.runtime.KafkaError`. The error of a single partition or batch is in
-    its own ``error`` field. All calls except ``commit_file`` are split over coordinators. Their results have
-    the order of the request.
+    its own ``error`` field. All calls except ``commit_file`` are split over coordinators. The results of
+    these calls have the order of the request.
     """
 
     def coordinator_of(self, topic_id: UUID, partition_index: int) -> int:
@@ -83,7 +83,8 @@ class BatchCoordinator(Protocol):
 
 
 class OrderingCoordinator(Protocol):
-    """An optional part of a batch coordinator. With it, commits are decided in the order of their places."""
+    """An optional part of a batch coordinator. A coordinator with this part decides the commits of a broker
+    in the order of their numbers (``CommitFileCall.place``)."""
 
     def commit_epoch(self) -> int:
         """The epoch of this broker's registration, for ``CommitFileCall.place``; -1 while it is not known."""
@@ -91,8 +92,8 @@ class OrderingCoordinator(Protocol):
 
 
 def commit_epoch(coordinator: BatchCoordinator) -> int:
-    """The epoch for the places of commits; -1 if the coordinator does not keep the order of commits. Such a
-    coordinator must get only one commit at a time."""
+    """Return the epoch for ``CommitFileCall.place``; -1 if the coordinator does not keep the order of
+    commits. Such a coordinator must get only one commit at a time."""
     if not hasattr(coordinator, "commit_epoch"):
         return -1
     return cast(OrderingCoordinator, coordinator).commit_epoch()

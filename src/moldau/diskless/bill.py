@@ -18,7 +18,8 @@ def watch_bill(meters: Meters, fetched: FetchMeters) -> None:
     """``moldau_diskless_Bill_RequestsPerGiBProduced{operation=…}`` and ``…Consumed``; 0 before any byte.
 
     Produced bytes are uploaded bytes. Consumed bytes are the bytes of Fetch responses for diskless topics.
-    Both are counted from the start of the node. Failed attempts are included, because they are billed.
+    Requests and bytes are counted from the start of the node. Failed attempts of requests are included,
+    because they are billed.
     """
     bill = meters.scoped("moldau.diskless", "Bill")
     uploaded = meters.scoped("moldau.diskless", "Writer").counter(

@@ -88,7 +88,8 @@ class RoutingBatchCoordinator:
         self._commit_epoch = commit_epoch
 
     def commit_epoch(self) -> int:
-        """The coordinators decide commits in the order of their places."""
+        """Return the epoch of this broker's registration, because the coordinators decide commits in the
+        order of their numbers (``CommitFileCall.place``)."""
         return self._commit_epoch()
 
     def coordinator_of(self, topic_id: UUID, partition_index: int) -> int:

@@ -85,7 +85,7 @@ class RuntimeCluster:
     policies: Callable[[int], Sequence[RetentionPolicy]]
     """Returns the retention of a coordinator's partitions."""
     until_current: Callable[[], Awaitable[None]]
-    """See :class:`ImageSync`."""
+    """Waits until the metadata are current; see :class:`ImageSync`."""
     deletions_are_held: Callable[[], bool]
     """Returns whether deletions are blocked. While they are blocked, no object is deleted. Topics that are
     missing in the metadata are not deleted either."""
@@ -316,7 +316,8 @@ class DisklessRuntime:
         self.writer.coordinator_moved(coordinator_id)
 
     def in_hand(self) -> Mapping[str, int]:
-        """Resources in use for producers and consumers; all values are zero when the runtime is idle."""
+        """Return the amounts of resources that are in use for producers and consumers; all values are zero
+        when the runtime is idle."""
         return {**self.writer.in_hand(), **self.cacher.in_hand(), **self.cold_reads.in_hand()}
 
     # -- health -------------------------------------------------------------------------------

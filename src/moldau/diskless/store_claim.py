@@ -2,9 +2,9 @@
 
 The orphan scan deletes objects that no coordinator of its cluster knows. In a shared place, two clusters
 would therefore delete each other's records. So a cluster first stores an object with its id in its place. If
-another cluster's object exists there, the cluster neither starts nor scans. No conditional request is needed.
-When two clusters start at the same time, each of them writes before it checks again. At least one of them
-therefore finds the other cluster's object.
+this place contains the object of another cluster, the cluster neither starts nor scans. No conditional
+request is needed. When two clusters start at the same time, each of them writes before it checks again. At
+least one of them therefore finds the other cluster's object.
 """
 
 from typing import Final

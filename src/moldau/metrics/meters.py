@@ -45,8 +45,8 @@ class Gauge:
 class Histogram:
     """A distribution in fixed buckets, with count and sum.
 
-    Percentiles are computed from the buckets by interpolation. Their error is at most the width of a bucket.
-    Unlike Kafka's sampled percentiles, they can be summed over brokers at little cost.
+    Percentiles are computed from the buckets by interpolation. The error of a percentile is at most the width
+    of a bucket. Unlike Kafka's sampled percentiles, the buckets can be summed over brokers at little cost.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -54,7 +54,7 @@ class Histogram:
     def __init__(self, bounds: Sequence[float] = TIME_MS_BOUNDS) -> None:
         """``bounds`` are in ascending order. A bucket has the values up to and including its bound. A last
         bucket has all larger values."""
-        self.bounds = tuple(map(float, bounds))  # A comparison with ints costs more.
+        self.bounds = tuple(map(float, bounds))  # A comparison of floats with ints costs more.
         self.counts = [0] * (len(self.bounds) + 1)
         self.total: float = 0
 
@@ -73,8 +73,8 @@ class Histogram:
         return self.total / (self.count or 1)
 
     def percentile(self, fraction: float) -> float:
-        """A value. The share ``fraction`` (0 to 1) of the updates is below this value. It is 0 while there
-        are no updates.
+        """Return a percentile: the share ``fraction`` (0 to 1) of the updates is below the returned value.
+        The result is 0 while there are no updates.
 
         The result is at most the last bound, because larger values are not distinguished.
         """

@@ -33,7 +33,7 @@ class MeterError(ValueError):
 
 
 class _Family:
-    """All series of a name."""
+    """All series of a metric's name."""
 
     __slots__ = ("help", "kind", "series")
 

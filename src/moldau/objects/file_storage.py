@@ -40,8 +40,8 @@ parallel."""
 
 @dataclass(slots=True)
 class _WriteAttempt:
-    """The file of an upload, and whether the upload was abandoned. The memory of an abandoned upload no
-    longer counts."""
+    """The file of an upload, and whether the upload was abandoned. The memory of an abandoned upload may
+    already have other content."""
 
     temporary: str
     is_over: bool = False

@@ -79,10 +79,10 @@ class HedgeBudget:
         """Requests that wait for an added attempt, with their start times."""
 
     def spend(self, now_s: float, request: object, begun_s: float) -> bool:
-        """Take the right to one added attempt for a request that began at ``begun_s``.
+        """Use a token of the budget to add an attempt for a request that began at ``begun_s``.
 
-        Returns False when there is no such right, or when an older request waits for it. The request then
-        waits for ``wait_s`` and tries again, or leaves the queue (``leave``).
+        Returns False when there is no token, or when an older request waits for one. The request then waits
+        for ``wait_s`` and tries again, or leaves the queue (``leave``).
         """
         earned = (now_s - self._counted_s) * self._per_second
         self._tokens, self._counted_s = min(self._burst, self._tokens + earned), now_s
@@ -98,7 +98,7 @@ class HedgeBudget:
         self._refused.pop(request, None)
 
     def wait_s(self) -> float:
-        """Seconds until there is a right to an added attempt again, after a refusal."""
+        """Return the number of seconds until the budget has a token again, after a refusal."""
         return max(_PAUSE_MIN_S, (1.0 - self._tokens) / self._per_second) if self._per_second else math.inf
 
 

@@ -39,7 +39,7 @@ _PERMANENT = (
 
 
 def translated(error: BaseException, key: str = "") -> StorageError:
-    """The :class:`StorageError` for ``error``."""
+    """Convert ``error`` to a :class:`StorageError`."""
     text = str(error)
     status = int(found[1]) if (found := _STATUS.search(text)) else 0
     code = found[1] if (found := _CODE.search(text)) else ""

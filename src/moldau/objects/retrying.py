@@ -89,7 +89,7 @@ class RetryingStorage:
         """``name`` is the store's name in the error of a failed check (its URL)."""
         self._name = name
         self.guard: StoreGuard = FreeStore()
-        """Asked before each change."""
+        """The guard that is asked before each change of the store."""
         self._storage = storage
         self._entropy = entropy
         self._policy = policy or RetryPolicy()
@@ -194,7 +194,7 @@ class RetryingStorage:
 
     def _failed(self, error: StorageError) -> None:
         if isinstance(error, ObjectNotFoundError):
-            self.health.succeeded()  # This is a valid answer.
+            self.health.succeeded()  # "Not found" is a valid answer of a store that works.
         else:
             self.health.failed(str(error), asyncio.get_running_loop().time() * 1000)
 

@@ -56,7 +56,7 @@ class Ranges(Protocol):
     """Reads of byte ranges of objects. Readers need only this part of ``ObjectStorage``."""
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
-        """Exactly ``size`` bytes from ``offset``. Raises ``StorageError``."""
+        """Return exactly ``size`` bytes, beginning at ``offset``. Raises ``StorageError``."""
         ...
 
 
@@ -74,7 +74,7 @@ class ObjectStorage(Protocol):
         ...
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
-        """Exactly ``size`` bytes from ``offset``.
+        """Return exactly ``size`` bytes, beginning at ``offset``.
 
         Raises :class:`ObjectNotFoundError`, or :class:`StorageError` when the object is shorter.
         """

@@ -1,8 +1,8 @@
 """``format("moldau")``: topics as DataFrames, in batch and in streaming queries.
 
 The columns are those of Spark's Kafka connector. ``load()`` looks up the end offsets of the topics once, so
-every action on a batch DataFrame sees the same records. A plan contains only coordinates. Tasks read their
-ranges themselves: diskless topics from their objects, other topics through brokers.
+every action on a batch DataFrame sees the same records. A plan contains only ranges of offsets, no records.
+Tasks read their ranges themselves: diskless topics from their objects, other topics through brokers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -179,7 +179,7 @@ class _Pushing:
 
 
 def replace_start(wanted: OffsetRange, first: int | None) -> OffsetRange:
-    """The part of the range from ``first`` on; empty if ``first`` is ``None``."""
+    """Return the part of the range that begins at ``first``; it is empty if ``first`` is ``None``."""
     start = wanted.end if first is None else min(max(wanted.start, first), wanted.end)
     return wanted._replace(start=start)
 

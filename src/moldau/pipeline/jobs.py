@@ -273,4 +273,4 @@ KINDS: Final[Mapping[str, Callable[[Table, Common], Made]]] = {
     "orphans": _orphans,
     "consolidate": _consolidate,
 }
-"""Job parsers by kind."""
+"""The parser for each kind of job."""

@@ -34,8 +34,9 @@ SETTINGS: Final = {
     "spark.driver.memory": "1g",
 }
 QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
-"""Java option for jobs. The tasks of jobs run in Python, and Java only handles coordinates. For minutes,
-Java's second compiler would use more CPU time than all other work, without a benefit."""
+"""Java option for jobs. The tasks of jobs run in Python, and Java only handles ranges of offsets. Without
+this option, Java's second compiler would use more CPU time than all other work for some minutes, without a
+benefit."""
 POLL_S: Final = 0.5
 STANDALONE: Final = "spark://"
 YARN: Final = "yarn"
@@ -47,9 +48,10 @@ _PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)
 
 
 def open_session(master: str | None = None, **settings: str) -> SparkSession:
-    """A session with the settings for jobs. If a session is already running, it is returned.
+    """A session with the settings for jobs. If a session is already running, that session is returned.
 
-    The session uses the master of ``spark-submit``. If there is none, it uses all cores of this machine.
+    The session uses the master of ``spark-submit``. Without ``spark-submit``, it uses all cores of this
+    machine.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("moldau")

@@ -70,7 +70,7 @@ _BY_ID = {codec.value: codec for codec in Compression}
 
 _INT32 = Struct(">i")
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = _XERIAL_MAGIC + _INT32.pack(1) + _INT32.pack(1)  # version 1, readable from version 1 on
+_XERIAL_HEADER = _XERIAL_MAGIC + _INT32.pack(1) + _INT32.pack(1)  # version 1; readers of version 1 or later
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _FIRST_GUESS_BYTES = 16 * 1024
 _GROWTH = 4
@@ -78,7 +78,7 @@ _STEP_BYTES = 256 * 1024
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
-    """``data`` compressed. ``level`` is on the codec's own scale (gzip 1-9, zstd 1-22). None is the codec's
+    """Compress ``data``. ``level`` is on the codec's own scale (gzip 1-9, zstd 1-22). None is the codec's
     default level."""
     match codec:
         case Compression.NONE:
@@ -121,7 +121,7 @@ def _stream(
 
 
 def decompress(codec: Compression, data: Buffer, limit: int | None = None) -> bytes:
-    """``data`` decompressed.
+    """Decompress ``data``.
 
     Raises :class:`InvalidRecordError` when ``data`` is damaged or incomplete. Raises :class:`OpenedSizeError`
     when the result is larger than ``limit`` bytes. The default limit is :func:`decompressed_bytes_max`.

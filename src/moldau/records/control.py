@@ -82,7 +82,7 @@ class EndTransactionMarker:
 
 @dataclass(frozen=True, slots=True)
 class RecordedVoter:
-    """A voter in a leader change. The directory id is written from version 1 on (KIP-853)."""
+    """A voter in a leader change. The directory id is written in version 1 and later (KIP-853)."""
 
     voter_id: int
     directory_id: uuid.UUID = NO_DIRECTORY
@@ -209,7 +209,7 @@ class VotersRecordEntry:
 
 @dataclass(frozen=True, slots=True)
 class RecordedVoters:
-    """The quorum's voters (KIP-853), from this record's offset on."""
+    """The quorum's voters (KIP-853). They are valid at this record's offset and after it."""
 
     voters: tuple[VotersRecordEntry, ...]
     version: int = 0
@@ -231,7 +231,7 @@ class RecordedVoters:
                     _NO_TAGS,
                 ]
             parts += [_INT16.pack(voter.min_supported_version), _INT16.pack(voter.max_supported_version)]
-            parts += [_NO_TAGS, _NO_TAGS]  # The versions of the feature range, and of the voter.
+            parts += [_NO_TAGS, _NO_TAGS]  # No tags for the feature range, and no tags for the voter.
         parts.append(_NO_TAGS)
         return b"".join(parts)
 

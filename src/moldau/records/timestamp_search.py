@@ -22,8 +22,8 @@ __all__ = [
 Position: TypeAlias = tuple[int, int]
 """Offset and timestamp of a record."""
 Choice: TypeAlias = Callable[[Sequence[Position], Position | None], tuple[Position | None, bool]]
-"""Gets consecutive positions and the best position so far. Returns the best position, and whether the search
-is over."""
+"""A function that chooses a record. It gets consecutive positions and the best position so far. It returns
+the best position, and whether the search is over."""
 
 
 def search_batch(batch: Buffer, choose: Choice) -> Steps[Position | None]:
@@ -65,7 +65,8 @@ def choose_exactly(timestamp_ms: int) -> Choice:
 
 
 def choose_latest(starting_offset: int) -> Choice:
-    """Choose the first of the records with the largest timestamp, from ``starting_offset`` on."""
+    """Choose the first of the records with the largest timestamp. Records before ``starting_offset`` are
+    ignored."""
 
     def choose(some: Sequence[Position], best: Position | None) -> tuple[Position | None, bool]:
         for offset, timestamp in some:

@@ -38,7 +38,7 @@ not be faster."""
 _HEADERS_A_STEP: Final = 20_000
 
 _BLOCK: Final = 8192
-"""Count of consecutive numbers whose varints differ only in the first two bytes."""
+"""Number of consecutive integers whose varints differ only in their first two bytes."""
 _CONTINUES: Final = bytes(128) + b"\x01" * 128
 """A table that translates the bytes of varints. The result is 1 for a byte that is followed by another byte
 of the same varint."""
@@ -71,7 +71,8 @@ class _Shape(NamedTuple):
 
 
 class RecordWalk:
-    """The pass. :meth:`advance` runs its steps, and the attributes contain the results."""
+    """A pass through the records of a batch. :meth:`advance` runs its steps, and the attributes contain the
+    results."""
 
     def __init__(
         self,
@@ -282,7 +283,8 @@ class RecordWalk:
         return self._data[begin + at : begin + count * size : size]
 
     def _marks(self, shape: _Shape) -> "list[tuple[int, bytes | None, bytes]]":
-        """Bytes that identify the shape: position, translation table (or None), expected byte."""
+        """Return the bytes that identify the shape. Each of them has a position, a translation table (or
+        None), and the expected byte."""
         begin = self._position - shape.size_bytes
         fixed = [
             *range(shape.attributes_at),
@@ -302,7 +304,8 @@ class RecordWalk:
         return marks
 
     def _take_timestamps(self, shape: _Shape, count: int) -> bool:
-        """Note the timestamps of a row. Returns False when some timestamps are out of range."""
+        """Process the timestamps of ``count`` consecutive records. Returns False when some timestamps are out
+        of range."""
         if self._append_time is not None and self._bounds is None:
             return True
         columns = [
@@ -321,7 +324,7 @@ class RecordWalk:
         return True
 
     def _take_numbers(self, shape: _Shape, count: int) -> None:
-        """Check the offsets of a row. If necessary, renumber the records."""
+        """Check the offsets of ``count`` consecutive records. If necessary, renumber the records."""
         numbers = _consecutive(self._index, count)
         size = shape.size_bytes
         offset_columns = range(shape.offset_at, shape.key_size_at)

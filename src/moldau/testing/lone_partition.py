@@ -18,7 +18,7 @@ LOCAL_ID = 1
 
 
 def lead_alone(machine: Machine, snapshots: SnapshotLog, epoch: int) -> ClassicPartition:
-    """Lead a log with snapshots as its only replica, from ``epoch`` on."""
+    """Lead a log with snapshots as its only replica. ``epoch`` is the leader epoch."""
     log = snapshots.log
     partition = ClassicPartition(
         ReplicaContext(
@@ -36,6 +36,6 @@ def lead_alone(machine: Machine, snapshots: SnapshotLog, epoch: int) -> ClassicP
 
 
 def lone_metadata_log(machine: Machine, snapshots: SnapshotLog, epoch: int) -> SnapshottedCoordinatorLog:
-    """The log of a diskless coordinator. It uses the partition of :func:`lead_alone`."""
+    """Return the log of a diskless coordinator. It uses the partition of :func:`lead_alone`."""
     partition = lead_alone(machine, snapshots, epoch)
     return SnapshottedCoordinatorLog(partition, max_batch_bytes=METADATA_MAX_MESSAGE_BYTES)

@@ -30,17 +30,17 @@ class WorkPool:
 
     @property
     def waiting_count(self) -> int:
-        """Number of jobs that wait for a place (Kafka's TaskQueueSize)."""
+        """Number of jobs that wait for a free slot (Kafka's TaskQueueSize)."""
         return len(self._waiting)
 
     @property
     def idle_share(self) -> float:
-        """The fraction of free places, 0 to 1 (Kafka's AvgIdlePercent)."""
+        """The fraction of slots that are free, 0 to 1 (Kafka's AvgIdlePercent)."""
         return max(0.0, 1.0 - self._running / self._size)
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Wait for a place and occupy it."""
+        """Wait for a free slot and occupy it."""
         if self._running < self._size and not self._waiting:
             self._running += 1
         else:
@@ -58,7 +58,7 @@ class WorkPool:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                # The place was assigned to the job at the same moment at which the job was cancelled.
+                # The slot was assigned to the job at the same moment at which the job was cancelled.
                 self._running -= 1
                 self._wake()
             else:

@@ -51,7 +51,7 @@ class SavedDecisions:
         self.marked: set[tuple[LogId, Decision]] = set()
         """The diskless partitions that have the marker of a pending commit."""
         self.revoked_from: dict[LogId, int] = {}
-        """The first revoked commit in each diskless partition, as the offset of its marker."""
+        """For each diskless partition, the offset of the marker of the first revoked commit."""
         self.revoked_producers: set[int] = set()
 
     async def without_later(

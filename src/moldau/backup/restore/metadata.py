@@ -25,7 +25,7 @@ __all__ = ["EPOCH_MARGIN", "OFFSET_MARGIN", "PRODUCER_ID_MARGIN", "new_metadata"
 EPOCH_MARGIN: Final = 1_000
 """Epochs of the quorum and of leaders increase by one with each election."""
 OFFSET_MARGIN: Final = 1_000_000
-"""The epoch of a broker is the offset in the metadata log of the broker's registration."""
+"""The epoch of a broker is the offset of the broker's registration in the metadata log."""
 PRODUCER_ID_MARGIN: Final = 1_000_000_000
 """If the same producer id were allocated twice, a broker would drop valid records as duplicates."""
 

@@ -66,13 +66,13 @@ class RecommitReport:
     """The creation time of the newest of these objects, by the clock of its broker."""
     known_objects: int = 0
     batches: int = 0
-    """Batches that were committed."""
+    """Number of batches that were committed."""
     records: int = 0
     repeated_batches: int = 0
-    """Batches of idempotent producers that the cut already contains."""
+    """Number of batches of idempotent producers that the cut already contains."""
     refused_batches: int = 0
     transactional_batches: int = 0
-    """Batches that were skipped because they belong to transactions."""
+    """Number of batches that were skipped because they belong to transactions."""
     unknown_topics: dict[UUID, int] = field(default_factory=dict)
     """Topics that are not in the cut, with the number of their batches."""
     kept: dict[str, set[UUID]] = field(default_factory=dict)

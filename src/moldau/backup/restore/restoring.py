@@ -63,20 +63,21 @@ _ANY_AGE_MS: Final = 1 << 50
 
 @dataclass(slots=True)
 class RestoreReport:
-    """The parts of a cluster that a restore has brought back. For a dry run: the parts that it would bring
-    back."""
+    """The parts of a cluster that a restore has brought back. In the report of a dry run, these are the parts
+    that a restore would bring back."""
 
     cut: ClusterCut
     topics: int = 0
     diskless_topics: int = 0
     classic_topics: Sequence[str] = ()
-    """Topics of users that lose their local records. Their records in remote segments come back."""
+    """Topics of users that lose their local records. The records of these topics in remote segments come
+    back."""
     damaged_cuts: Sequence[str] = ()
     """Cuts that are newer than the restored one and cannot be read."""
     missing: list[str] = field(default_factory=list)
     """Objects of the cut that cannot be read. Each has a reason."""
     aborted_transactions: int = 0
-    """Transactions that were open when the state was saved."""
+    """Number of transactions that were open when the state was saved."""
     obstacles: list[str] = field(default_factory=list)
     """Reasons why a restore would be refused. Only the report of a dry run contains reasons."""
     remote_ends: Mapping[TopicIdPartition, int] = field(default_factory=dict)

@@ -50,13 +50,13 @@ class DecidedCommit(NamedTuple):
     """A transaction that the restored coordinator will commit."""
 
     partitions: frozenset[tuple[str, int]]
-    """Its partitions, by topic."""
+    """The partitions of the transaction, by topic."""
     next_epoch: int
     """The first epoch of the producer's next transaction: batches with this epoch or a later one belong to
     that transaction. Since version 2 of transactions (KIP-890), this is the epoch of the markers. Before
     version 2, the next transaction has the same epoch as this one."""
     decision: Decision = Decision(-1, -1)
-    """The record with the outcome."""
+    """The position of the record that contains the decision to commit."""
 
     def includes(self, partition: PartitionState, producer_epoch: int) -> bool:
         """Whether batches with this epoch in a partition belong to this transaction."""

@@ -119,7 +119,7 @@ def move(
 ) -> None:
     """Move replicas of a broker to another of its log directories.
 
-    If a replica is in this directory already, its move to another directory is cancelled.
+    If a replica is already in the directory of --to, its move to another directory is cancelled.
 
     \b
     Example:

@@ -46,10 +46,10 @@ def list_chunks(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """List the chunks of partitions that have any, with their brokers.
+    """List the chunks of each partition that has chunks, and the brokers of each chunk.
 
-    The last chunk of a partition is the active one, which has no end. "In sync" are the brokers that have
-    all of the chunk.
+    The last chunk of a partition is the active chunk, which has no end. "In sync" lists the brokers that
+    have the whole chunk.
 
     \b
     Example:
@@ -185,8 +185,8 @@ def alter(
 ) -> None:
     """Move an inactive chunk to other brokers, or cancel its move.
 
-    The command returns when the move has begun; `moldau chunks list` shows it until all new brokers have the
-    chunk. The replicas of the active chunk are changed by `moldau topics reassign`.
+    The command returns when the move has begun; `moldau chunks list` shows the move until all new brokers
+    have the chunk. The replicas of the active chunk are changed by `moldau topics reassign`.
 
     \b
     Example:
@@ -209,7 +209,7 @@ def plan(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Show for each partition the brokers on which a next chunk has most room. Nothing is changed.
+    """Show for each partition the brokers with the most space for its next chunk. Nothing is changed.
 
     The replicas are spread over the racks, and brokers with the fewest bytes come first.
 

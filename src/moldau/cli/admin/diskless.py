@@ -32,11 +32,11 @@ def topics(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Show diskless topics: their offsets, and their part in the object store.
+    """Show diskless topics: their offsets, and their objects in the object store.
 
     A topic's objects are all objects with live records of the topic; most of them contain records of other
-    topics, too. Their unused bytes are footers and deleted records. These bytes are freed with the last
-    record of the object.
+    topics, too. The unused bytes of an object are its footer and its deleted records. These bytes are freed
+    with the last record of the object.
 
     \b
     Example:
@@ -110,9 +110,9 @@ def files(
 ) -> None:
     """List the objects that the coordinators know, with the used part of each.
 
-    The state is "live" while a batch in the object is live. Then the object's owner hands it over to the
-    other coordinators with batches in it ("handing-over"). At the end it is "free" and will be deleted
-    after the grace period.
+    The state of an object is "live" while a batch in the object is live. The next state is "handing-over":
+    the owner of the object hands it over to the other coordinators that have batches in the object. The last
+    state is "free": the object will be deleted after the grace period.
 
     \b
     Example:
@@ -161,8 +161,8 @@ def coordinators(
     """Show the coordinators of diskless topics: their leaders, their content and their progress.
 
     If brokers have racks, a second table shows the produce gateways, to which clients of a rack are directed.
-    "Calls" is the maximum number of network commit calls that an object of a broker needs while preferred
-    replicas lead.
+    "Calls" is the maximum number of commit calls over the network that one object of the broker needs, if
+    all leaders are preferred replicas.
 
     \b
     Example:

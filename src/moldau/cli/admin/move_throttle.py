@@ -15,8 +15,8 @@ FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 
 
 def throttled_replicas(moves: Sequence[PlannedMove]) -> dict[str, dict[str, str]]:
-    """The throttle configs by topic. The existing replicas may be leaders, and the added replicas are
-    followers."""
+    """Return the throttle configs of each topic. They throttle the existing replicas as leaders, because each
+    of them may lead, and the added replicas as followers."""
     found: dict[str, dict[str, list[str]]] = {}
     for move in moves:
         now, index = move.partition.replicas, move.partition.index

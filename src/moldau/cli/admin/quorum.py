@@ -49,7 +49,7 @@ def describe(
 ) -> None:
     """Show the leader of the metadata quorum, and the progress of its voters and observers.
 
-    Brokers are observers. The lag is in records; the leader itself does not fetch.
+    Brokers are observers. The lag is a number of records. The leader itself does not fetch.
 
     \b
     Example:
@@ -98,7 +98,7 @@ def add(
 ) -> None:
     """Make a running controller a voter (KIP-853). Its id, directory and address are read from its files.
 
-    Run this on the machine of that controller, once it follows the quorum as an observer.
+    Run this command on the machine of that controller, after the controller has become an observer.
 
     \b
     Example:

@@ -83,8 +83,8 @@ async def changed_configs(client: Client, topics: Iterable[str]) -> dict[str, di
 
 
 async def names_with(client: Client, names: Iterable[str], key: str, value: str) -> set[str]:
-    """Those of the given topics whose config has the value. There are none if the cluster does not support
-    the config."""
+    """Return the given topics for which the config has the value. The result is empty if the cluster does not
+    support the config."""
     resources = [
         DescribeConfigsResource(
             resource_type=RESOURCE_TYPES["topic"], resource_name=name, configuration_keys=[key]

@@ -121,7 +121,7 @@ def _rows(path: Path, deep: bool, decoder: str | None) -> Iterator[Row]:
 
 
 def as_text(row: Row) -> str:
-    """A row for people: its type, then names and values."""
+    """Format a row as text for people: its type, then names and values."""
     words = [f"{name}: {_text(value)}" for name, value in row.items() if name not in ("type", PROBLEM)]
     if PROBLEM in row:
         words.append(f"PROBLEM: {row[PROBLEM]}")

@@ -1,4 +1,5 @@
-"""Records and snapshots of ``__diskless_metadata``. Their long values are stored as columns."""
+"""Decodes records and snapshots of ``__diskless_metadata``. Long values of these records are stored as
+columns."""
 
 from collections.abc import Iterator
 from itertools import accumulate

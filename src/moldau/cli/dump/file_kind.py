@@ -15,7 +15,7 @@ PROBLEM = "problem"
 """Name of the field that marks a damaged file."""
 READ_BYTES_MAX = 128 * 1024 * 1024
 DETAIL = "| "
-"""Prefix of the type of a row that belongs to the row above it."""
+"""Prefix of a row's type. It shows that the row belongs to the row above it."""
 
 
 @dataclass(frozen=True, slots=True)

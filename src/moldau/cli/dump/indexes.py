@@ -1,4 +1,4 @@
-"""The index files beside a segment."""
+"""Dumps the index files of a segment."""
 
 import contextlib
 from collections.abc import Iterator
@@ -79,7 +79,8 @@ def _batches_beside(index: Path) -> dict[int, BatchHeader] | None:
 
 
 def _latest_timestamps(batches: dict[int, BatchHeader]) -> dict[int, int]:
-    """The latest timestamp up to each batch's last offset."""
+    """Return, for each batch, the latest timestamp of this batch and all earlier batches. The keys are the
+    last offsets of the batches."""
     found, latest = {}, -1
     for header in batches.values():
         latest = max(latest, header.max_timestamp)

@@ -1,4 +1,4 @@
-"""WAL objects and remote segments in an object store, by URL."""
+"""Reads WAL objects and remote segments from an object store, by URL."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""Tiered storage: records of ``__remote_log_metadata``, and the objects beside remote segments."""
+"""Dumps files of tiered storage: the records of ``__remote_log_metadata``, and the index objects of remote
+segments."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -48,8 +49,8 @@ def _custom(content: bytes) -> Any:
 
 
 def dump_indexes(file: DumpedFile) -> Iterator[Row]:
-    """The segment and its contents. With ``deep``, also the entries of the contents. Checksums are
-    verified."""
+    """Yield a row for the segment, and a row for each of its indexes. With ``deep``, also yield the entries
+    of the indexes. Checksums are verified."""
     metadata, indexes = unpack_indexes(file.content)
     yield {
         "type": "remote segment",
@@ -87,7 +88,7 @@ def _entries(metadata: RemoteLogSegmentMetadata, kind: IndexType, content: memor
                 epoch, _, offset = line.partition(" ")
                 yield {"type": f"{DETAIL}leader epoch", "epoch": epoch, "start_offset": offset}
         case IndexType.PRODUCER_SNAPSHOT:
-            return  # As a separate file, this content has one of the known kinds.
+            return  # The entries are shown only for a snapshot in a separate file.
 
 
 REMOTE_INDEXES = FileKind("indexes of a remote segment", by_suffix(".indexes"), dump_indexes)

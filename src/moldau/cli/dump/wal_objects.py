@@ -1,4 +1,4 @@
-"""WAL objects of diskless topics, in a folder that is an object store."""
+"""Dumps WAL objects of diskless topics. They are in a folder that is an object store."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The new offsets of a group's reset."""
+"""Computes the new offsets when the offsets of a group are reset."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ TopicPartitions: TypeAlias = dict[str, list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The kind of reset. Exactly one of the fields is set. ``timestamp`` has Kafka's meaning. The values -1
-    and -2 mean the ends of the log."""
+    """The kind of reset. Exactly one of the fields is set. ``timestamp`` has Kafka's meaning: the value -1
+    means the end of the log, and -2 means its start."""
 
     timestamp: int | None = None
     offset: int | None = None

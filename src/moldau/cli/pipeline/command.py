@@ -45,8 +45,8 @@ def run(
 ) -> None:
     """Run jobs on their intervals, in one process with one Spark session.
 
-    Prints a JSON line when it is ready, and one for each round of a job. A failed round is repeated when the
-    next is due. Ctrl-C or SIGTERM stops it cleanly.
+    Prints a JSON line when it is ready, and a JSON line for each round of a job. A failed round is repeated
+    when the next round is due. Ctrl-C or SIGTERM stops it cleanly.
 
     \b
     Example:

@@ -54,8 +54,8 @@ def consolidate(
 ) -> None:
     """Move diskless topics from WAL objects into segments of the remote tier; readers are not affected.
 
-    Leaders plan and publish, Spark's tasks build and copy. Any number of drivers may run at a time, and each
-    may be killed at any moment.
+    Leaders plan and publish the segments; Spark's tasks build and copy them. Any number of drivers may run at
+    a time, and each may be killed at any moment.
 
     \b
     Example:

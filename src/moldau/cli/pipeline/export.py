@@ -143,7 +143,7 @@ def export(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Extend a table to the end of a topic. It gets each committed record once, even if this is run again.
+    """Extend a table to the end of a topic. The table gets each committed record once, even after reruns.
 
     With --format iceberg the folder contains a catalog in SQLite and the table moldau.TOPIC. Records whose
     values cannot be decoded go to a table of dead letters, with the reason.

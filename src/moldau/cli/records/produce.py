@@ -62,7 +62,7 @@ def produce(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Send records, a line each, from stdin or a file.
+    """Send records from stdin or a file. Each line is a record.
 
     Ends with exit code 1 if any record was not acknowledged.
 

@@ -92,8 +92,8 @@ def dev(
 ) -> None:
     """Run a ready-to-use node with no configuration file.
 
-    Prints "ready HOST:PORT" on stdout when it accepts clients; for a cluster, the addresses of all brokers
-    separated by commas. Ctrl-C or SIGTERM stops it cleanly.
+    Prints "ready HOST:PORT" on stdout when it accepts clients. For a cluster, this line has the addresses of
+    all brokers, separated by commas. Ctrl-C or SIGTERM stops it cleanly.
 
     \b
     Example:

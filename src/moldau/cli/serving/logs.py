@@ -35,7 +35,7 @@ class LineFormatter(logging.Formatter):
 
 
 def extra_of(record: logging.LogRecord) -> dict[str, Any]:
-    """The caller's ``extra`` fields."""
+    """Return the ``extra`` fields that the caller gave."""
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 

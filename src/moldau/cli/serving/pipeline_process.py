@@ -1,4 +1,4 @@
-"""The process of jobs that ``moldau dev --pipeline`` starts beside its node."""
+"""The process of jobs that ``moldau dev --pipeline`` starts in addition to its node."""
 
 import asyncio
 import contextlib

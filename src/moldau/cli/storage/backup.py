@@ -83,8 +83,8 @@ def restore_command(
     """Make the folders of new nodes from the state of a cluster that is saved in its object store.
 
     All controllers of the new cluster are restored together. The replicas are placed on the given brokers;
-    others may be added later. All nodes of the old cluster must be stopped before. The restored nodes use the
-    same store.
+    other brokers may be added later. All nodes of the old cluster must be stopped before the restore. The
+    restored nodes use the same store.
 
     \b
     Example:
@@ -266,7 +266,7 @@ def status(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one property.")
     ] = None,
 ) -> None:
-    """Show the saved states in the object store: their times, and the sizes of the newest one's logs.
+    """Show the times of the saved states in the object store, and the sizes of the logs in the newest one.
 
     \b
     Example:

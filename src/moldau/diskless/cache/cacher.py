@@ -72,7 +72,9 @@ class CacherSettings:
 
 
 class Cacher:
-    """Follows the coordinators. It is the :class:`Follower` of its lanes."""
+    """Follows the coordinators with loops that are called lanes. A lane requests the batches of a set of
+    partitions from one coordinator (see :mod:`moldau.diskless.cache.follow_lane`). This class is the
+    :class:`Follower` of its lanes: it interprets the responses and appends the batches."""
 
     def __init__(
         self,
@@ -128,7 +130,7 @@ class Cacher:
         )
 
     def in_hand(self) -> Mapping[str, int]:
-        """Resources in use; see :meth:`DisklessWriter.in_hand`."""
+        """Return the amounts of resources that are in use; see :meth:`DisklessWriter.in_hand`."""
         lanes = (*self._tails.values(), *self._catch_ups.values())
         return {
             "read bytes at the tail": self._tail_reads.taken_bytes,

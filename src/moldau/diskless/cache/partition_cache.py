@@ -291,7 +291,8 @@ class PartitionCache:
             raise error
 
     def verify(self, offset: int, result: ReadResult) -> None:
-        """Check the bytes from ``offset`` on, once, if an earlier process wrote them.
+        """Check the cached bytes, beginning at ``offset``, if an earlier process wrote them. The check is
+        made only once.
 
         Raises :class:`CorruptRecordError` for bytes that have changed since they were written, and for a gap.
         """

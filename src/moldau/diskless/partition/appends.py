@@ -36,7 +36,7 @@ class _Terms(NamedTuple):
 
 
 class _PendingAppend:
-    """An append that waits for the certainty that the coordinator has the partition."""
+    """An append that waits until it is certain that the coordinator has the partition."""
 
     __slots__ = ("_appends", "_due", "answer", "guard", "header", "records", "timeout_at_s")
 

@@ -82,7 +82,7 @@ class DisklessPartition(WithoutLog):
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of batches that wait until the partition is known."""
+        """Bytes of batches that wait until it is certain that the coordinator has the partition."""
         return self._appends.waiting_bytes
 
     def refuse_waiting(self) -> None:

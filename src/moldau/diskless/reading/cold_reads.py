@@ -1,8 +1,9 @@
 """Reads of offsets that no local segment contains: from objects, with separate budgets.
 
 All reads of a Fetch request begin in the same turn of the event loop. They share a request to the
-coordinator, and one ranged request for each object. The coordinator's response is cached for later reads. A
-cached response expires before a deleted object is removed, so no coordinate refers to a removed object.
+coordinator, and one ranged request for each object. The coordinator responds with the coordinates of batches
+(their objects and positions). This response is cached for later reads. It expires before a deleted object is
+removed, so no cached coordinate refers to a removed object.
 """
 
 import asyncio
@@ -39,7 +40,8 @@ class ColdReadSettings:
 
     budget_bytes: int = 64 * 1024**2
     look_ahead_bytes: int = 8 * 1024**2
-    """A request fetches the coordinates of this number of bytes."""
+    """One request to the coordinator asks for the coordinates (objects and positions) of batches that have
+    this total size in bytes."""
     coordinate_lifetime_ms: int = 10_000
     """Time for which the coordinator's response is used. It must be shorter than the grace period of deleted
     objects."""
@@ -48,18 +50,18 @@ class ColdReadSettings:
 
 @dataclass(frozen=True, slots=True)
 class ColdOutcome:
-    """Batches from the batch that contains the requested offset on. There are none when the offset is the
-    high watermark."""
+    """The result of a cold read. Its first batch is the batch that contains the requested offset. The result
+    has no batches when the requested offset is the high watermark."""
 
     batches: Sequence[tuple[BatchCoordinate, memoryview]] = ()
-    """The batches as stored; :meth:`finished` sets their offsets."""
+    """The batches as they are in the objects; :meth:`finished` sets their offsets."""
     failure: KafkaError | None = None
     moved_to_tier: bool = False
     """Whether the offset has left the WAL. This is an error here, because such an offset must be read from
     remote storage."""
     last_stable_offset: int = 0
     """The last stable offset at the time when the coordinator found the batches. Aborted transactions before
-    it are known."""
+    this offset are known."""
 
     def committed(self) -> "ColdOutcome":
         """A copy that contains only the batches before the last stable offset."""
@@ -84,7 +86,7 @@ class _Ask:
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """Cached coordinates of the batches after those that were read."""
+    """Cached coordinates (objects and positions) of the batches that follow the batches of the last read."""
 
     next_offset: int
     coordinates: Sequence[BatchCoordinate]
@@ -112,7 +114,7 @@ class ColdReads:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def in_hand(self) -> Mapping[str, int]:
-        """Resources in use; see :meth:`DisklessWriter.in_hand`."""
+        """Return the amounts of resources that are in use; see :meth:`DisklessWriter.in_hand`."""
         return {
             "cold reads asked": len(self._asked),
             "cold reads": len(self._tasks),
@@ -120,8 +122,8 @@ class ColdReads:
         }
 
     def read(self, cache: PartitionCache, offset: int, max_bytes: int) -> "asyncio.Future[ColdOutcome]":
-        """Batches from ``offset`` on, at most ``max_bytes``. If there is any batch, at least one batch is
-        returned.
+        """Read batches, beginning with the batch that contains ``offset``, at most ``max_bytes``. If there is
+        any batch, at least one batch is returned.
 
         A failure is a ``KafkaError`` in the outcome: OFFSET_OUT_OF_RANGE outside the committed range,
         KAFKA_STORAGE_ERROR when the object store or the coordinator does not respond.
@@ -246,7 +248,8 @@ class ColdReads:
         remembered = self._remembered.pop(ask.cache.key, None)
         if remembered is None or remembered.next_offset != ask.offset or ask.failure is not None:
             return ()
-        # The time begins when the request is sent, because the object must exist until the next request.
+        # The lifetime of the coordinates begins when the request is sent, because the object must exist until
+        # the next request.
         return remembered.coordinates if asyncio.get_running_loop().time() < remembered.dies_at_s else ()
 
     def _needed_part(

@@ -44,7 +44,8 @@ class ObjectSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """A ranged request. Its batches are given as positions in the planned list."""
+    """A ranged request for a part of an object. ``members`` are the positions of its batches in the planned
+    list."""
 
     object_key: str
     start: int
@@ -55,7 +56,8 @@ class PlannedRead:
 def plan_reads(
     coordinates: Sequence[BatchCoordinate], max_gap_bytes: int = DEFAULT_GAP_BYTES
 ) -> list[PlannedRead]:
-    """Requests that cover all of ``coordinates``, in the order in which their objects first appear.
+    """Plan requests that read the batches of all ``coordinates``, in the order in which their objects first
+    appear.
 
     Markers need no request. Ranges of the same object become a single request. If more than ``max_gap_bytes``
     lie between two ranges, they become two requests.

@@ -107,7 +107,7 @@ class WalOffsetLookup:
     async def _in_wal(
         self, cache: PartitionCache, listed: ListedOffset, timestamp_ms: int, lookup: RecordLookup
     ) -> FoundOffset:
-        """Find the offset for the coordinator's response."""
+        """Find the requested offset with the coordinator's response."""
         if listed.batch is None:
             # The response is a special offset, or a batch, or no record. All records of the batch have the
             # batch's append time.
@@ -143,8 +143,8 @@ class WalOffsetLookup:
     async def _behind(
         self, cache: PartitionCache, offset: int, timestamp_ms: int, lookup: RecordLookup
     ) -> FoundOffset:
-        """The record is before the log start, although the end of its batch is not. Search from ``offset``
-        on."""
+        """The record is before the log start, although the end of its batch is not. Begin the search at
+        ``offset``."""
         while timestamp_ms >= 0:
             found = await self._batches(cache, offset)
             for coordinate in found.batches:

@@ -12,7 +12,7 @@ __all__ = ["CALLS", "READ_OBJECT", "ObjectRange", "RackPeers", "RackReader"]
 
 
 class ObjectRange(NamedTuple):
-    """Bytes of an object."""
+    """A range of bytes of an object."""
 
     object_key: str
     byte_offset: int

@@ -29,7 +29,7 @@ _AVOIDED_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RackReadSettings:
-    """Limits, in bytes."""
+    """Limits for objects that are read for the rack, in bytes."""
 
     kept_bytes: int = 64 * 1024**2
     """Maximum bytes in memory of objects that were read for the rack. The newest objects are kept."""

@@ -17,7 +17,7 @@ Batches: TypeAlias = list[tuple[BatchCoordinate, memoryview]]
 
 
 class _Lot:
-    """A partition's batches of the round."""
+    """The batches of one partition that the round reads."""
 
     __slots__ = ("arrived", "coordinates", "given", "is_over")
 
@@ -29,8 +29,8 @@ class _Lot:
 
 
 class ReadRound:
-    """Reads ``lots``. Each lot contains coordinates of one partition, and the callbacks get the number of the
-    lot.
+    """Reads ``lots``. Each lot contains the coordinates of one partition's batches, and the callbacks get the
+    number of the lot.
 
     ``deliver`` gets the next batches in order. ``fail`` is called at most once and ends a lot.
     """

@@ -84,8 +84,9 @@ class FileReclaimer:
         self._grace_ms = grace_ms
         self._is_saved = is_saved
         self._unsaved: dict[int, dict[str, int]] = {}
-        """Free files that are not deleted yet, by coordinator: the end of the log when they were found. The
-        record that freed a file is before that end.
+        """For each coordinator, its free files that are not deleted yet. Each file has the end of the
+        coordinator's log at the time when the file was found. The record that freed the file is before that
+        end.
         """
         self._released: dict[int, set[str]] = {}
         self._kept = KeptObjects(storage)

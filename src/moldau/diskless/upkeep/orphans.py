@@ -62,21 +62,21 @@ class OrphanReport:
     """The results of a scan."""
 
     listed: int = 0
-    """Objects in the listing."""
+    """Number of listed objects."""
     old: int = 0
-    """Number of listed objects that are old enough."""
+    """Number of listed objects that are old enough to be orphans."""
     foreign: int = 0
-    """Objects with names that no broker creates. They are never deleted."""
+    """Number of objects with names that no broker creates. They are never deleted."""
     known: int = 0
-    """Old objects that a coordinator knows."""
+    """Number of old objects that a coordinator knows."""
     orphans: int = 0
     orphan_bytes: int = 0
     kept: int = 0
-    """Objects that no coordinator knows, but that a restore has put into the list of kept objects. They are
-    not orphans."""
+    """Number of objects that no coordinator knows, but that a restore has put into the list of kept objects.
+    They are not orphans."""
     deleted: int = 0
     unanswered: int = 0
-    """Old objects for which at least one coordinator did not respond."""
+    """Number of old objects for which at least one coordinator did not respond."""
     examples: list[str] = field(default_factory=list)
     """Keys of orphans. Only a limited number of keys is kept."""
     is_complete: bool = True

@@ -52,7 +52,7 @@ class ArenaPool:
         return len(self._free) < spare
 
     def acquire(self, size_bytes: int) -> mmap.mmap:
-        """At least ``size_bytes`` bytes of undefined content."""
+        """Return an arena with at least ``size_bytes`` bytes. Its content is undefined."""
         if size_bytes > self.arena_size_bytes:
             return new_arena(size_bytes)
         if not self._free:

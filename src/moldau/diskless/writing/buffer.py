@@ -230,7 +230,7 @@ class WalBuffer(Generic[T]):
         return BuiltObject(arena, size, [by_partition[key] for key in keys], ordered)
 
     def _arranged(self, ordered: Sequence[BufferedBatch[T]], size: int) -> Arena:
-        """The batches in this order, at the beginning of an arena that has space for ``size`` bytes."""
+        """Return an arena that begins with the batches in this order and has space for ``size`` bytes."""
         is_small = size * SMALL_SHARE < self._pool.arena_size_bytes
         in_order = all(left.position < right.position for left, right in pairwise(ordered))
         if in_order and size <= len(self._arena) and not is_small:

@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committing:
-    """Commits of a broker's files to any coordinator."""
+    """The coordinator, the settings and the state that all commit queues of a broker share."""
 
     broker_id: int
     coordinator: BatchCoordinator
@@ -63,7 +63,7 @@ class Committing:
 
 
 class KnownOutcome(NamedTuple):
-    """The end of a commit, and the time from its first attempt to its end in ms."""
+    """The outcome of a commit, and the time in ms from its first attempt to this outcome."""
 
     result: CommitFileResult | KafkaError
     took_ms: float
@@ -256,7 +256,8 @@ class FileCommitQueue:
             retry += 1
 
     async def _attempt(self, number: int, call: CommitFileCall) -> CommitFileResult:
-        """Raises ``TimeoutError``, too, when the commit must be sent again with a new place."""
+        """Send a commit to the coordinator. Raises ``TimeoutError`` also when the commit must be sent again
+        with a new :class:`CommitPlace`."""
         async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000) as limit:
             self._limits[number] = limit
             try:
@@ -276,7 +277,7 @@ class FileCommitQueue:
 
 
 def _is_alone(call: CommitFileCall) -> bool:
-    """Whether no earlier commit was open when the call got its place."""
+    """Whether no earlier commit was open when the call got its number."""
     return call.place is None or call.place.number == call.place.open_from
 
 

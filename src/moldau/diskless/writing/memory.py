@@ -49,7 +49,7 @@ class WriterMemory:
         return self.pool.is_low and not self._is_refilling
 
     def release(self, arena: Arena) -> None:
-        """Release an arena, which may also have the size of earlier settings."""
+        """Release an arena. It may have been made with earlier settings, and have another size."""
         self.pool.release(arena)
 
 

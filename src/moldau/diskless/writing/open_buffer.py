@@ -68,7 +68,7 @@ class FillingBuffer:
         self.configure(settings)
 
     def configure(self, settings: WriterSettings) -> None:
-        """Use other settings from the next buffer on."""
+        """Use other settings for the next buffer and all later buffers."""
         self._max_bytes = settings.buffer_max_bytes
         self.policy = ClosePolicy(settings.commit_interval_ms, settings.quiet_ms, settings.puts_per_second)
 

@@ -13,8 +13,8 @@ _NOT_SENT = -1
 class OpenCommits:
     """The commits of one queue whose outcome is not known yet, in the order of their files.
 
-    All numbers belong to one epoch, which is the first known epoch. Without an epoch, commits have no place,
-    and only one commit is open at a time.
+    All numbers belong to one epoch, which is the first known epoch. Without an epoch, commits have no
+    numbers, and only one commit is open at a time.
     """
 
     def __init__(self, limit: int) -> None:
@@ -51,7 +51,8 @@ class OpenCommits:
         return number
 
     def place(self, number: int) -> CommitPlace | None:
-        """The current place of an open commit. The caller sends it now."""
+        """Return the epoch and the number of an open commit, and the number of the first open commit. The
+        caller sends the commit now. Without an epoch, return ``None``."""
         if self._epoch == NO_EPOCH:
             return None
         first = self._open[number] = next(iter(self._open))
@@ -94,7 +95,8 @@ class OpenCommits:
 
     def blocked(self) -> int | None:
         """The first open commit, if it may wait at the coordinator for a number that has ended. This commit
-        must be sent again, because its new place shows that the earlier numbers have ended."""
+        must be sent again with a new :class:`CommitPlace`, which shows that the earlier numbers have ended.
+        """
         first = next(iter(self._open), None)
         if first is None or first < self._unheard or not _NOT_SENT < self._open[first] <= self._unheard:
             return None

@@ -42,7 +42,8 @@ class RunTaker(Protocol):
         """Whether the partition's cache will append these batches. If so, the cache appends them before any
         other batch.
 
-        The result is also true when there is no such cache. The promise ends with :meth:`over`.
+        The result is also true when this broker has no cache of the partition. The promise ends with
+        :meth:`over`.
         """
         ...
 

@@ -102,7 +102,8 @@ class DisklessWriter:
         )
 
     def in_hand(self) -> Mapping[str, int]:
-        """Resources in use for producers; all values are zero when nothing is in flight."""
+        """Return the amounts of resources that are in use for producers; all values are zero when nothing is
+        in flight."""
         return {
             "buffered bytes": self._held.size_bytes,
             "batches under way": self._in_flight.batch_count,
@@ -115,7 +116,7 @@ class DisklessWriter:
         }
 
     def configure(self, settings: WriterSettings) -> None:
-        """Use other settings from the next buffer on (``recent_bytes`` stays unchanged)."""
+        """Use other settings for the next buffer and all later buffers (``recent_bytes`` stays unchanged)."""
         self._settings = settings
         self._own.memory.configure(settings)
         self._filling.configure(settings)

@@ -9,7 +9,7 @@ __all__ = ["WriterMeters"]
 
 
 class WriterMeters:
-    """``moldau_diskless_Writer_…``; times in milliseconds."""
+    """The meters ``moldau_diskless_Writer_…``; times are in milliseconds."""
 
     def __init__(
         self, meters: Meters, buffered_bytes: Callable[[], float], recent_bytes: Callable[[], float]

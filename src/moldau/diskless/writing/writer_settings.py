@@ -13,13 +13,13 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WriterSettings:
-    """``diskless.append.*``, and settings that have no key. Times are in milliseconds."""
+    """The settings ``diskless.append.*``, and settings that have no key. Times are in milliseconds."""
 
     commit_interval_ms: float = 250
     buffer_max_bytes: int = 8 * MIB
     quiet_ms: float = 5
     puts_per_second: float = 8
-    """The budget for early closing; 0 disables early closing."""
+    """Number of PUT requests per second up to which buffers are closed early; 0 disables early closing."""
     max_uploads: int = 8
     max_buffered_bytes: int = 128 * MIB
     recent_bytes: int = 128 * MIB

@@ -1,1 +1,1 @@
-"""Verification and the orphan scan, as jobs."""
+"""The jobs that verify diskless topics, and that scan the object store for orphans."""

@@ -1,4 +1,5 @@
-"""Results of a verification, and the checks of coordinates and batches. Pure."""
+"""The results of a verification. Also checks batches, and the coordinates of batches (their offsets, object
+and position). Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -8,7 +9,7 @@ from moldau.records.batch import Buffer, check_batch
 from moldau.records.errors import CorruptRecordError
 
 DAMAGES_MAX: Final = 1000
-"""Maximum number of damages of a unit that are listed. Further damages are only counted."""
+"""Maximum number of damages in the result of a unit. Further damages are only counted."""
 
 MISSING: Final = "missing"
 CORRUPT: Final = "corrupt"
@@ -29,19 +30,20 @@ class Damage(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A checked unit."""
+    """The result of the check of a unit, or the sums over all units."""
 
     batches: int = 0
     records: int = 0
     size_bytes: int = 0
     moved: int = 0
-    """Offsets that were deleted or moved to the tier during the check."""
+    """Number of offsets that were deleted or moved to the tier during the check."""
     damages: tuple[Damage, ...] = ()
     damages_count: int = 0
 
 
 def total(checked: Iterable[Checked]) -> Checked:
-    """The sums over all units. It also contains the first damages of the units, in the order of the units."""
+    """Return the sums over all units, and the first damages. Damages are sorted by topic, partition and
+    offset."""
     units = list(checked)
     damages = sorted(
         (damage for unit in units for damage in unit.damages),
@@ -58,8 +60,8 @@ def total(checked: Iterable[Checked]) -> Checked:
 
 
 def find_gaps(batches: Sequence[BatchCoordinate], start: int, end: int) -> list[tuple[int, int]]:
-    """Gaps from ``start`` to before ``end``: offsets that are in no batch, or in more than one batch. Each
-    gap is its first and last offset.
+    """Return the gaps from ``start`` to before ``end``: offsets that are in no batch, or in more than one
+    batch. Each gap is a pair of its first and last offset.
 
     The first batch may begin before ``start``, because deletion removes only whole batches.
     """
@@ -77,8 +79,8 @@ def find_gaps(batches: Sequence[BatchCoordinate], start: int, end: int) -> list[
 
 
 def uncovered(held: Iterable[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """Gaps from ``start`` to before ``end`` that no segment contains. Each gap is its first and last offset.
-    Segments in ``held`` may overlap, and a segment may occur twice."""
+    """Return the gaps from ``start`` to before ``end`` that no segment contains. Each gap is a pair of its
+    first and last offset. Segments in ``held`` may overlap, and a segment may occur twice."""
     gaps: list[tuple[int, int]] = []
     position = start
     for first, last in sorted(held):
@@ -109,7 +111,7 @@ def compare_batch(data: Buffer, coordinate: BatchCoordinate) -> str | None:
 
 
 class Findings:
-    """The sums and damages of a unit."""
+    """Collects the sums and the damages of a unit."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic

@@ -35,7 +35,7 @@ class VerifyUnit:
     topic_id: str
     ranges: tuple[OffsetRange, ...]
     coordinator_id: int | None
-    """``None`` for a unit in the tier."""
+    """The coordinator of the partitions; ``None`` for a unit in the tier."""
     begins: Mapping[int, int] = field(default_factory=dict)
     """The first offset that is not deleted, by partition. If a batch begins before this offset, it is checked
     only by the unit whose range begins there."""
@@ -102,8 +102,8 @@ class SegmentCheck:
             self._bad(GAP, segment, position, f"the segment ends before offset {position}")
 
     async def _batches(self, segment: SegmentObject) -> AsyncIterator[memoryview]:
-        """Each batch of a segment. The sizes in the headers show where a batch begins. Remaining bytes at the
-        end are returned as a batch, too."""
+        """Yield each batch of a segment. The sizes in the headers show where a batch begins. Remaining bytes
+        at the end of the segment are returned as a batch, too."""
         at = 0
         while at < segment.size_bytes:
             size = min(CHUNK_BYTES, segment.size_bytes - at)

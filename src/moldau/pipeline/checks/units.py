@@ -51,8 +51,8 @@ class Verify:
 
 
 class WalCheck:
-    """Checks a window of offsets. It first checks the coordinates of the batches, and then the bytes at these
-    coordinates."""
+    """Checks a window of offsets. It first checks the coordinates of the batches (their offsets, object and
+    position), and then the bytes at these coordinates."""
 
     def __init__(self, coordinators: DisklessCoordinators, ranges: RangeReader, unit: VerifyUnit) -> None:
         assert unit.coordinator_id is not None
@@ -81,8 +81,8 @@ class WalCheck:
         positions: dict[int, int],
         ends: dict[int, int],
     ) -> list[BatchCoordinate]:
-        """The next coordinates of a partition. Advances the partition's entry in ``positions``, or removes
-        this entry at the end."""
+        """Return the next coordinates of a partition. Advance the partition's entry in ``positions``, or
+        remove the entry when the range of the partition ends."""
         partition = row.partition_index
         position, end = positions[partition], ends[partition]
         if row.error in (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id):

@@ -110,7 +110,8 @@ class _InTier(NamedTuple):
 async def _in_tier(
     client: Client, name: str, topic_id: str, wanted: OffsetRange, tier: Tier | None, unit_records_max: int
 ) -> _InTier:
-    """The units for offsets in the tier. Also the gaps, which are offsets that no segment contains."""
+    """Return the units for offsets in the tier, and the gaps. A gap is a range of offsets that no segment
+    contains."""
     if tier is None:
         cut = split([wanted], unit_records_max)
         begins = {wanted.partition: wanted.start}

@@ -2,7 +2,8 @@
 
 The driver makes no decisions. A crashed driver leaves orphans, and plans that expire with their leases. Two
 drivers get different partitions. A copy may be reported late, twice or to a former leader. Such a report is
-refused, or gets the same response as before. The prune by the coordinator is the only compare-and-set.
+refused, or gets the same response as before. The only compare-and-set is the prune: the coordinator advances
+the start of the WAL.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ class ConsolidateJob:
 
     bootstrap: str
     topics: tuple[str, ...] = ()
-    """The diskless topics to consolidate; empty for all."""
+    """The diskless topics to consolidate; if it is empty, all diskless topics."""
     unit_bytes: int = UNIT_BYTES
     """Maximum number of bytes that a task has in memory."""
     plan_bytes: int = PLAN_BYTES
@@ -69,7 +70,7 @@ class _Totals:
 
 
 def consolidate_once(job: ConsolidateJob, run: RunUnits) -> dict[str, Any]:
-    """Consolidate all records that are enough to fill segments now. Returns as JSON the results, and the
+    """Consolidate all records for which leaders can plan segments now. Return the results as JSON, with the
     leases of other engines.
 
     Raises :class:`ToolError` if this cluster cannot be consolidated from outside, or when several plans in a

@@ -10,7 +10,7 @@ from moldau.objects.storage import ObjectNotFoundError, StorageError, check_key
 VIEWS_MAX: Final = 512
 """Maximum number of views in one system call. Operating systems allow 1,024."""
 
-_WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)  # not on macOS
+_WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)  # macOS does not have it
 
 
 class WalFiles:
@@ -21,7 +21,7 @@ class WalFiles:
         self._root = root
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
-        """Exactly ``size`` bytes. Raises :class:`StorageError`."""
+        """Return exactly ``size`` bytes. Raises :class:`StorageError`."""
         found = memoryview(bytearray(size))
         await self.scatter(key, offset, [(0, found)])
         return found

@@ -272,8 +272,8 @@ def _dead_letters_folder(table: Table) -> TableFolder:
 
 
 def _move_on(table: Table, covered: Covered) -> None:
-    """Store the offset at which the table starts, or a jump over deleted records, when there is no record to
-    read."""
+    """Store the exported offsets when there is no record to read. For example, store the offset at which the
+    table starts, or the offset after deleted records."""
     progress = _progress(covered)
     with _refusable(table), table.transaction() as change:
         change.set_properties(progress)

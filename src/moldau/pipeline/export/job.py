@@ -49,7 +49,7 @@ class ExportJob:
     values: ValueFormat = RAW
     start: StartAt | None = None
     replay: bool = False
-    """Decode the dead letters again instead of new records."""
+    """Decode the dead letters again, and read no new records."""
     changes: Sequence[ColumnChange] = ()
     """Columns whose type changes in the replay."""
     catalog_properties: Mapping[str, str] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def _round(job: ExportJob, request: Request) -> RoundOutcome:
     try:
         with writing_to(job.folder):
             return _round_of(job, request)
-    except DBAPIError as error:  # raised by a catalog in a database
+    except DBAPIError as error:  # a catalog in a database raises this
         reason = " ".join(str(error.orig).split())
         raise ToolError(f"the catalog of {job.folder} does not work: {reason}") from error
 

@@ -48,7 +48,8 @@ def read_text(given: str) -> str:
 
 
 def parse_writers(given: Mapping[str, str]) -> dict[int, str]:
-    """Ids of schemas. Each id has a text or a file. Raises :class:`ToolError`."""
+    """Return the schemas by their ids. Each schema is a text, or ``@`` and the path of a file. Raises
+    :class:`ToolError`."""
     found = {}
     for number, schema in given.items():
         if not (number.isascii() and number.isdigit()) or int(number) >= 2**32:
@@ -58,7 +59,7 @@ def parse_writers(given: Mapping[str, str]) -> dict[int, str]:
 
 
 def resolved(path: str, folder: str) -> str:
-    """The option. If it is ``@PATH`` with a relative path, the path is resolved from a folder."""
+    """Return the option. If it is ``@PATH`` with a relative path, resolve the path from ``folder``."""
     if not path.startswith(FILE_MARK):
         return path
     return FILE_MARK + os.path.join(folder, path.removeprefix(FILE_MARK))

@@ -143,7 +143,7 @@ def check_no_parquet(folder: str) -> None:
 def check_no_foreign(folder: ParquetFolder) -> None:
     """Raises :class:`ToolError` if a folder without an export contains files of another program. Readers
     could not distinguish these files from the export's files."""
-    found = foreign_content(folder.path)  # must be read before the plans
+    found = foreign_content(folder.path)  # list the files before the plans are read
     if found is not None and folder.last_plan() is None:
         raise ToolError(f"{folder.path} holds {found}: take another folder")
 

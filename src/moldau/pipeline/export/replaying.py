@@ -38,7 +38,7 @@ class ReplayNames:
     dead_folder: str
     left_folder: str
     number: int
-    """Number of the plan."""
+    """The number of the replay's plan."""
     values: ValueFormat
 
     def __call__(self, name: str) -> WrittenUnit:

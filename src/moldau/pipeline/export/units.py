@@ -258,7 +258,7 @@ def write_parquet(
 
 
 def _leaves(name: str, found: pa.DataType) -> list[str]:
-    """The Parquet columns of one Arrow column."""
+    """Return the names of the Parquet columns that store one Arrow column."""
     if pa.types.is_struct(found):
         return [leaf for one in found for leaf in _leaves(f"{name}.{one.name}", one.type)]
     if pa.types.is_map(found):

@@ -60,7 +60,7 @@ Indices: TypeAlias = npt.NDArray[np.bool_]
 
 
 class FoundBatch(NamedTuple):
-    """A fetched batch, and the coordinator's values that replace those in the batch."""
+    """A fetched batch, with the coordinator's values that replace values in the batch."""
 
     data: Buffer
     partition: int
@@ -110,9 +110,11 @@ def _open(found: FoundBatch) -> Opened | None:
 def decode(
     batches: Iterable[Buffer], wanted: OffsetRange, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """The records of one partition that are in the range, in order, with the columns of :data:`SCHEMA`.
+    """Decode the records of one partition that are in the range ``wanted``. Yields them in order, as Arrow
+    record batches with the columns of :data:`SCHEMA`.
 
-    Each element of ``batches`` begins with a batch. Raises the errors of :func:`decode_found`.
+    Each element of ``batches`` is a buffer that begins with a record batch. Raises the errors of
+    :func:`decode_found`.
     """
     found = (FoundBatch(batch, wanted.partition) for batch in batches)
     return decode_found(found, [wanted], chunk_bytes=chunk_bytes)
@@ -200,7 +202,8 @@ def _of_batches(values: Sequence[int], counts: Longs) -> pa.Array:
 def _wanted(
     batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], counts: Longs, offsets: Longs
 ) -> Indices | None:
-    """A mask of the records that are in their range. ``None`` if all records are in their range, as usual."""
+    """A mask of the records that are in their range. ``None`` if all records are in their range, which is the
+    usual case."""
     limits = [
         (max(ranges[batch.partition].start, batch.first_offset), ranges[batch.partition].end)
         for batch in batches
@@ -223,8 +226,8 @@ class _Scratch:
         self._buffer = bytearray(CHUNK_BYTES)
 
     def join(self, parts: Sequence[bytes | memoryview]) -> memoryview:
-        """The parts one after the other, and then :data:`PADDING_BYTES` zeros. The result is valid until the
-        next call."""
+        """Join the parts one after the other, and add :data:`PADDING_BYTES` zeros. The result is valid until
+        the next call."""
         needed = sum(map(len, parts)) + PADDING_BYTES
         if len(self._buffer) < needed:
             self._buffer = bytearray(needed + needed // 4)
@@ -275,7 +278,7 @@ class _Fields:
 
 
 def _read_fields(data: Bytes, starts: Longs, ends: Longs) -> _Fields:
-    timestamp_deltas, position = read_varints(data, starts + 1)  # after the attributes
+    timestamp_deltas, position = read_varints(data, starts + 1)  # the delta follows the attributes
     offset_deltas, position = read_varints(data, np.minimum(position, ends), 32)
     keys, position = _read_spans(data, position, ends)
     values, position = _read_spans(data, position, ends)

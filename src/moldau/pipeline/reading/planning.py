@@ -1,4 +1,4 @@
-"""Splits ranges of offsets into units for tasks. Units contain only coordinates, no data."""
+"""Splits ranges of offsets into units for tasks. Units contain only ranges of offsets, no records."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,8 +63,8 @@ def unit_size(ranges: Iterable[OffsetRange], units_min: int, unit_records_max: i
 
 
 OBJECT_READS: Final = 8
-"""Number of reads for one object that all partitions of a coordinator share. Each read of a full object is 1
-MiB.
+"""Number of reads of one object, if all partitions of a coordinator share the object. Each of these reads
+gets 1 MiB of a full object.
 
 With fewer reads, each partition would have more windows. A batch at the border of two windows is decoded
 twice.

@@ -54,13 +54,14 @@ def find_records(data: memoryview, sizes: Sequence[int], counts: Longs) -> tuple
 
 
 def _walk_in_step(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, Longs]:
-    """The start of each record, and the end of each batch."""
+    """Return the start of each record, and the end of each batch."""
     limit = len(data) - PADDING_BYTES
     source = np.frombuffer(data, np.uint8)
     order = np.argsort(-counts, kind="stable")
     current = begins[order]
     slots = (np.cumsum(counts) - counts)[order]
-    # For each n, the number of batches that have an n-th record. In this order, these batches come first.
+    # For each n, the number of batches that have an n-th record. In ``order``, the batches with the most
+    # records come first. Therefore the batches with an n-th record are always the first ones.
     active = np.searchsorted(-counts[order], -np.arange(1, int(counts.max(initial=0)) + 1), side="right")
     positions = np.empty(int(counts.sum()), np.int64)
     for step, count in enumerate(active):
@@ -77,7 +78,7 @@ def _walk_in_step(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs
 
 
 def _lengths(source: Bytes, at: Longs) -> tuple[Longs, Longs]:
-    """Like ``read_varints``. Most lengths have one or two bytes, and these need fewer operations here."""
+    """Like ``read_varints``. Most lengths have one or two bytes, and need fewer operations here."""
     first = source[at].astype(np.int64)
     if first.max() < 0x80:
         return first >> 1, at + 1
@@ -90,7 +91,7 @@ def _lengths(source: Bytes, at: Longs) -> tuple[Longs, Longs]:
 
 
 def _walk_each(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, Longs]:
-    """Like :func:`_walk_in_step`, for one batch after another."""
+    """Like :func:`_walk_in_step`, but it processes one batch after another."""
     # Indexing a view costs three times as much as indexing bytes. A later check detects a position beyond the
     # end.
     content = data.obj if isinstance(data.obj, bytes | bytearray) else bytes(data)
@@ -103,8 +104,8 @@ def _walk_each(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, L
 
 
 def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, parts: list[Longs]) -> int:
-    """Add the starts of ``count`` records, and return the end of the last record. Their lengths are checked
-    later.
+    """Add the starts of ``count`` records, and return the end of the last record. The lengths of these
+    records are checked later.
 
     Adjacent records often have equal sizes. Such records are processed together. If the same length is found
     at regular distances, each of these records leads to the next one. No loop is then needed to confirm the
@@ -131,8 +132,8 @@ def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, par
 
 
 def _equal_records(source: Bytes, position: int, count: int) -> tuple[Longs, int]:
-    """The starts of adjacent records that have one length, from ``position`` on, and the end of the last
-    record."""
+    """Return the starts of adjacent records that have the same length, and the end of the last of these
+    records. The first of these records begins at ``position``."""
     first = int(source[position])
     if first < 0x80:
         size_bytes, stride = 1, 1 + (first >> 1)

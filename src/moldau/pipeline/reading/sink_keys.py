@@ -1,7 +1,7 @@
-"""Names of the objects that a sink stores beside the WAL. Pure.
+"""Names of the objects that a sink stores in the store of the WAL. Pure.
 
-A task writes ``sink/<query or job>/parts/<random>`` for its driver, and the driver removes it. Objects beside
-``parts`` record the progress of a query's batches.
+A task writes ``sink/<query or job>/parts/<random>`` for its driver, and the driver removes it. Objects next
+to the folder ``parts`` record the progress of a query's batches.
 """
 
 from typing import Final

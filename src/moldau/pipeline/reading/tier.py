@@ -129,8 +129,8 @@ class TierPartitionReader:
         self._position = self._first = min(first, self._end)
 
     async def _epochs(self, topic: ClusterTopic, segments: list[SegmentObject]) -> Mapping[int, EpochSpan]:
-        """For the leader epochs of the segments, the offsets that the leader has. These offsets do not change
-        any more."""
+        """Return, for each leader epoch of the segments, the range of offsets that the leader's log has in
+        this epoch. These ranges do not change any more."""
         known = sorted({epoch for segment in segments for epoch, _ in segment.epochs})
         spans: dict[int, EpochSpan] = {}
         for epoch in known:
@@ -141,7 +141,8 @@ class TierPartitionReader:
         return spans
 
     async def _epoch_end(self, topic: ClusterTopic, epoch: int) -> Any:
-        """The largest of the leader's epochs that is at most ``epoch``, and the end offset of that epoch."""
+        """Request the largest epoch in the leader's log that is at most ``epoch``, and the end offset of that
+        epoch."""
         row = OffsetForLeaderPartition(partition=self._partition, leader_epoch=epoch)
         request = OffsetForLeaderEpochRequest(
             topics=[OffsetForLeaderTopic(topic=topic.name, partitions=[row])]
@@ -227,7 +228,7 @@ async def _batches(
     async with aclosing(_views(ranges, key, begin, stop)) as views:
         async for view in views:
             found: list[memoryview] = []
-            if rest:  # a batch that is in two pieces
+            if rest:  # one batch may be in two pieces
                 missing = HEADER_SIZE_BYTES - len(rest)
                 if missing <= 0 or len(view) >= missing:
                     header = b"".join((rest[:HEADER_SIZE_BYTES], view[: max(0, missing)]))

@@ -134,7 +134,7 @@ class WalReader:
     async def _checked(
         self, row: FoundPartition, before: list[BatchCoordinate]
     ) -> list[BatchCoordinate] | None:
-        """``before`` and the next coordinates of the partition. ``None`` if the partition must be read
+        """Return ``before`` and the next coordinates of the partition; ``None`` if the partition must be read
         through the broker."""
         partition = row.partition_index
         position = before[-1].last_offset + 1 if before else self._positions[partition]
@@ -231,10 +231,10 @@ class WalReader:
             found.append(FoundBatch(data, one.partition_index, one.base_offset, appended_ms, first))
         return found
 
-    # -- the other ways -------------------------------------------------------------------------
+    # -- reads of the tier, and reads through brokers -------------------------------------------
 
     async def _from_tier(self, partitions: Iterable[int]) -> AsyncIterator[list[FoundBatch]]:
-        """Read up to the offset from which the objects of the WAL contain all records."""
+        """Read the offsets before the start of the WAL from the tier."""
         for partition in partitions:
             end = self._ends[partition]
             end = min(end, await self._wal_start(partition, end))
@@ -247,7 +247,7 @@ class WalReader:
         self, partitions: Iterable[int], reason: str | None
     ) -> AsyncIterator[list[FoundBatch]]:
         """Read the remaining offsets through the leaders. If ``reason`` is ``None``, read only the offsets
-        that are not in the objects."""
+        before the start of the WAL."""
         for partition in partitions:
             position, end = self._positions[partition], self._ends[partition]
             if reason is None:
@@ -264,8 +264,8 @@ class WalReader:
             self._positions[partition] = end
 
     async def _wal_start(self, partition: int, end: int) -> int:
-        """The offset from which the objects of the WAL contain all records; ``end`` if that offset is
-        unknown."""
+        """Return the offset at which the partition's WAL starts; ``end`` if that offset is unknown. The
+        objects of the WAL contain all records at or after that offset."""
         position = self._positions[partition]
         coordinator_id = self._access.coordinators[partition]
         rows = await self._coordinators.find(coordinator_id, self._topic_id, {partition: position}, 1)

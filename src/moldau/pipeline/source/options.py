@@ -78,7 +78,7 @@ class Timestamps:
 
 
 Position: TypeAlias = TopicOffsets | Timestamps | int
-"""Offsets by topic and partition, times, :data:`EARLIEST` or :data:`LATEST`."""
+"""A position: offsets by topic and partition, times, :data:`EARLIEST` or :data:`LATEST`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,8 @@ def _walk_of(text: str) -> "_Walk":
 
 
 class _Walk:
-    """The functions for a schema. ``items`` counts the items of the current value that have no bytes."""
+    """Makes the functions that skip values of a schema. ``items`` counts the items of the current value that
+    have no bytes."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -91,7 +92,7 @@ class _Walk:
         if name in self._records:
             fields = self._records[name]
         else:
-            fields = self._records[name] = []  # set first: a field may contain the record
+            fields = self._records[name] = []  # stored first, because a field may contain the record
             fields.extend([self._of(one["type"]) for one in found["fields"]])
 
         def skip(value: bytes, at: int, level: int) -> int:

@@ -281,7 +281,8 @@ def _within(array: pa.Array, bounds: tuple[int, int], meaning: str) -> pa.Array:
 
 
 def _decimals(array: pa.Array, scale: int, column: pa.DataType) -> pa.Array:
-    """Decimals from their unscaled numbers, which are in two's complement, big endian."""
+    """Make decimals from their unscaled numbers. The bytes of such a number are in two's complement, big
+    endian."""
     if pc.any(pc.equal(pc.binary_length(array), 0)).as_py():
         raise pa.ArrowInvalid("a decimal has no bytes")
     digits = [None if one is None else int.from_bytes(one, "big", signed=True) for one in array.to_pylist()]

@@ -48,7 +48,8 @@ class ColumnChange:
 
 
 def parse_column_change(text: str) -> ColumnChange:
-    """``customer.age DOUBLE``, ``lines.element.`unit price` STRING``. Raises :class:`ToolError`."""
+    """Parse a change such as ``customer.age DOUBLE`` or ``lines.element.`unit price` STRING``. Raises
+    :class:`ToolError`."""
     found = _CHANGE.fullmatch(text)
     if found is None:
         raise ToolError(f"{text!r} is no column with its new type, like 'qty STRING'")
@@ -68,7 +69,8 @@ class _Change:
         self.seconds = dict(table.seconds)
 
     def inside(self, found: pa.DataType, path: Path) -> pa.DataType:
-        """The type at a path, with the change applied inside it."""
+        """Return the type of the column at ``path`` after the change. The changed column is inside this
+        column."""
         wanted = self._change.path[len(path)]
         if pa.types.is_list(found) and wanted == ELEMENT and len(path) + 1 < len(self._change.path):
             return pa.list_(self.inside(found.value_type, (*path, ELEMENT)))

@@ -139,7 +139,7 @@ class _Parser:
 
 
 def render_ddl(columns: pa.DataType) -> str:
-    """The text that :func:`parse_ddl` reads back."""
+    """Return the text from which :func:`parse_ddl` makes this type again."""
     return ", ".join(f"{_quoted(field.name)} {render_type(field.type)}" for field in columns)
 
 

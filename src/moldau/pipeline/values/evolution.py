@@ -106,5 +106,5 @@ def storable(found: pa.DataType | None) -> pa.DataType | None:
 
 
 def _prefixes(name: str) -> set[str]:
-    """The prefixes of a name that end before a dot."""
+    """Return the beginnings of a name before each of its dots: ``a`` and ``a.b`` for ``a.b.c``."""
     return {name[:at] for at, letter in enumerate(name) if letter == "."}

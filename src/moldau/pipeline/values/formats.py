@@ -60,7 +60,7 @@ class ValueFormat:
 
     @property
     def of_table(self) -> "ValueFormat":
-        """The format without the settings of a single round."""
+        """The format without the settings that are only for a single round."""
         return replace(self, whole=False)
 
     def with_type(self, found: pa.DataType | None) -> "ValueFormat":
@@ -183,5 +183,5 @@ def fit(found: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def render_format(wanted: ValueFormat) -> str:
-    """The table's format as text, without the settings of a single round."""
+    """Return the table's format as text, without the settings that are only for a single round."""
     return json.dumps(wanted.of_table.to_json(), sort_keys=True)

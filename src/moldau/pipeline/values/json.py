@@ -62,8 +62,8 @@ def _inside(found: pa.DataType) -> list[pa.DataType]:
 def decode_json(
     values: pa.Array, columns: pa.DataType, *, whole: bool = False, seconds: Seconds | None = None
 ) -> tuple[pa.Array, Rejected]:
-    """One struct for each value, or its text if the column is a STRING. The entry is null for null and
-    rejected values.
+    """Return one struct for each value, or the value's text if the column is a STRING. The entry is null for
+    null and rejected values.
 
     With ``whole``, names match regardless of case. A value is then rejected if one of its members has no
     column. ``seconds`` has additional columns for values that do not fit the first column of a member.
@@ -102,7 +102,8 @@ class _Anything(msgspec.Struct):
 
 
 def _malformed(values: pa.Array) -> Rejected:
-    """Values that are not exactly one JSON object, or that have too many levels."""
+    """Return the rows of values that are not exactly one JSON object, or that have too many levels. Each row
+    has a reason."""
     check = msgspec.json.Decoder(_Anything).decode
     found: Rejected = dict.fromkeys(_too_deep(values), f"more than {NESTED_MAX} levels deep")
     found.update(dict.fromkeys(_no_text(values), "not UTF-8"))

@@ -42,7 +42,7 @@ _EXACT_MAX: Final = 2**53
 
 
 class JsonKind(enum.IntEnum):
-    """Kinds of JSON values, as far as the choice of column types needs them."""
+    """Kinds of JSON values. Only kinds that lead to different column types are distinguished."""
 
     BOOLEAN = 0
     NUMBER = 1
@@ -95,7 +95,7 @@ class ValueCounts:
             self.element.merge(other.element, levels - 1)
 
     def cut(self, levels: int) -> None:
-        """Remove the levels that are deeper."""
+        """Remove the levels that are deeper than ``levels``."""
         if not levels:
             self.members, self.element = {}, None
         for one in self.inside():
@@ -357,8 +357,8 @@ _TYPES: Final = {
 
 
 def _choose(found: ValueCounts) -> JsonKind:
-    """The kind that determines the column's type. It depends only on the counts, by the rule in the module's
-    docstring."""
+    """Choose the kind of JSON values that determines the column's type. The choice depends only on the
+    counts, by the rule in the module's docstring."""
     integers = () if found.fraction else (JsonKind.NUMBER,)
     held: dict[JsonKind, tuple[JsonKind, ...]] = {  # the narrowest kind comes first
         JsonKind.BOOLEAN: (JsonKind.BOOLEAN,),
@@ -372,5 +372,5 @@ def _choose(found: ValueCounts) -> JsonKind:
         wanted: sum(count for kind, count in zip(JsonKind, found.kinds, strict=True) if kind not in kinds)
         for wanted, kinds in held.items()
     }
-    best = min(misfits, key=lambda wanted: misfits[wanted])  # the first kind if several are equal
+    best = min(misfits, key=lambda wanted: misfits[wanted])  # the first kind, if several counts are equal
     return best if misfits[best] * MISFITS_SHARE <= found.records else JsonKind.STRING

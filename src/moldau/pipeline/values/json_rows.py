@@ -179,8 +179,8 @@ def _node(column: pa.DataType, path: Path, whole: bool, seconds: Seconds, has_se
 
 
 def _members(raw: bytes, repeated: bool) -> list[tuple[str, bytes]]:
-    """The members in their order. If ``repeated``, a name that occurs twice is returned a second time at the
-    end."""
+    """Return the members of an object in their order. With ``repeated``, a name that occurs twice is returned
+    a second time at the end."""
     found = _MEMBERS(raw)
     once = [(name, bytes(one)) for name, one in found.items()]
     if not repeated:

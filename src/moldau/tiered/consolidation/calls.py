@@ -34,12 +34,12 @@ PLANNED_PARSED_BYTES: Final = 16 * 1024 * 1024
 """Maximum memory of a parsed request about planned segments. This is enough for 34,000 copies, or 60,000
 partitions."""
 PLAN_MAX_BYTES: Final = 16 * 1024**3
-"""Maximum size of a plan in one response, in bytes of segments. With small batches, the coordinates in the
-plan need about a thousandth of this size."""
+"""Maximum size of a plan in one response, in bytes of segments. With small batches, the positions in the plan
+need about a thousandth of this size."""
 
 
 class PlanCall(NamedTuple):
-    """Plan the next segments."""
+    """Request to plan the next segments."""
 
     engine: str
     """Name of the caller. The log and other callers show this name."""

@@ -49,9 +49,9 @@ class EngineSettings:
     """Limits of the engine, in bytes and milliseconds."""
 
     unit_bytes: int = DEFAULT_UNIT_BYTES
-    """Bytes of a unit in memory. Two units are in memory at a time."""
+    """Maximum size of a unit in memory. Two units are in memory at a time."""
     plan_bytes: int = 512 * 1024**2
-    """Bytes of segments in a plan."""
+    """Maximum total size of the segments in a plan."""
     lease_ms: int = 600_000
     reads_in_flight: int = 4
 
@@ -67,7 +67,7 @@ class RemoteCopies:
 
 
 class BrokerEngine:
-    """Carries out the plans of this broker as a leader; :meth:`run_once` is called at an interval."""
+    """Carries out the plans that this broker makes as a leader. :meth:`run_once` is called at an interval."""
 
     def __init__(
         self,
@@ -79,7 +79,8 @@ class BrokerEngine:
         settings: EngineSettings | None = None,
         is_enabled: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``is_enabled`` is false when an outside engine builds. Partitions are reconciled in any case."""
+        """``is_enabled`` is false when an outside engine builds the segments. Partitions are reconciled in
+        any case."""
         self._leader = leader
         self._wal_storage = wal_storage
         self._storage = copies.storage
@@ -104,7 +105,7 @@ class BrokerEngine:
     async def run_once(self) -> int:
         """Reconcile the recorded segments, then consolidate. Returns the number of copied bytes.
 
-        Raises only bugs.
+        An exception from this method is always a bug.
         """
         await self._leader.reconcile_all()
         total = 0
@@ -262,7 +263,7 @@ class _Task:
     epochs: Mapping[UUID, int]
     units: Iterator[Unit]
     given_up: set[TopicIdPartition] = field(default_factory=set)
-    """Partitions that have a failed segment. Their later segments cannot be published."""
+    """Partitions that have a failed segment. The later segments of such a partition cannot be published."""
     done_bytes: int = 0
 
 

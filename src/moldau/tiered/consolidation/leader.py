@@ -106,8 +106,8 @@ class PublishedSegment(NamedTuple):
 
 @dataclass(slots=True)
 class _Budget:
-    """The remaining size of a plan. Partitions add their segments one after another. Each of them may use the
-    size that the earlier partitions did not use."""
+    """The remaining size of a plan. Partitions add their segments to the plan one after another. Each
+    partition may use the size that the earlier partitions did not use."""
 
     left_bytes: int
     gathering: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -139,7 +139,7 @@ class ConsolidationLeader:
         self._locks: dict[TopicIdPartition, asyncio.Lock] = {}
         self._turn = 0
         self.statuses: dict[TopicIdPartition, ConsolidationStatus] = {}
-        """Statuses as of the last check of each partition."""
+        """The status of each partition at its last check."""
         self._fresh: dict[TopicIdPartition, tuple[int, int, ConsolidationStatus]] = {}
         """Partitions that were reconciled a moment ago and are planned next: epoch, time and status of
         each.
@@ -185,7 +185,8 @@ class ConsolidationLeader:
         return status
 
     def _just_seen(self, led: LedPartition) -> ConsolidationStatus | None:
-        """The latest result of :meth:`reconcile_all`, if that call fenced with the same epoch."""
+        """Return the latest result of :meth:`reconcile_all` for the partition; ``None`` if that call fenced
+        with another epoch or is too long ago."""
         epoch, seen_ms, status = self._fresh.pop(led.partition, (-1, 0, None))
         is_fresh = epoch == led.epoch and 0 <= self._clock.now_ms() - seen_ms < _FRESH_MS
         return status if is_fresh else None
@@ -294,7 +295,7 @@ class ConsolidationLeader:
             return ()
 
     async def _gather(self, led: LedPartition, offset: int, max_bytes: int) -> list[GatheredSegment]:
-        """The segments that can be formed from the partition's WAL, from ``offset`` on."""
+        """Return the segments that can be formed from the partition's WAL, beginning at ``offset``."""
         topic_id, _, index = led.partition
         gathering = SegmentGathering(led.rules)
         gathered: list[GatheredSegment] = []

@@ -1,5 +1,5 @@
-"""Transaction markers in plans. If a run is a marker, it refers to no object, and its key contains the
-marker. Pure."""
+"""Transaction markers in plans. A plan consists of runs. A run is a group of adjacent batches in an object,
+or a single marker. If a run is a marker, it refers to no object, and its key contains the marker. Pure."""
 
 from typing import Final
 
@@ -11,7 +11,8 @@ _PREFIX: Final = "~marker:"
 
 
 def key_of_marker(end: TransactionEnd, timestamp_ms: int) -> str:
-    """The text that a plan contains for a marker. Other runs have an object's key there."""
+    """The text that a plan contains for a marker. For other runs, the plan contains an object's key in place
+    of this text."""
     producer_id, producer_epoch, coordinator_epoch, committed = end
     return f"{_PREFIX}{producer_id}:{producer_epoch}:{coordinator_epoch}:{int(committed)}:{timestamp_ms}"
 

@@ -39,7 +39,7 @@ class OpenPlan:
     lease: Lease
     epoch: int
     wal_start: int
-    """The WAL's start as of the last check."""
+    """The start of the WAL at the time of the last check."""
     segments: list[OpenSegment] = field(default_factory=list)
 
     def find(self, segment_id: UUID) -> OpenSegment | None:
@@ -89,8 +89,8 @@ class OpenPlans:
         self._plans[plan.partition] = plan
 
     def held(self, own: Lease, of_interest: Callable[[TopicIdPartition], bool]) -> list[tuple[Lease, int]]:
-        """The leases of other engines. Each lease has the number of those partitions in its plans that matter
-        here."""
+        """Return the leases of other engines. Each lease comes with the number of partitions in its plans for
+        which ``of_interest`` returns True."""
         plans = [plan for plan in self if plan.lease is not own and of_interest(plan.partition)]
         counts = Counter(plan.lease.id for plan in plans)
         leases = {plan.lease.id: plan.lease for plan in plans}

@@ -67,7 +67,7 @@ class SegmentOrphanScan:
         )
 
     async def run(self) -> int:
-        """Scan once. Returns the number of deleted objects. Raises only bugs."""
+        """Scan once. Returns the number of deleted objects. An exception from this method is always a bug."""
         try:
             found = await self._list_old()
         except StorageError as error:

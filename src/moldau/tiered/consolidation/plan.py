@@ -50,11 +50,11 @@ class PlannedRun(NamedTuple):
     base_offset: int
     last_offset: int
     append_time_ms: int = NO_TIMESTAMP
-    """The timestamp of all their records if the topic uses LogAppendTime; otherwise -1."""
+    """If the topic uses LogAppendTime, the timestamp of all records in these batches; otherwise -1."""
 
     @property
     def as_batches(self) -> BatchRun:
-        """The batches in the builder's form."""
+        """Return the batches as the object that the builder of segments takes."""
         return BatchRun(self.base_offset, self.last_offset, self.size_bytes, self.append_time_ms)
 
 
@@ -161,8 +161,8 @@ class SegmentGathering:
         return any(first < offset <= last for first, last in self._aborted)
 
     def rest(self, now_ms: int) -> GatheredSegment | None:
-        """The remaining batches as a segment. They must be old enough, and the segment's end must not split
-        an aborted transaction."""
+        """Return the remaining batches as a segment; ``None`` if they are not old enough, or if the end of
+        the segment would split an aborted transaction."""
         if self._open is None or now_ms - self._oldest_commit_ms < self._rules.max_age_ms:
             return None
         if self._is_within_aborted(self._open.last_offset + 1):
@@ -329,7 +329,8 @@ def lay_out_units(segments: Iterable[PlannedSegment], max_bytes: int = DEFAULT_U
 
 
 class Piece(NamedTuple):
-    """A run within a requested range, and the place to which its bytes are copied."""
+    """A run (adjacent batches) within a requested range, and the place to which the bytes of the run are
+    copied."""
 
     segment: int
     """Number of the segment in its unit."""

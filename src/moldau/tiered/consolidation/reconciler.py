@@ -1,5 +1,5 @@
-"""The state of a diskless partition's consolidation. This module compares the recorded segments with it and
-completes interrupted work."""
+"""Reconciles the recorded segments of a diskless partition with the coordinator's state, and completes
+interrupted work."""
 
 import asyncio
 import logging
@@ -65,7 +65,7 @@ class ConsolidationStatus:
         *,
         is_fenced: bool = True,
     ) -> "ConsolidationStatus":
-        """The status that follows from the response of a coordinator."""
+        """Make the status from the response of a coordinator."""
         return ConsolidationStatus(
             here.log_start_offset,
             here.wal_start_offset,

@@ -49,9 +49,10 @@ def expired_before(
     wal_size_bytes: int,
     now_ms: int,
 ) -> int | None:
-    """The new log start according to retention, within the remote part; ``None`` when no segment has expired.
+    """Return the new log start according to retention; ``None`` when no segment has expired. The new log
+    start is at most ``wal_start``, the end of the remote part.
 
-    ``chain`` is the result of :func:`readable_chain` from the log start on.
+    ``chain`` is the result of :func:`readable_chain`, beginning at the log start.
     """
     known = list(chain)
     total_bytes = sum(one.segment_size_bytes for one in known) + wal_size_bytes
@@ -60,9 +61,10 @@ def expired_before(
 
 
 def _newest_ms(segment: RemoteLogSegmentMetadata) -> int:
-    """Records without a timestamp count as old as their segment, which consolidation has just created.
+    """Return the timestamp of the segment's newest record. If the records have no timestamp, return the time
+    of the segment's last event, because consolidation has just created the segment.
 
-    For classic topics Moldau does the same as Kafka: there such a segment is older than any limit.
+    Classic topics follow Kafka's rule: a segment without timestamps is older than any limit.
     """
     newest_ms = segment.max_timestamp_ms
     return newest_ms if newest_ms > NO_TIMESTAMP else segment.event_timestamp_ms

@@ -34,7 +34,7 @@ __all__ = [
 
 
 def plan_fields(plan: Plan) -> Mapping[str, Any]:
-    """The values of the response's fields for a plan."""
+    """Return the values of a plan for the fields of a response."""
     numbers: dict[str, int] = {}
     segments = [_segment_message(work, numbers) for work in plan.work]
     return {
@@ -79,7 +79,8 @@ def _segment_message(work: PlannedWork, numbers: dict[str, int]) -> Consolidatio
 
 
 def as_plan(message: ConsolidationPlanResponse) -> Plan:
-    """Read a plan's segments. Raises :class:`ColumnError` for invalid runs."""
+    """Read a plan from a response. Raises :class:`ColumnError` if the runs of a segment are invalid. A run is
+    a group of adjacent batches in one object."""
     keys = list(message.object_keys)
     work = [PlannedWork(_segment(one, keys), one.leader_epoch) for one in message.segments]
     held = [HeldPlan(one.engine, one.until_ms, one.partitions) for one in message.held]

@@ -51,7 +51,7 @@ class MetadataPartitionCalls(Protocol):
     """
 
     async def append_event(self, call: AppendEventCall) -> int:
-        """The offset of the event, which is committed."""
+        """Append an event. Returns the offset of the event when the event is committed."""
         ...
 
     async def event_offsets(self, call: EventOffsetsCall) -> TopicOffsets: ...

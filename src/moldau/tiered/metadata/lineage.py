@@ -24,7 +24,7 @@ class Lineage(Protocol):
 
 class LogLineage:
     """Lineage of a classic partition. It is the partition's leader epoch checkpoint, which covers all offsets
-    from the log's start on."""
+    at or after the log's start."""
 
     def __init__(self, epochs: LeaderEpochs) -> None:
         self._epochs = epochs

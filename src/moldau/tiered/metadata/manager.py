@@ -146,15 +146,17 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def remote_partition_deletions(self) -> Sequence[RemotePartitionDeleteMetadata]:
-        """Unfinished removals in the metadata partitions that this broker follows.
+        """Return the unfinished removals of remote data. They are recorded in the metadata partitions that
+        this broker follows.
 
-        After a restart, a partition remover resumes these removals. The partitions stay listed until
-        DELETE_PARTITION_FINISHED.
+        After a restart, a partition remover resumes these removals. A partition stays in this list until it
+        has the event DELETE_PARTITION_FINISHED.
         """
         ...
 
     async def remote_log_partitions(self) -> Sequence[TopicIdPartition]:
-        """Partitions that this broker follows, that have remote data, and whose removal has not begun.
+        """Return the partitions that this broker follows, that have remote data, and whose removal has not
+        begun.
 
         The remover of deleted topics' data compares these partitions with the existing topics.
         """

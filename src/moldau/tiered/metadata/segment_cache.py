@@ -69,8 +69,8 @@ class _EpochState:
                 return
         first = bisect_left(self.starts, new.start)
         last = bisect_right(self.ends, new.end)
-        # The segments from `first` on start at or after the new segment. The segments up to `last` end at or
-        # before it.
+        # From index ``first`` on, segments start at or after the start of the new segment. Before index
+        # ``last``, segments end at or before the end of the new segment.
         last = max(first, last)
         for other in self.referenced[first:last]:
             self.covered[other.id] = other

@@ -34,7 +34,7 @@ class TopicOffsets(NamedTuple):
     start_offset: int
     end_offset: int
     log_end_offset: int
-    """The offset before which all events are that were acknowledged before this response."""
+    """All events that were acknowledged before this response are before this offset."""
     epoch_end_offset: int = -1
     """End of the requested leader epoch; -1 when the log does not have the epoch."""
 
@@ -88,8 +88,8 @@ class MetadataTopic(Protocol):
         ...
 
     async def read(self, partition: int, offset: int, max_bytes: int) -> TopicRecords:
-        """Committed records from ``offset`` on. If ``offset`` is the end of the committed part, there are no
-        records, and the next offset is ``offset``."""
+        """Return committed records, beginning at ``offset``. If ``offset`` is the end of the committed part,
+        there are no records, and the next offset is ``offset``."""
         ...
 
     async def wait_beyond(self, partition: int, offset: int) -> None:

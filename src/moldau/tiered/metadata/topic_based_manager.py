@@ -59,9 +59,9 @@ class MetadataManagerSettings:
     """Kafka's keys of the topic-based manager, except the keys of the topic. Times are in milliseconds."""
 
     consume_wait_ms: int = 120_000
-    """``remote.log.metadata.consume.wait.ms``"""
+    """The value of ``remote.log.metadata.consume.wait.ms``."""
     initialization_retry_interval_ms: int = 100
-    """``remote.log.metadata.initialization.retry.interval.ms``"""
+    """The value of ``remote.log.metadata.initialization.retry.interval.ms``."""
 
 
 class TopicBasedRemoteLogMetadataManager:
@@ -157,8 +157,9 @@ class TopicBasedRemoteLogMetadataManager:
     def on_metadata_partition_leadership(self, metadata_partition: int, *, leads: bool) -> None:
         """Begin or end this broker's leadership of a partition of the topic.
 
-        The leader follows this partition even if it uses no user partition in it. It must do so because it
-        must know unfinished deletions (the KIP's remote partition remover).
+        The leader follows this partition even if it uses no user partition whose events are in this
+        partition. It must do so because it must know unfinished deletions (the KIP's remote partition
+        remover).
         """
         if leads:
             self._led.add(metadata_partition)

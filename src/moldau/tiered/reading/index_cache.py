@@ -147,7 +147,7 @@ class RemoteIndexCache:
     async def lookup_timestamp(
         self, metadata: RemoteLogSegmentMetadata, timestamp_ms: int, starting_offset: int
     ) -> int:
-        """A position before which all records from ``starting_offset`` on are earlier than
+        """Return a position. All records from ``starting_offset`` up to this position are earlier than
         ``timestamp_ms``."""
         indexes = await self.indexes_of(metadata)
         return indexes.position_of(max(starting_offset, indexes.offset_at(timestamp_ms)))

@@ -46,8 +46,8 @@ class RemoteOffsetSearch:
     async def find_max_timestamp(
         self, wanted: RemoteRange, start_offset: int, above_ms: int, lookup: RecordLookup
     ) -> FoundOffset | None:
-        """The first record with the largest timestamp of that range, if that timestamp is greater than
-        ``above_ms``.
+        """Return the first record with the largest timestamp in ``[start_offset, wanted.end_offset)``. If
+        that timestamp is not greater than ``above_ms``, return ``None``.
 
         For all records of a segment, the timestamp in the segment's metadata is used.
         """

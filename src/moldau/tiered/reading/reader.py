@@ -41,7 +41,7 @@ KEPT_S: Final = 5.0
 """Time for which the result of a late read is kept for the next request."""
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 """Maximum total size of all results of late reads. The oldest results are dropped first. If a client requests
-a dropped result later, it is read again."""
+a dropped result later, the batches are read again."""
 REMEMBERED_POSITIONS_MAX: Final = 4_096
 READS_A_TURN: Final = 3
 """Number of reads that begin in one turn of the event loop. If the data are in memory, these reads take a few
@@ -63,7 +63,8 @@ class ReaderSettings:
 
 
 class RemoteBatches(NamedTuple):
-    """Whole batches, from the batch with the requested offset on. ``next_offset`` is the offset after them.
+    """Whole batches, beginning with the batch that contains the requested offset. ``next_offset`` is the
+    offset after these batches.
 
     ``is_exhausted`` means that there are no batches and will be none, because the remote tier has no batch at
     or after the offset.
@@ -120,9 +121,10 @@ class RemoteReader:
     # -- answering ----------------------------------------------------------------------------
 
     def read(self, wanted: RemoteRead, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
-        """Add batches from the remote tier to ``known``, the partition's own offsets.
+        """Read batches from the remote tier, and return them together with ``known``, the partition's own
+        offsets.
 
-        It never raises. The result is ``unknown_server_error`` when the tier fails, as in Kafka, and
+        This method never raises. The result is ``unknown_server_error`` when the tier fails, as in Kafka, and
         ``offset_out_of_range`` for deleted records. The result has neither records nor an error when the pool
         is full, the quota is used up, or the time is over. The client then repeats the request.
         """
@@ -155,7 +157,7 @@ class RemoteReader:
             answer.set_result(known)
 
     def _join(self, wanted: RemoteRead) -> "asyncio.Task[RemoteBatches] | None":
-        """The read in progress, or a new read if the pool has a free place and there is quota."""
+        """The read in progress, or a new read if the pool has a free slot and the quota is not used up."""
         loop = asyncio.get_running_loop()
         key = _key_of(wanted)
         task = self._under_way.get(key)

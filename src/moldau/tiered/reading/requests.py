@@ -24,7 +24,7 @@ class RemoteIndexes(Protocol):
     async def lookup_timestamp(
         self, metadata: RemoteLogSegmentMetadata, timestamp_ms: int, starting_offset: int
     ) -> int:
-        """A position before which all records from ``starting_offset`` on are earlier than
+        """Return a position. All records from ``starting_offset`` up to this position are earlier than
         ``timestamp_ms``."""
         ...
 
@@ -48,9 +48,9 @@ class RemoteRange:
     log_start: Callable[[], int]
 
     def bound_at(self, offset: int, segment: RemoteLogSegmentMetadata) -> int:
-        """The offset up to which ``segment`` is valid for the partition, from ``offset`` on.
+        """The offset up to which ``segment`` is valid for the partition, if the read begins at ``offset``.
 
-        After this offset, the segment may contain records of an old leader that no other replica has.
+        After the returned offset, the segment may contain records of an old leader that no other replica has.
         """
         bound = min(self.end_offset, segment.end_offset + 1)
         epoch = self.lineage.epoch_for_offset(offset)
@@ -67,10 +67,11 @@ class RemoteRead(RemoteRange):
     min_one_batch: bool = True
     read_committed: bool = False
     aborted_behind: Callable[[int, int], Sequence[AbortedEntry]] | None = None
-    """Aborted transactions that have records in ``[first, end)`` and a marker after the remote part."""
+    """Returns the aborted transactions that have records in ``[first, end)`` and whose marker is after the
+    remote part."""
     read_behind: Callable[[], ReadOutcome] | None = None
-    """Read from ``end_offset`` on, when no batch is left before it. This happens when compaction has removed
-    the batches at the end."""
+    """Reads at or after ``end_offset``, when the remote part has no batch left before ``end_offset``. This
+    happens when compaction has removed the batches at the end of the remote part."""
 
 
 def segment_at(

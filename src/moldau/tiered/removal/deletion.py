@@ -34,7 +34,7 @@ async def delete_segment(
 
 
 async def delete_objects(context: RemoteTaskContext, segment: RemoteLogSegmentMetadata) -> None:
-    """Delete only the bytes. Raises ``RemoteStorageError``."""
+    """Delete only the bytes of the segment. Raises ``RemoteStorageError``."""
     topic = segment.id.topic
     context.meters.delete_request(topic)
     try:

@@ -26,11 +26,11 @@ class Expiry:
 class ExpiryPlan:
     """Selects the expired segments of a partition. Add all segments by start offset, then decide.
 
-    A segment that ends before the log's start is not read any more. From the log's start on, the first
-    segments are removed while they are too old, or while both tiers together are too large.
-    ``local_only_bytes`` is the size of the part that is not copied yet. Segments that do not belong to the
-    log's lineage may lie between the others. They do not stop the selection, and they are removed when the
-    log's start is after them.
+    A segment that ends before the log's start is not read any more. The following segments are removed in
+    order while they are too old, or while both tiers together are too large. ``local_only_bytes`` is the size
+    of the part that is not copied yet. Segments that do not belong to the log's lineage (its leader epochs)
+    may lie between the other segments. They do not stop the selection, and they are removed when the log's
+    start is after them.
     """
 
     def __init__(
@@ -63,15 +63,16 @@ class ExpiryPlan:
                 self._total_bytes += segment.segment_size_bytes
 
     def decide(self) -> Expiry:
-        """The decision about all added segments. The cost of this call grows with the number of expired
-        segments."""
+        """Decide which of the added segments have expired. The cost of this call grows with the number of
+        expired segments."""
         outlived = expired(self._rest, self._retention, total_bytes=self._total_bytes, now_ms=self._now_ms)
         new_start = max((segment.end_offset + 1 for segment in outlived), default=None)
         return Expiry(new_start, [*self._due, *outlived])
 
 
 def is_of_lineage(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_start_offset: int) -> bool:
-    """Whether the records of the segment, from the log's start on, are or were in the log itself.
+    """Whether the records of the segment at or after the log's start are in the log, or were in the log
+    before.
 
     This is true under two conditions. The segment's epochs begin where the log's epochs begin. And each epoch
     ends in the segment at or before its end in the log.

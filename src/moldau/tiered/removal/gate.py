@@ -40,7 +40,7 @@ class DeletionGate:
         """Begins a wait. The returned function returns whether all records that were committed before the
         call are saved."""
         self._waiting: dict[UUID, _Wait] = {}
-        """In the order of the last questions."""
+        """The waits by segment id, in the order of the last calls of :meth:`is_open`."""
 
     @property
     def remembered_count(self) -> int:

@@ -7,7 +7,8 @@ from moldau.records.batch import HEADER_SIZE_BYTES, LOG_OVERHEAD_BYTES
 
 __all__ = ["Selection", "select_batches"]
 
-# base offset, batch length, (epoch, magic, CRC, attributes), last offset delta
+# Reads three fields of a batch header: base offset, batch length and last offset delta. It skips the fields
+# between them: leader epoch, magic, CRC and attributes.
 _UNPACK: Final = Struct(">qi11xi").unpack_from
 
 
@@ -15,9 +16,9 @@ class Selection(NamedTuple):
     """The batches for a reader in a part of a segment: ``piece[start:end]``.
 
     ``next_offset`` is the offset after the last batch. If ``start == end``, there are no batches. Then
-    ``missing_bytes`` says how many bytes of the segment, from ``start`` on, are needed to get the first
-    batch. It is 0 when there is no such batch: all batches are before the offset, or the first batch is at or
-    after the limit.
+    ``missing_bytes`` is the number of bytes of the segment, beginning at ``start``, that are needed to get
+    the first batch. It is 0 when there is no such batch: all batches are before the offset, or the first
+    batch is at or after the limit.
     """
 
     start: int
@@ -29,7 +30,8 @@ class Selection(NamedTuple):
 def select_batches(
     piece: memoryview, offset: int, bound_offset: int, max_bytes: int, *, min_one_batch: bool
 ) -> Selection:
-    """The batches from the batch with ``offset`` on, before ``bound_offset``, up to ``max_bytes``.
+    """Select the batches for a reader. The first of them contains ``offset``, all of them are before
+    ``bound_offset``, and together they have at most ``max_bytes``.
 
     ``piece`` begins with a batch and may end within a batch. With ``min_one_batch`` the first batch may be
     larger than ``max_bytes``.

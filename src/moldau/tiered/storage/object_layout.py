@@ -69,8 +69,8 @@ ORDER: Final = (
     IndexType.PRODUCER_SNAPSHOT,
     IndexType.LEADER_EPOCH,
 )
-"""The order of the contents. The index of a content in this order is its number in the table; 5 is the number
-of the record."""
+"""The order of the files in a ``.indexes`` object. The index of a file in this order is the number of the
+file in the table. The number 5 stands for the record that identifies the segment."""
 
 
 class SegmentKeys(NamedTuple):

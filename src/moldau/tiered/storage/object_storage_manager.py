@@ -108,7 +108,7 @@ class ObjectStorageManager:
         uploads = asyncio.gather(
             self._uploads.upload(keys.log, log, memoryview(log).nbytes),
             self._uploads.upload(keys.indexes, packed.content, len(packed.content)),
-            return_exceptions=True,  # Both uploads have ended before the cleanup.
+            return_exceptions=True,  # The uploads of both objects have ended before the cleanup.
         )
         for result in await uploads:
             if isinstance(result, StorageError):
@@ -210,7 +210,8 @@ def _failed(doing: str, metadata: RemoteLogSegmentMetadata, error: StorageError)
 def open_object_storage_manager(
     configs: Mapping[str, str], machine: Machine, meters: Meters
 ) -> ObjectStorageManager:
-    """The default of ``remote.log.storage.manager.class.name``."""
+    """Make the built-in storage manager. This function is the default of
+    ``remote.log.storage.manager.class.name``."""
     url = configs.get("url")
     if not url:
         raise RemoteStorageError(

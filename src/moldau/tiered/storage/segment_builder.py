@@ -38,7 +38,8 @@ from moldau.storage.segments.transaction_index import encode_transactions
 __all__ = ["MAX_SEGMENT_BYTES", "BatchRun", "BuiltSegment", "build_segment", "finish_segment"]
 
 MAX_SEGMENT_BYTES: Final = 2**31 - 1
-"""The maximum position. An index has positions of 32 bits, and Kafka reads them as signed numbers."""
+"""The maximum position in a segment. An index has positions of 32 bits, and Kafka reads them as signed
+numbers."""
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _STAMP = Struct(">qii")
@@ -55,7 +56,7 @@ class BatchRun(NamedTuple):
     last_offset: int
     size_bytes: int
     append_time_ms: int = NO_TIMESTAMP
-    """The timestamp of all their records if the topic uses LogAppendTime; otherwise -1."""
+    """If the topic uses LogAppendTime, the timestamp of all records in these batches; otherwise -1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,11 @@ class BuiltSegment:
     offset_index: bytes
     time_index: bytes
     transaction_index: bytes
-    """Empty when the segment contains no aborted transaction. In this case Kafka has no file."""
+    """Empty when the segment contains no aborted transaction. In this case Kafka has no transaction index
+    file."""
     leader_epoch_checkpoint: bytes
     producer_snapshot: bytes
-    """The producers after the last batch."""
+    """The state of the producers after the last batch."""
 
     @property
     def size_bytes(self) -> int:

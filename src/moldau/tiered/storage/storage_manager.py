@@ -186,7 +186,7 @@ class HostedStorageManager(RemoteStorageManager, Protocol):
     """
 
     guard: StoreGuard
-    """This is checked before each copy and deletion."""
+    """Each copy and each deletion first asks this guard for permission."""
 
     @property
     def problem(self) -> str | None:

@@ -109,7 +109,7 @@ class ExpirationTask:
         return found
 
     async def _referenced(self, segments: Sequence[RemoteLogSegmentMetadata]) -> set[UUID]:
-        """For the offsets of these segments, the segments that a reader would find."""
+        """Return the ids of the segments that a reader would find for the offsets of ``segments``."""
         metadata, partition = self._context.metadata, self._partition.partition
         found: set[UUID] = set()
         ranges = (each for segment in segments for each in epoch_ranges(segment))

@@ -17,9 +17,9 @@ from moldau.tiered.storage.storage_manager import RemoteStorageManager
 __all__ = ["LATE_WRITE_GRACE_MS", "LocalReplica", "RemoteTaskContext"]
 
 LATE_WRITE_GRACE_MS = 60_000
-"""Time within which a write may still take effect after it was abandoned or its sender has ended. The data of
-a failed copy are removed after this time. If they were removed earlier, they are removed once more. Object
-stores give up such writes much earlier."""
+"""A write may still take effect for this time, in milliseconds, after it was abandoned or its sender has
+ended. The data of a failed copy are removed after this time. If they were removed earlier, they are removed
+once more. Object stores abandon such writes much earlier."""
 
 
 class LocalReplica(Protocol):
@@ -56,7 +56,7 @@ class RemoteTaskContext:
         return self.machine.clock.now_ms()
 
     def deletion_now_ms(self) -> int:
-        """The clock for deletions by age."""
+        """The time in ms, from the clock that is used for deletions by age."""
         return self.machine.deletion_clock.now_ms()
 
 

@@ -30,7 +30,8 @@ class ClosedSegment(NamedTuple):
 
 
 def closed_segments(log: PartitionLog, from_offset: int, stable_offset: int) -> Iterator[ClosedSegment]:
-    """Closed segments from the segment that contains ``from_offset`` on. They end before ``stable_offset``.
+    """Yield closed segments in order, beginning with the segment that contains ``from_offset``. All of them
+    end before ``stable_offset``.
 
     Such segments are below the high watermark and contain no open transactions. The generator also includes
     segments that are closed while it runs, because the caller needs much time for each segment.

@@ -91,8 +91,8 @@ class LogSaver:
 
 
 class _SavedPart(NamedTuple):
-    """Bytes of a log in the objects of a call: the number of the object, and the position of the bytes in
-    it."""
+    """The place of a log's bytes in the objects that a call stores: the number of the object, and the
+    position of the bytes in it."""
 
     number: int
     byte_offset: int

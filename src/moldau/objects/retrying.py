@@ -42,7 +42,7 @@ class RetryPolicy:
     """Time limit of an attempt. S3's slowest answers to an 8 MiB PUT take seconds. After this time the
     connection is abandoned."""
     deadline_ms: float = 30_000
-    """Deadline of an operation with all its attempts. Every attempt ends before this deadline."""
+    """Deadline of an operation, including all its attempts. Every attempt ends before this deadline."""
     patience_min_ms: float = 0
     """Minimum duration after which a slow upload or fetch gets a second attempt in parallel (``hedging``).
     The duration must also be much longer than usual. The value 0 disables second attempts, for example if

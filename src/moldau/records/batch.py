@@ -118,7 +118,7 @@ def next_sequence(sequence: int, increment: int) -> int:
 
 
 class BatchHeader(NamedTuple):
-    """The fixed part of a batch, field by field. Timestamps are in milliseconds since the epoch."""
+    """The header of a batch, which has a fixed size. Timestamps are in milliseconds since the epoch."""
 
     base_offset: int
     batch_length: int

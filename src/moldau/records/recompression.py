@@ -33,8 +33,8 @@ def recompressed(
     target: TargetCompression,
     max_batch_bytes: int,
 ) -> Steps[bytes]:
-    """The batch of ``header`` with the uncompressed records ``payload``, compressed by the codec of
-    ``target``.
+    """Compress the uncompressed records ``payload`` by the codec of ``target``. Returns a batch with these
+    records and the fields of ``header``.
 
     Raises ``MESSAGE_TOO_LARGE`` when the result is larger than ``max_batch_bytes``.
     """

@@ -30,7 +30,8 @@ _AFTER_CRC = Struct(">hiqqqhii")
 
 
 def rewrite_batch(header: BatchHeader, records: Iterable[Record], delete_horizon_ms: int | None) -> bytes:
-    """The batch of ``header`` with only ``records``, in their order. There must be at least one record.
+    """Return a batch with the fields of ``header`` and only the given records, in their order. There must be
+    at least one record.
 
     ``delete_horizon_ms`` replaces the base timestamp. The records keep their own timestamps.
     """
@@ -61,7 +62,7 @@ def rewrite_batch(header: BatchHeader, records: Iterable[Record], delete_horizon
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """A batch without records. It has the offsets and the producer of ``header``."""
+    """Return a batch without records. It has the offsets and the producer of ``header``."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT)
     return assemble_batch(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
 

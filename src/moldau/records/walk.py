@@ -367,8 +367,8 @@ def _too_long(size_bytes: int, left_bytes: int) -> InvalidRecordError:
 
 
 def _skip_bytes(data: bytes, position: int) -> tuple[int, int]:
-    """Returns the end of a field with a length, and the start of its content. Both positions are equal for
-    null."""
+    """Returns the end of a field that begins with a length, and the start of its content. Both positions are
+    equal for null."""
     size, position = read_varlong(data, position, 32)
     if size < -1:
         raise InvalidRecordError(f"negative length {size} inside a record")

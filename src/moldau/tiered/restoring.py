@@ -72,7 +72,8 @@ async def _first_remote_offset(finished: Sequence[RemoteLogSegmentMetadata], log
 async def fetch_auxiliary_state(
     storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, log_start_offset: int
 ) -> AuxiliaryState:
-    """The state of a log after a segment. Raises ``RemoteStorageError``."""
+    """Fetch the state of a log at the end of a segment: its leader epochs and its producers. Raises
+    ``RemoteStorageError``."""
     epochs = await _epochs_of(storage, segment)
     name = f"producers of {segment.id}"
     try:

@@ -137,7 +137,7 @@ def create(
         typer.Option(
             "--replicas",
             metavar="ID,ID,…",
-            help="Brokers of the new chunk, the leader first. Without it, the brokers that have most room.",
+            help="Brokers of the new chunk, the leader first. Without it, the brokers with the most space.",
         ),
     ] = None,
     as_json: JsonOption = False,

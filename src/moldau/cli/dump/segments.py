@@ -112,7 +112,7 @@ def _compression(header: BatchHeader) -> str:
 
 
 def record_rows(batch: memoryview, header: BatchHeader, decoder: Decoder) -> Iterator[Row]:
-    """The records of a batch, read by the decoder."""
+    """Yield the records of a batch. The decoder decodes their keys and values."""
     try:
         for record in iter_records(batch):
             yield _control_row(record) if header.is_control else _record_row(record, decoder)

@@ -108,7 +108,8 @@ class LanePartition:
     @property
     def may_be_asked_for(self) -> bool:
         """Whether batches may be requested for the cache. This is true if no bytes are being read for the
-        cache, it has no pause, and no own commits are promised to it."""
+        cache, it has no pause, and no own commits are promised to it (see
+        :mod:`moldau.diskless.writing.own_commits`)."""
         return not (self.is_busy or self.is_resting or self.cache.is_promised)
 
     def back_off(self) -> float:
@@ -196,7 +197,7 @@ class FollowLane:
             self._finding.cancel()
 
     def look_again(self) -> None:
-        """Soon request batches also for caches without a promise.
+        """Soon request batches also for caches to which no own commits are promised.
 
         The requests are not sent at once. Own commits often follow one another, and then each request would
         return promised batches again.

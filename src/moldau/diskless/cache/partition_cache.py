@@ -214,8 +214,8 @@ class PartitionCache:
 
     @property
     def is_promised(self) -> bool:
-        """Whether the next batches may be appended only from this broker's own commits, because these were
-        promised."""
+        """Whether own commits are promised to this cache. Then only these batches of this broker may be
+        appended next (see :mod:`moldau.diskless.writing.own_commits`)."""
         return self.promised_offset >= 0
 
     async def until_kept(self, offset: int, timeout_s: float) -> bool:

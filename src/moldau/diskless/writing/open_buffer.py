@@ -16,9 +16,9 @@ from moldau.replication.partition_interface import PartitionKey
 __all__ = ["BATCHES_MAX", "ClosedBuffer", "FillingBuffer", "HeldBytes"]
 
 BATCHES_MAX: Final = 4_000
-"""Maximum number of batches in an object. A coordinator decides on them in one turn of its event loop, some
-10 to 20 microseconds each. It refuses objects of more than ``MAX_FILE_BATCHES`` batches.
-"""
+"""Maximum number of batches in an object. A coordinator decides on all of them in one turn of its event loop.
+Each batch takes some 10 to 20 microseconds. The coordinator refuses objects of more than ``MAX_FILE_BATCHES``
+batches."""
 
 
 @dataclass(slots=True)

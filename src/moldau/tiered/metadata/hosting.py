@@ -55,7 +55,7 @@ class NoMetadataHosting:
 
 @dataclass(frozen=True, slots=True)
 class HostedMetadata:
-    """The configured manager, and this broker's part in it."""
+    """The configured metadata manager, and the :class:`MetadataHosting` of this broker."""
 
     manager: RemoteLogMetadataManager
     hosting: MetadataHosting

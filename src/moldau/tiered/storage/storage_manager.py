@@ -103,7 +103,7 @@ class LogSegmentData:
     leader_epochs: Buffer
 
     def index(self, index_type: IndexType) -> Buffer | None:
-        """A file that is not the log; ``None`` for a missing transaction index."""
+        """Return a file of the segment other than its log; ``None`` for a missing transaction index."""
         match index_type:
             case IndexType.OFFSET:
                 return self.offset_index

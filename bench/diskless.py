@@ -56,8 +56,7 @@ class DisklessMoldau(Moldau):
         super().__init__(folder)
 
     def upload_times(self) -> dict[float, float]:
-        """Return the number of uploads so far. The keys are maximum durations in milliseconds; each value
-        counts the uploads up to this duration."""
+        """Return the number of uploads up to each duration in milliseconds, from the node's histogram."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics") as page:
             text = page.read().decode()
         return {float(bound): float(count) for bound, count in UPLOAD_TIMES.findall(text)}

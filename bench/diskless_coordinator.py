@@ -144,8 +144,8 @@ class Bench:
             )
 
     async def _latencies_until(self, end: Coroutine[Any, Any, object], pause_s: float) -> list[float]:
-        """Durations of commits while ``end`` runs. Commits are sent one after the other with a pause, or
-        IN_FLIGHT at a time."""
+        """Measure the durations of commits while ``end`` runs. Either one commit is sent at a time, with a
+        pause after it, or IN_FLIGHT commits are in progress."""
         latencies: list[float] = []
         ending = asyncio.ensure_future(end)
         calls = [self.call() for _ in range(IN_FLIGHT)]

@@ -1,4 +1,4 @@
-"""The leader's state of its followers. The tests check properties of the high watermark."""
+"""The information that a leader has about its followers. The tests check the high watermark."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -189,7 +189,7 @@ def test_a_file_goes_with_its_last_batch(tmp_path: Path) -> None:
         assert [free.object_key for free in service.free_files(0, 1 << 60)] == ["mine", "dead"]
         assert service.files_to_hand_over(0) == []
         shared = (await service.describe_files(0, ["shared"]))[0]
-        # offset 7 is inside a batch, which stays live
+        # offset 7 is inside a batch, so this batch stays live
         assert (shared.live_batches, shared.used_bytes) == (2, 200)
         await service.delete_records(0, [OffsetToDelete(TOPIC, 0, 15)])
         await service.delete_topics(0, [OTHER])

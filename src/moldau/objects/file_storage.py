@@ -31,7 +31,7 @@ __all__ = ["FileStorage"]
 UPLOADING_SUFFIX = ".uploading"
 
 LEFTOVER_AGE_MS = 3_600_000
-"""Age in seconds. A temporary file of this age cannot belong to a running upload of any process."""
+"""Age in milliseconds. A temporary file of this age cannot belong to a running upload of any process."""
 
 THREADS = 8
 """Number of worker threads. They wait for the disk most of the time. More threads sync more files in

@@ -93,10 +93,9 @@ class RemoteIndexCache:
         self._folder = folder
         self._max_size_bytes = max_size_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()
+        """Sizes of the files in bytes, by file name. The least recently used file is the first."""
         self._open: OrderedDict[str, SegmentIndexes] = OrderedDict()
-        """Total size of the files in ``_sizes``. A removed file that is still mapped still uses disk
-        space.
-        """
+        """Mapped files by file name. A removed file that is still mapped still uses disk space."""
         self._loading: dict[UUID, asyncio.Task[SegmentIndexes]] = {}
         self._removing: dict[str, asyncio.Task[None]] = {}
         """Removals in progress, by file name. A new write of the file waits for the removal, which would

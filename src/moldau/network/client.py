@@ -24,7 +24,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """Limits of a client. If Kafka's clients have the same limit, it has Kafka's name."""
+    """Limits of a client. A limit that Kafka's clients also have has Kafka's name."""
 
     max_in_flight_requests: int = 64
     connect_timeout_ms: int = 10_000
@@ -164,8 +164,8 @@ class RpcClient:
     ) -> Any:
         """The decoded response. ``version`` ``None`` means the highest version that both sides have.
 
-        The time-out includes the time for connecting, for backoff and for waiting for a free place. Raises
-        :class:`KafkaError`.
+        The time-out includes the time for connecting, for backoff, and for waiting while too many requests
+        are in flight. Raises :class:`KafkaError`.
         """
         if self._closed:
             raise KafkaError(ErrorCode.network_exception, "the client is closed")

@@ -300,8 +300,8 @@ class ServerConnection(FrameReceiver):
         self._wait_for_budget()
 
     def _end_turn(self) -> bool:
-        """Whether the responses of this turn may be sent. If they may not be sent, the connection is
-        closed."""
+        """Complete the requests of this turn. Returns whether their responses may be sent. If they may not be
+        sent, the connection is closed."""
         try:
             self._owner.end_turn()
         except Exception as error:

@@ -20,7 +20,8 @@ Parts must not change until they are sent, and must not be views of the request.
 LaterAnswer: TypeAlias = "asyncio.Future[Buffers] | asyncio.Future[Buffers | None]"
 
 Answer: TypeAlias = "Buffers | LaterAnswer | None"
-"""A body now, a body later, or ``None`` when the protocol has no response (acks=0)."""
+"""The answer of a handler: a body, a future of a body, or ``None`` when the protocol has no response
+(acks=0)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,30 +27,30 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._max_frame_bytes = max_frame_bytes
         self._head = b""  # the first 0 to 3 bytes of a length that has not arrived completely
         self._partial: memoryview | None = None  # a buffer of exactly the frame's size
-        self._partial_home: memoryview | None = None  # the buffer of the pool that contains it
+        self._partial_home: memoryview | None = None  # the pool's buffer that contains _partial
         self._filled = 0
         self._stash: memoryview | None = None
         self._stalled = False
         self._finished = False  # no more frames are read, because the connection closes or has failed
 
-    # Provided by subclasses.
+    # Methods of subclasses.
 
     def _on_frame(self, frame: memoryview) -> None:
         """Process one frame. The view is valid only during the call."""
         raise NotImplementedError
 
     def _on_bad_length(self, length: int) -> None:
-        """The peer announced a negative or too large frame length, so the stream cannot continue."""
+        """Handle a negative or too large frame length that the peer announced. The stream cannot continue."""
         raise NotImplementedError
 
     def _on_partial(self, size: int) -> None:
-        """Memory for an incomplete frame of ``size`` bytes was allocated."""
+        """Called when memory for an incomplete frame of ``size`` bytes was allocated."""
 
     def _on_partial_done(self, size: int) -> None:
-        """The memory for an incomplete frame was released."""
+        """Called when the memory for an incomplete frame was released."""
 
     def _after_receive(self) -> None:
-        """All received frames were passed on."""
+        """Called when all received frames were passed on."""
 
     # Called by the event loop.
 

@@ -32,7 +32,7 @@ class NetworkLimits:
     max_in_flight_bytes_per_connection: int = 64 * 1024 * 1024
     max_connections: int = _UNLIMITED  # max.connections
     max_connections_by_listener: Mapping[str, int] = field(default_factory=dict)
-    """``listener.name.NAME.max.connections``, by the listener's name in lower case."""
+    """The configs ``listener.name.NAME.max.connections``, by the listener's name in lower case."""
     protected_listener: str | None = None
     """The name of the protected listener. When ``max_connections`` is reached, a new connection to this
     listener closes a connection of another listener."""

@@ -47,12 +47,13 @@ class CallDeclaration(Generic[A, R]):
     version_min: int = 0
     """The oldest version that this side sends."""
     cuts: tuple[Cut, ...] = ()
-    """The way in which a large request is divided into slices. It is set only if the rows of a request are
-    answered independently."""
+    """The arrays by which a large request is divided into slices. It is set only if the items of these arrays
+    are handled independently."""
     parsed_bytes_max: int | None = None
     """Maximum memory of a parsed request. ``None`` means that the common limit applies."""
     long_answers: tuple[tuple[str, ...], ...] = ()
-    """Paths to the rows of an answer that may have many more rows than its request."""
+    """Arrays of the response that may have many more items than the request. Each of them is a path of field
+    names."""
 
     @property
     def api_key(self) -> int:
@@ -70,7 +71,7 @@ class CallDeclaration(Generic[A, R]):
         return self.request(**fields, **self.request_fields(arguments, version))
 
     def read(self, response: Any) -> R:
-        """The result in a response. Raises the error of the whole call."""
+        """Return the result in a response. If the whole call failed, raise its error."""
         if response.error_code is not ErrorCode.none:
             raise KafkaError(response.error_code, response.error_message)
         return self.result(response)
@@ -104,8 +105,8 @@ class CallDeclaration(Generic[A, R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerCall(CallDeclaration[A, R], Generic[S, A, R]):
-    """A call to one broker about the partitions that this broker leads. ``S`` is the port that answers the
-    call."""
+    """A call to one broker about the partitions that this broker leads. ``S`` is the type of the object that
+    answers the call."""
 
     serve: Callable[[S, A], Awaitable[R]]
     """The operation that the broker performs."""
@@ -118,11 +119,11 @@ class BrokerCall(CallDeclaration[A, R], Generic[S, A, R]):
             raise ValueError(f"{self.request.__name__} requires READ on topics: define its topics=")
 
     def ask(self, arguments: A, version: int, timeout_ms: int) -> Message:
-        """The request. Raises UNSUPPORTED_VERSION."""
+        """Make the request. Raises UNSUPPORTED_VERSION."""
         return self.request_of(arguments, version, timeout_ms=timeout_ms)
 
     async def answer(self, service: S, request: Any, version: int, waited_ms: float) -> Message:
-        """The response, as :meth:`answer_by` returns it."""
+        """Make the response, as :meth:`answer_by` does."""
 
         def serve(arguments: A) -> Awaitable[R]:
             return self.serve(service, arguments)

@@ -16,7 +16,8 @@ S = TypeVar("S")
 
 
 class CallHandlers(Protocol):
-    """The handlers of a table of our own calls. A subsystem or a kind of coordinator contributes it."""
+    """The handlers of a table of our own calls. A subsystem, or a kind of coordinator, contributes
+    the table."""
 
     @property
     def calls(self) -> Mapping[int, CallDeclaration[Any, Any]]:
@@ -50,7 +51,7 @@ class BrokerCallHandlers(Generic[S]):
         return call.answer(self._service, request, context.api_version, waited_ms(context))
 
     def _check(self, context: RequestContext, call: BrokerCall[S, Any, Any], request: Any) -> None:
-        """Raises an authorization error."""
+        """Check that the principal may make this call. Raises an authorization error."""
         if call.right is not Right.READ_TOPIC:
             check_right(self._authorizer, context, call.right)
             return
@@ -69,15 +70,16 @@ def acts_for_cluster(authorizer: Authorizer, context: RequestContext) -> bool:
 
 
 def check_cluster_action(authorizer: Authorizer, context: RequestContext) -> None:
-    """Raises CLUSTER_AUTHORIZATION_FAILED unless the principal is a node or an operator."""
+    """Check that the principal is a node or an operator. Raises CLUSTER_AUTHORIZATION_FAILED."""
     if not acts_for_cluster(authorizer, context):
         raise cluster_action_needed()
 
 
 def check_right(authorizer: Authorizer, context: RequestContext, right: Right | None) -> None:
-    """Raises CLUSTER_AUTHORIZATION_FAILED unless the principal has a right that concerns the whole cluster.
+    """Check a right that concerns the whole cluster. Raises CLUSTER_AUTHORIZATION_FAILED if the principal
+    does not have it.
 
-    Every other value is checked as CLUSTER_ACTION, because the names of topics are not known here.
+    Any other right is checked as CLUSTER_ACTION, because the names of topics are not known here.
     """
     if right is Right.NOTHING:
         return
@@ -102,6 +104,7 @@ def may_read(authorizer: Authorizer, context: RequestContext, topic: str) -> boo
 
 
 def check_read(authorizer: Authorizer, context: RequestContext, topic: str) -> None:
-    """Raises TOPIC_AUTHORIZATION_FAILED."""
+    """Check that a principal may make the calls that readers of a topic need. Raises
+    TOPIC_AUTHORIZATION_FAILED."""
     if not may_read(authorizer, context, topic):
         raise KafkaError(ErrorCode.topic_authorization_failed, f"this needs READ on topic {topic}")

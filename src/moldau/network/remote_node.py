@@ -57,7 +57,7 @@ class RemoteNode:
             raise
 
     def _failed(self, error: KafkaError) -> None:
-        # A node that does not support an API has answered, so its connection works.
+        # the node has answered that it does not support an API, so its connection works
         if error.code is not ErrorCode.unsupported_version:
             self.disconnect()
 

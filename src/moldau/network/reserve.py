@@ -8,14 +8,13 @@ from typing import Final
 from moldau.network.connection import ServerConnection
 
 QUIET_S: Final = 1.0
-"""Time in seconds. After this time, the next connection may take a reserved place if all requests on the
-place's present connection are answered."""
+"""Time in seconds. If a connection has a reserved place, has no pending request and was idle for this time, a
+new connection may take the place."""
 WAITING_S: Final = 5.0
-"""The same time for a connection that waits for a response. It is longer, because a fetch may wait for days.
-"""
+"""The same time for a connection with a pending request. It is longer, because a fetch may wait for days."""
 HELD_S: Final = 30.0
-"""Time in seconds. After this time, the next connection may take a reserved place even if the place's
-connection is busy."""
+"""Time in seconds. If a connection has had a reserved place for this time, a new connection may take the
+place, even if the old connection is busy."""
 
 
 def is_own_machine(peer_host: str, local_host: str) -> bool:
@@ -31,18 +30,20 @@ def is_own_machine(peer_host: str, local_host: str) -> bool:
 
 
 class ReservedPlaces:
-    """One place for a connection from the node's machine, and one place for a connection from elsewhere.
+    """Reserves a place for one connection from the node's machine, and a place for one connection from
+    elsewhere.
 
     Therefore clients on other machines cannot keep out an operator on the node's machine.
     """
 
     def __init__(self, accepted: Container[ServerConnection]) -> None:
-        """``accepted`` contains the open connections. A place is free when its connection is not in it."""
+        """``accepted`` contains the open connections. A place is free when its connection is not open."""
         self._accepted = accepted
         self._holders: dict[bool, tuple[ServerConnection, float]] = {}
 
     def take(self, is_own: bool, connection: ServerConnection, now_s: float) -> ServerConnection | None:
-        """Give ``connection`` the place of its kind, unless a busy connection has this place; see ``has``.
+        """Give ``connection`` a reserved place, unless a busy connection has this place; see ``has``. With
+        ``is_own``, it is the place for the node's machine.
 
         Returns the connection that had the place before. The caller must close this connection.
         """
@@ -53,7 +54,8 @@ class ReservedPlaces:
         return None if holder is None else holder[0]
 
     def has(self, is_own: bool, connection: ServerConnection) -> bool:
-        """Whether ``connection`` has the place of its kind."""
+        """Whether ``connection`` has the reserved place. With ``is_own``, this is the place for the node's
+        machine."""
         return self._holders.get(is_own, (None,))[0] is connection
 
     def _holder(self, is_own: bool) -> tuple[ServerConnection, float] | None:

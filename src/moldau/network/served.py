@@ -1,4 +1,4 @@
-"""An API that a listener serves. It has a handler, and rules for large requests and responses."""
+"""Describes an API that a listener serves: its handler, and rules for large requests and responses."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -17,24 +17,28 @@ HandlerTable: TypeAlias = Mapping[int, Handler]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The row of an API in a handler table. It can be called like its handler.
+    """A handler of an API, with the rules for its requests and responses. It can be called like the plain
+    handler.
 
-    A large request would block the event loop. If the rows of an API are answered independently, the API has
-    ``cuts``, and its large requests are answered in slices. If an API answers a request as a whole, it has a
-    memory limit.
+    A large request would block the event loop. Most requests contain an array of items, for example
+    partitions. If the items of this array are handled independently, large requests are answered in slices of
+    the array. ``cuts`` names such arrays. An API that answers a request only as a whole has a memory limit
+    instead.
     """
 
     handle: Handler
     cuts: tuple[Cut, ...] = ()
-    """The arrays of rows. Each version of the API has one of these arrays."""
+    """The arrays that are divided into slices. Each version of the API has one of these arrays. It is empty
+    if a request is answered as a whole."""
     parsed_bytes_max: int | None = None
     """Maximum memory of a parsed request; ``None`` means the common limit (``large_requests.py``)."""
     long_answers: tuple[tuple[str, ...], ...] = ()
-    """Paths to the rows of a response. Such a response may have many more rows than its request."""
+    """Arrays of the response that may have many more items than the request. Each of them is a path of field
+    names."""
 
     is_usually_large: bool = False
     """Whether large requests are usual for the API. The cost of such a request grows with its records and not
-    with its rows. Several of them may be handled in one turn of a connection."""
+    with its partitions. Several of them may be handled in one turn of a connection."""
     right: Right | None = None
     """The right that the handler checks, which each of our own APIs declares; ``None`` for Kafka's APIs."""
 
@@ -43,5 +47,5 @@ class Served:
 
 
 def served(handler: Handler) -> Served:
-    """The handler-table row of a handler."""
+    """Return the :class:`Served` of a handler. A plain function gets one with the default rules."""
     return handler if isinstance(handler, Served) else Served(handler)

@@ -23,7 +23,8 @@ log = logging.getLogger("moldau.network")
 
 
 def _nothing() -> None:
-    """``end_turn`` of a dispatcher whose requests share no work."""
+    """The default of ``end_turn``. It does nothing. It is for a dispatcher that completes each request
+    separately."""
 
 
 class SocketServer:
@@ -44,8 +45,8 @@ class SocketServer:
     ) -> None:
         """``end_turn`` is called when the requests that arrived together have been dispatched.
 
-        ``end_turn`` completes the work that the requests of a turn share. No response is sent before it
-        returns. If it raises, no response is sent.
+        It completes the common work of these requests, for example a write of all their records. No response
+        is sent before it returns. If it raises, no response is sent.
         """
         names = [listener.name for listener in listeners]
         if len(set(names)) != len(names):

@@ -14,9 +14,9 @@ _TINY_BYTES = 1024
 """If parts are smaller than this on average, they are joined, even if there are many."""
 
 _RUN_BYTES = 256 * 1024
-"""Minimum number of bytes of large responses that the transport gets at a time. The transport's high-water
-mark then takes effect. Writing them takes a tenth of a millisecond of the event loop. With half of this
-number, the CPU cost would be a fifth higher."""
+"""Minimum number of bytes of large responses that a connection may write in one turn. With this number, the
+transport reaches its high-water mark. Writing these bytes takes a tenth of a millisecond of the event loop.
+With half of this number, the CPU cost would be a fifth higher."""
 
 _TURN_BYTES = 1024 * 1024
 """Number of bytes of large answers that are written in a turn of the event loop before connections get
@@ -34,7 +34,8 @@ class TurnShare:
         self._left = _TURN_BYTES
 
     def claim(self, wanted_bytes: int) -> int:
-        """Return the number of bytes that a connection may write in this turn. It is at least one run."""
+        """Return the number of bytes that a connection may write in this turn. It is at least
+        :data:`_RUN_BYTES`."""
         left = self._left
         if left == _TURN_BYTES:
             asyncio.get_running_loop().call_soon(self._begin_turn)

@@ -44,8 +44,8 @@ class Scope(enum.Flag):
 
 
 class ApiKey(enum.IntEnum):
-    """Kafka's APIs, one row each: the key, the served versions, and the listeners if they are not only those
-    of brokers.
+    """Kafka's APIs. Each line has the key and the served versions. It also has the listeners, unless only
+    brokers serve the API.
 
     The versions are those of the releases Kafka 4.2 and 4.3. Some versions are supported by kio but unstable
     in Kafka. They are left out (InitProducerId 6, BrokerHeartbeat 2).

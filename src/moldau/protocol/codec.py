@@ -66,7 +66,7 @@ def _known_version(cls: type[Message], version: int) -> type[Message]:
 
 
 def request_decoder(api_key: int, version: int) -> RequestDecoder:
-    """The function behind ``decode_request``, for callers that store it."""
+    """Make the function that ``decode_request`` calls. Some callers store this function."""
     if api_key == ApiKey.FETCH:
         from moldau.protocol import fetch
 
@@ -78,14 +78,14 @@ def request_decoder(api_key: int, version: int) -> RequestDecoder:
 
 
 def request_encoder(api_key: int, version: int) -> Encoder:
-    """The function behind ``encode_request``, for callers that store it."""
+    """Make the function that ``encode_request`` calls. Some callers store this function."""
     found = encoder(_known_version(_load(api_key)[0], version), version)
     _request_encoders[api_key, version] = found
     return found
 
 
 def response_encoder(api_key: int, version: int) -> Encoder:
-    """The function behind ``encode_response``, for handlers that store it."""
+    """Make the function that ``encode_response`` calls. Handlers store this function."""
     if api_key == ApiKey.FETCH:
         from moldau.protocol import fetch
 

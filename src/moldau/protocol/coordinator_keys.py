@@ -1,4 +1,5 @@
-"""The types of keys by which FindCoordinator finds coordinators, one row for each kind of coordinator."""
+"""The types of keys by which FindCoordinator finds coordinators. There is one type for each kind of
+coordinator."""
 
 import enum
 

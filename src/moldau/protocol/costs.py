@@ -16,9 +16,10 @@ UNBOUNDED: Final = 1 << 62
 """The limit for messages from trusted senders: responses of brokers, and records of internal topics."""
 
 PARSED_BYTES_RATIO: Final = 16
-"""A factor. A parsed request may take its own size multiplied by this number, plus ``PARSED_BYTES_FLOOR``."""
+"""Memory limit of a parsed request for each byte of the request. ``PARSED_BYTES_FLOOR`` is added to the
+limit."""
 PARSED_BYTES_FLOOR: Final = 4 * 1024 * 1024
-"""This constant is added, so that no request below 40 KB is refused."""
+"""Memory that is added to the limit of each parsed request. With it, no request below 40 KB is refused."""
 PARSED_BYTES_MAX: Final = 32 * 1024 * 1024
 """The absolute limit of a parsed request in bytes. It is enough for about 100,000 to 400,000 items."""
 
@@ -26,8 +27,8 @@ TAGGED_FIELD_COST: Final = 64
 """Cost of a tagged field. A tagged field costs time rather than memory, but it counts like a small struct."""
 
 _OBJECT_BYTES: Final = 48
-"""Bytes of an object's header and of the references to the object. During decoding a list refers to it, and
-afterwards a tuple."""
+"""Bytes of an object's header and of the references to the object. During decoding a list refers to the
+object, and afterwards a tuple."""
 _SLOT_BYTES: Final = 8
 _FIELD_BYTES: Final = {
     "string": 56,

@@ -55,10 +55,11 @@ def compile_encoder(cls: type[Message], version: int) -> Encoder:
 
 
 class ArrayEncoders(NamedTuple):
-    """Encoders of a message around an array of structs, so that the array can be encoded in pieces.
+    """Encoders of the parts of a message with an array of structs, so that the array can be encoded in
+    slices.
 
-    A message's bytes are the bytes of ``before``, ``length``, ``rows`` of every piece in order, and
-    ``after``.
+    The bytes of a message are the bytes of ``before``, then of ``length``, then of ``rows`` for each slice in
+    order, then of ``after``.
     """
 
     before: Callable[[Any], bytes]
@@ -71,8 +72,8 @@ _array_encoders: dict[tuple[type[Message], int, bool, str], ArrayEncoders] = {}
 
 
 def array_encoders(cls: type[Message], version: int, flexible: bool, array: str) -> ArrayEncoders:
-    """The encoders around ``array``, an array of structs in ``cls``. ``cls`` is a message, or a struct in a
-    message."""
+    """The encoders of the parts of ``cls``, which contains ``array``, an array of structs. ``cls`` is a
+    message, or a struct in a message."""
     found = _array_encoders.get((cls, version, flexible, array))
     if found is None:
         fields = layout(cls, version, flexible).fields

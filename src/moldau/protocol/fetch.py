@@ -29,8 +29,8 @@ _KEPT_BODY_BYTES = 512
 _COUNT_MAX = 126
 _pack_start = Struct(">ihiB").pack
 _pack_topic_id = Struct(">16sB").pack
-# The fields: index, error, high watermark, last stable offset, log start, no aborted transactions, preferred
-# replica.
+# The values of a partition, in this order: number of the partition, error code, high watermark, last stable
+# offset, log start offset, no aborted transactions, preferred replica.
 _pack_partition = Struct(">ihqqqBi").pack
 _DEFAULTS = PartitionData()
 _NO_EPOCH = _DEFAULTS.diverging_epoch
@@ -39,7 +39,8 @@ _NO_SNAPSHOT = _DEFAULTS.snapshot_id
 
 
 class _Decoded(dict[bytes, FetchRequest]):
-    """Requests of a version, by their bodies. Callers share them and must not change them."""
+    """Decoded requests of one version, by the bytes of their bodies. Callers share the requests and must not
+    change them."""
 
     def __init__(self, version: int) -> None:
         self._version = version
@@ -77,7 +78,7 @@ def encode_response(version: int, response: FetchResponse) -> list[Buffer]:
 
 @functools.cache
 def response_encoder(version: int) -> Encoder:
-    """The function behind ``encode_response``."""
+    """Make the function that ``encode_response`` calls."""
     if version not in parse_versions(FetchResponse.VERSIONS):
         raise ProtocolError(f"FetchResponse has no version {version} (it has {FetchResponse.VERSIONS})")
     compiled = encoder(FetchResponse, version)

@@ -59,7 +59,8 @@ class MetadataResponseChunk(Message):
     size_bytes: int = wire("int64", default=0)
 """
 }
-"""Classes for Moldau's own fields. The key is a class of Kafka. Moldau's class is declared before it."""
+"""Classes for Moldau's own fields. The key is a class of Kafka. Moldau's class is declared before Kafka's
+class."""
 SCHEMAS_LEFT_OUT = {"request_header", "response_header", "control_record_type_schema"}
 KINDS = {"timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
 PLAIN_TYPES = {
@@ -75,7 +76,7 @@ PLAIN_TYPES = {
 
 @dataclasses.dataclass
 class SuperField:
-    """A field in all versions of its message."""
+    """A field, as all versions of its message declare it."""
 
     name: str
     kind: str
@@ -90,7 +91,7 @@ class SuperField:
 
 @dataclasses.dataclass
 class SuperClass:
-    """A class in all versions of its message."""
+    """A class, as all versions of its message declare it."""
 
     name: str
     fields: dict[str, SuperField] = dataclasses.field(default_factory=dict)
@@ -172,7 +173,7 @@ def declared_default(field: dataclasses.Field[Any], kind: str, is_class: bool, a
     if kind == "error_code":
         return f"ErrorCode.{value.name}"
     if value is None:
-        # kio has only one null time. It is the -1 that Kafka writes.
+        # kio represents the time -1 as None.
         return "-1" if field.metadata.get("kafka_type") in KINDS else "None"
     if field.metadata.get("kafka_type") in KINDS:
         return milliseconds(value)

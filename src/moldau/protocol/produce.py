@@ -17,18 +17,20 @@ older clients."""
 TOPIC_ID_VERSION = 13
 
 LoneRequest: TypeAlias = tuple[int, int, bytes, int, memoryview]
-"""Acks, time-out in ms, the topic (its name in UTF-8, or the 16 bytes of its id), partition, records."""
+"""The values of a request, in this order: acks, time-out in ms, topic (its name in UTF-8, or the 16 bytes of
+its id), number of the partition, records."""
 LoneReader: TypeAlias = Callable[[memoryview], LoneRequest | None]
 LonePacker: TypeAlias = Callable[[bytes, int, int, int, int], bytes]
-"""Topic and partition as in the request, base offset, append time in ms or -1, log start offset."""
+"""The function's arguments are, in this order: topic (with the same bytes as in the request), number of the
+partition, base offset, append time in ms or -1, log start offset."""
 
 _NO_TAGS = b"\0\0\0"
 """The tagged fields of partition, topic and request at the end of a lone request. All of them are empty."""
 
 
 class _BySize(dict[int, Struct]):
-    """Structs with a name in the middle, by the name's size plus one. The bytes contain this number before
-    the name."""
+    """Structs that contain a name. There is one struct for each size of the name, and the key is this size
+    plus one. In the bytes, the key comes directly before the name."""
 
     def __init__(self, before: str, after: str) -> None:
         self._before, self._after = before, after
@@ -40,19 +42,21 @@ class _BySize(dict[int, Struct]):
         return found
 
 
-# The fields: null transactional id, acks, time-out, topics plus one, name, partitions plus one, index,
-# records' size.
+# The values of a request, in this order: transactional id (null), acks, time-out, number of topics plus one,
+# topic's name, number of partitions plus one, number of the partition, size of the records.
 _REQUEST_BY_NAME = _BySize(">BhiBx", "BiBBB")
 _REQUEST_BY_ID = Struct(">BhiB16sBiBBB")
-# The fields: topics plus one, name, partitions plus one, index, no error, base offset, append time, log
-# start, no record errors, no message and tags, no throttling and tags.
+# The values of a response, in this order: number of topics plus one, topic's name, number of partitions plus
+# one, number of the partition, error code (none), base offset, append time, log start offset. The last nine
+# bytes have no information, because there are no record errors, no error message, no throttle time and no
+# tags.
 _ANSWER_BY_NAME = _BySize(">BB", "BixxqqqB8x")
 _ANSWER_BY_ID = Struct(">B16sBixxqqqB8x")
 
 
 def lone_reader(version: int) -> LoneReader:
-    """Makes a reader of request bodies of a version from 9 on. The reader returns None for any other
-    shape."""
+    """Make a reader of request bodies of this version, which is 9 or higher. The reader returns None for any
+    other shape."""
     if version >= TOPIC_ID_VERSION:
         return _reader(lambda _: _REQUEST_BY_ID)
     return _reader(lambda body: _REQUEST_BY_NAME[body[8]])
@@ -87,7 +91,7 @@ def _reader(struct_of: Callable[[memoryview], Struct]) -> LoneReader:
 
 
 def lone_packer(version: int) -> LonePacker:
-    """Makes a packer of the response's body, for a lone request whose batch was appended."""
+    """Make a packer of the response's body, for a lone request whose batch was appended."""
     pack_by_id = _ANSWER_BY_ID.pack
     by_name = _ANSWER_BY_NAME
 

@@ -1,8 +1,8 @@
-"""The rows of a request and of its response. The paths to the rows determine how a request is divided into
-slices. Pure.
+"""Divides large requests into slices. A row is an item of an array in a request, for example a partition, or
+the item of the response that answers it. A slice is a request with some of the rows. Pure.
 
-An API has cuts when each of its rows is answered independently. Then the rows of the slices' responses, one
-after another, are the response to the whole request.
+This is possible for an API that handles each row independently. The rows of the slices' responses, one after
+another, are then the response to the whole request.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,8 +13,9 @@ SLICE_ROWS: Final = 256
 
 
 class Cut(NamedTuple):
-    """The path to the rows of an API, in the request and in the response. It contains fields from the
-    outermost array to the innermost.
+    """Names the array of a request that is divided into slices (``asked``), and the array of the response
+    that answers it (``answered``). Each of them is a path of field names, from the outermost array to the
+    innermost.
 
     ``distinct`` leaves out a row that requests the same data as an earlier row. The answer to such a row may
     be many times as long as the row. Therefore it occurs only once in the whole response.
@@ -27,4 +28,4 @@ class Cut(NamedTuple):
 
 
 PARTITIONS: Final = Cut(("topics", "partitions"), ("topics", "partitions"))
-"""The usual rows: partitions by topic."""
+"""The usual array: the partitions of topics."""

@@ -179,7 +179,7 @@ def _set_constructor(made: type[Message], constructor: Callable[..., None]) -> N
 
 
 class FieldLayout(NamedTuple):
-    """A field of one version."""
+    """A field in one version of its message."""
 
     name: str
     kind: Kind

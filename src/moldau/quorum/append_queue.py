@@ -43,7 +43,8 @@ class AppendQueue:
 
     @property
     def next_epoch(self) -> int | None:
-        """The epoch in which the first unwritten records were decided."""
+        """The epoch in which the first unwritten records were decided; ``None`` when there are no such
+        records."""
         return self._waiting[0].epoch if self._waiting else None
 
     def pop_batch(self, epoch: int) -> list[Append]:

@@ -46,12 +46,12 @@ class PeerSender(Protocol):
     """Sends requests to the other replicas."""
 
     async def send(self, node_id: int, message: WireRequest) -> WireResponse:
-        """Return the answer. Raises ``KafkaError`` or ``OSError`` when there is no answer."""
+        """Send a request and return the answer. Raises ``KafkaError`` or ``OSError`` if no answer comes."""
         ...
 
 
 class NoPeers:
-    """The sender for a single voter, which has no peers."""
+    """A sender that never sends. It is for a single voter, which has no peers."""
 
     async def send(self, node_id: int, message: WireRequest) -> WireResponse:
         raise KafkaError(ErrorCode.network_exception, f"there is no way to node {node_id}")
@@ -148,8 +148,8 @@ class QuorumDriver:
         is_static = self.history.latest is None and len(self._static_voters) > 0
         read = partial(self._state_store.read, is_static=is_static)
         election = await self._machine.workers.run(read)
-        # Records of a crashed process are possibly not on the disk yet. They are synced now, because the core
-        # treats them as durable.
+        # Records that a crashed process has written may not be on the disk yet. They are synced now, because
+        # the core treats them as durable.
         await self._log.flush()
         self._core = RaftCore(
             local=self._local,
@@ -189,8 +189,8 @@ class QuorumDriver:
     # Calls of the state machine that uses the log
 
     def add_listener(self, listener: QuorumListener) -> None:
-        """Pass all records from the latest snapshot on to ``listener``. This method may be called at any
-        time."""
+        """Pass the latest snapshot, and then all later records, to ``listener``. This method may be called at
+        any time."""
         self._subscriptions.add(listener)
 
     def append(self, values: Sequence[bytes], *, epoch: int | None = None) -> "asyncio.Future[int]":

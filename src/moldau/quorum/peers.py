@@ -1,5 +1,5 @@
-"""Limits the requests to each peer. There is at most one request in flight per peer. It has a time-out, and
-after a failure there is a pause."""
+"""Limits the requests to each peer. There is at most one request in flight per peer. Each request has a
+time-out, and after a failed request there is a pause."""
 
 from dataclasses import dataclass
 

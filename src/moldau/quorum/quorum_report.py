@@ -86,8 +86,9 @@ class QuorumVoice:
         cluster_id: str,
         bootstrap_servers: Mapping[int, str] | None = None,
     ) -> None:
-        """``bootstrap_servers`` contains ``HOST:PORT`` of ``controller.quorum.bootstrap.servers`` by id.
-        These servers are reported while this node knows no voter."""
+        """``bootstrap_servers`` contains the address (``HOST:PORT``) of each server in
+        ``controller.quorum.bootstrap.servers``, by the server's id. These servers are reported while this
+        node knows no voter."""
         self._local = local
         self._voters = voters
         self._settings = settings
@@ -323,7 +324,8 @@ class QuorumVoice:
         return f"{what} {(now_ms - since_ms) / 1000:.0f} s{of}"
 
     def _absent_since_ms(self) -> int | None:
-        """The time since when no leader is known, or since when the known leader has not answered."""
+        """The time since which no leader is known. If a leader is known, the result is the time of its last
+        answer."""
         if self._leader is None or self._leader[0] == self._local.id:
             return self._leaderless_since_ms
         return self._leader_heard_ms

@@ -16,7 +16,7 @@ def from_stored(position: StoredPosition | None) -> OffsetAndEpoch | None:
 
 
 class StoredLogView:
-    """A ``LogView`` over a ``ReplicatedLog``."""
+    """Gives the core a ``LogView`` of a ``ReplicatedLog``."""
 
     def __init__(self, log: ReplicatedLog, history: VoterHistory) -> None:
         self._log = log

@@ -35,7 +35,8 @@ class QuorumListener(Protocol):
         ...
 
     def on_snapshot(self, reader: SnapshotReader) -> Iterator[None] | None:
-        """Replace the state by this snapshot. The reader is closed on return, or after the last step.
+        """Replace the state by this snapshot. The reader is closed when this returns or, if this returns
+        steps, after the last step.
 
         If the work is long, return its steps, as in ``on_commit``. The last step replaces the state.
         """
@@ -101,8 +102,9 @@ class Subscriptions:
         self._tell_leader(subscription)
 
     def _load_snapshot(self, subscription: Subscription) -> Iterator[None]:
-        """If the log begins after the listener's position, load the latest snapshot. When all steps are done,
-        the log may begin after that snapshot. Then load the next snapshot."""
+        """If the log begins after the listener's position, load the latest snapshot. This takes some steps.
+        In the meantime the start of the log may have moved beyond that snapshot. Then load the next snapshot.
+        """
         while True:
             has_begun, subscription.has_begun = subscription.has_begun, True
             snapshot_id = self._log.latest_snapshot_id()

@@ -32,8 +32,8 @@ class VoterHistory:
         return self._voters[-1] if self._voters else None
 
     def at(self, end_offset: int) -> LoggedVoters | None:
-        """The voters according to all records before ``end_offset``, including the voters in a snapshot that
-        ends there."""
+        """The voters according to all records before ``end_offset``. This includes the voters in a snapshot
+        that ends at ``end_offset``."""
         return next((known for known in reversed(self._voters) if known.offset < end_offset), None)
 
     def load(self, log: ReplicatedLog) -> None:

@@ -179,8 +179,7 @@ class ClassicPartition:
         in_sync: tuple[int, ...],
         partition_epoch: int = -1,
     ) -> None:
-        """Lead the partition from ``leader_epoch`` on. If this epoch has already begun, only the sets are
-        updated.
+        """Lead the partition in ``leader_epoch``. If this epoch has already begun, only the sets are updated.
 
         Older epochs are ignored. Like all changes of the role, this waits while the log is being truncated.
         """
@@ -207,7 +206,7 @@ class ClassicPartition:
             self._watermark_moved()
 
     def follow(self, leader_epoch: int, leader_id: int) -> None:
-        """Follow another broker from ``leader_epoch`` on. Older epochs are ignored."""
+        """Follow another broker in ``leader_epoch``. Older epochs are ignored."""
         if self.following.defers(partial(self.follow, leader_epoch, leader_id)):
             return
         if self._replica.follow(leader_epoch, leader_id):
@@ -378,7 +377,8 @@ class ClassicPartition:
             return None
         self._staged_messages += header[12]
         self._staged_bytes += len(records)
-        # Every pipelined request makes such a tuple. Calling the class would take twice the time.
+        # An AppendOutcome is made here without its class. Calling the class would take twice the time, and
+        # each pipelined request makes an outcome.
         return _new(AppendOutcome, (_APPENDED, offset, -1, log.offsets.log_start_offset, None, ()))
 
     def write_staged(self) -> None:
@@ -422,7 +422,8 @@ class ClassicPartition:
         return self._check_leads(ACKS_ALL)
 
     def committed(self, offset: int, timeout_ms: int) -> "asyncio.Future[AppendOutcome]":
-        """The outcome of this broker's append at ``offset``. A committed append has no error."""
+        """Return the outcome of this broker's append at ``offset``, now or when the append is committed. The
+        outcome of a committed append has no error."""
         outcome = _NOT_LEADER if self._leader is None else AppendOutcome(ErrorCode.none, offset)
         if self._leader is not None and offset >= self.high_watermark:
             return self._acknowledgements.add(offset, outcome, timeout_ms)
@@ -458,8 +459,8 @@ class ClassicPartition:
         self._acknowledgements.fail(AppendOutcome(error.code, message=error.message))
 
     async def settled(self) -> None:
-        """Return when all appended records are as durable as the policy requires. Also return when it is
-        certain that they will never be durable."""
+        """Return when all appended records are as durable as the policy requires. This also returns when the
+        records will certainly never be durable."""
         if self._commit is not None:
             await self._commit.settled()
         elif self.log.must_flush:

@@ -80,8 +80,8 @@ class InSyncSets:
         self._led[partition.key] = partition
 
     def leave(self, partition: ClassicPartition) -> None:
-        """Stop observing a partition. If a later replica of the same partition is observed, it stays
-        observed."""
+        """Stop observing a partition. If a later replica of the same partition is already observed, that
+        replica stays observed."""
         if self._led.get(partition.key) is partition:
             del self._led[partition.key]
             self._candidates.pop(partition.key, None)

@@ -88,7 +88,7 @@ class Leading:
 
     def withholds(self, follower_id: int) -> bool:
         """Whether a follower gets no records now. This is so if the follower is throttled and out of sync,
-        and the rate is exceeded."""
+        and the quota is exceeded."""
         leader, listener = self._replica.leader, self._listener
         if leader is None or listener is None or follower_id in leader.in_sync:
             return False

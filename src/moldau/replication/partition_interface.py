@@ -42,7 +42,7 @@ class PartitionKey(NamedTuple):
 
 
 class AppendOutcome(NamedTuple):
-    """The outcome of one partition's part of a Produce request."""
+    """The outcome of a Produce request for one of its partitions."""
 
     error: ErrorCode = ErrorCode.none
     base_offset: int = -1
@@ -50,11 +50,12 @@ class AppendOutcome(NamedTuple):
     log_start_offset: int = -1
     message: str | None = None
     record_errors: Sequence[RecordError] = ()
-    """The records that caused the refusal of a batch, if single records caused it."""
+    """The records that caused the refusal of a batch. It is empty if the batch was not refused because of
+    single records."""
 
 
 class AbortedTransaction(NamedTuple):
-    """A producer with an aborted transaction. Its records from ``first_offset`` on were aborted (used for
+    """A producer with an aborted transaction. Its records at or after ``first_offset`` were aborted (used for
     read_committed)."""
 
     producer_id: int
@@ -62,7 +63,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class ReadRequest(NamedTuple):
-    """One partition's part of a Fetch request. It is a tuple for speed, because every poll makes such an
+    """A Fetch request for one of its partitions. It is a tuple for speed, because every poll makes such an
     object for each partition."""
 
     offset: int
@@ -79,8 +80,8 @@ class ReadRequest(NamedTuple):
     """The follower's broker epoch, which identifies its incarnation (KIP-903); -1 when the epoch is unknown.
     """
     acknowledged_offset: int = -1
-    """The offset below which the follower's copy is synced, if only synced records count; -1 means that it is
-    ``offset``."""
+    """The offset below which the follower's copy is synced, if only synced records count. The value -1 means
+    that ``offset`` is used instead."""
     log_start_offset: int = -1
     """The start of the follower's log."""
     reader_rack: str | None = None
@@ -98,10 +99,11 @@ class ReadOutcome(NamedTuple):
     log_start_offset: int = -1
     aborted: Sequence[AbortedTransaction] | None = None
     diverging_epoch: tuple[int, int] | None = None
-    """The epoch and the end offset up to which the fetcher's log agrees (KIP-595)."""
+    """The epoch and the end offset up to which the fetcher's log agrees with this log (KIP-595)."""
     preferred_read_replica: int = -1
     is_cut: bool = False
-    """Whether the bytes end before the end of the partition. New appends then do not extend the bytes."""
+    """Whether the bytes end before the end of the partition. In that case, waiting for new appends does not
+    give more bytes."""
     snapshot_id: LogPosition | None = None
     """The snapshot that a follower must fetch if its log ends before this log begins (KIP-630)."""
     is_throttled: bool = False
@@ -155,12 +157,14 @@ class TransactionMarker(NamedTuple):
     transaction_version: int = 0
     decision_partition: int = -1
     decision_offset: int = -1
-    """The partition and the offset in ``__transaction_state`` of the record that decides the transaction; -1
-    if they are not known. A restore compares this offset with the end of the saved log."""
+    """The position of the record that decides the transaction, as a partition and an offset in
+    ``__transaction_state``; -1 if they are not known. A restore compares this offset with the end of the
+    saved log."""
 
 
 class TransactionalBatch(NamedTuple):
-    """A batch of a transaction, with the conditions of its Produce request."""
+    """The bytes of the batch. They are valid only during the call. The bytes of a batch from :meth:`kept`
+    stay valid."""
 
     records: memoryview
     """The bytes are valid only during the call. The bytes of a batch from :meth:`kept` stay valid."""
@@ -250,7 +254,7 @@ class NoTransactions:
 
 
 class WithoutLog:
-    """The results for a kind of partition that has no log of its own."""
+    """Methods for a kind of partition that has no log of its own."""
 
     shares_writes = False
 
@@ -358,8 +362,8 @@ class Partition(Protocol):
         ...
 
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
-        """The largest epoch not above ``leader_epoch``, and the end offset of this epoch. The result is
-        ``(-1, -1)`` if there is no such epoch."""
+        """Find ``leader_epoch``, or the next lower epoch of this partition. Returns that epoch and its end
+        offset. The result is ``(-1, -1)`` if there is no such epoch."""
         ...
 
     def state(self) -> PartitionStatus: ...

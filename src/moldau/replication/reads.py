@@ -112,13 +112,13 @@ class PartitionReader:
         self._traffic.replicated(result.size_bytes)
         if result.next_offset <= watermark:
             return result.views
-        # The bytes are copied. The loss of the leadership may be followed by a truncation, which would remove
-        # the mapped bytes of the log.
+        # The bytes are copied. If this broker loses the leadership, the log may be truncated, and the mapped
+        # bytes would disappear.
         return [bytes(view) for view in result.views]
 
     def _refusal(self, request: ReadRequest) -> ReadOutcome | None:
-        """The error for a reader that is not a follower, is an earlier incarnation of a follower, or has a
-        diverging log."""
+        """Return the error for a reader that is not a follower, is an earlier incarnation of a follower, or
+        has a diverging log. For any other reader, return None."""
         leader = self._replica.leader
         if (
             request.replica_id >= 0
@@ -144,7 +144,8 @@ class PartitionReader:
         return self._known()._replace(diverging_epoch=diverging)
 
     def _compared_with_snapshots(self, request: ReadRequest, log: SnapshotLog) -> ReadOutcome | None:
-        """The response to a follower that needs a snapshot, or whose log differs (KIP-630)."""
+        """Return the response to a follower that needs a snapshot, or whose log diverges (KIP-630). For any
+        other follower, return None."""
         offset, epoch = request.offset, request.last_fetched_epoch
         if epoch < 0 and offset >= log.start_offset:
             return None

@@ -15,8 +15,8 @@ class RemotePart(Protocol):
     """The remote part of one partition."""
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
-        """Complete the future ``known`` with batches from ``request.offset`` on. The offset is in the remote
-        part."""
+        """Complete the future ``known`` with batches that begin at ``request.offset``. The offset is in the
+        remote part."""
         ...
 
     async def highest_offset(self) -> int:
@@ -54,8 +54,8 @@ class RemotePart(Protocol):
 
 
 class RemoteSlot:
-    """The remote part, which comes before a log's first local segment. It exists while the partition's topic
-    is tiered.
+    """Holds the remote part of a log, which comes before the first local segment. The remote part exists
+    while the partition's topic is tiered.
 
     A topic may become tiered, or stop being tiered, while its partitions are served.
     """
@@ -66,10 +66,10 @@ class RemoteSlot:
         self.part: RemotePart | None = None
 
     def begin(self, part: RemotePart) -> None:
-        """Set the remote part, which the log has from now on."""
+        """Set the remote part of the log."""
         self.part = part
 
     def end(self) -> None:
         """Remove the remote part, because the topic is no longer tiered or the partition is closed. It is
-        allowed to call this again."""
+        allowed to call this method again."""
         self.part = None

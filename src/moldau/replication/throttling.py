@@ -30,7 +30,8 @@ class ReplicationQuota:
 
     @property
     def bytes_per_second(self) -> int:
-        """``leader.replication.throttled.rate`` or ``follower.replication.throttled.rate``."""
+        """The limit in bytes per second. It is the config ``leader.replication.throttled.rate`` or
+        ``follower.replication.throttled.rate``."""
         return self._rate.settings.bytes_per_second
 
     @bytes_per_second.setter
@@ -57,7 +58,7 @@ class ReplicationQuota:
         return partitions is None or partition in partitions
 
     def record(self, size_bytes: int, now_s: float) -> None:
-        """Count bytes of throttled partitions. These bytes may exceed the quota."""
+        """Count bytes of throttled partitions. The counted bytes may exceed the quota."""
         self._rate.record(size_bytes, now_s)
 
     def rate(self, now_s: float) -> float:

@@ -17,7 +17,7 @@ K = TypeVar("K", bound=Hashable)
 LONG_WAIT_S: Final = 0.5
 LONG_TICK_S: Final = 1 / 32
 SHORT_TICK_S: Final = 1 / 1024
-"""Time between two ticks of short waits. :data:`LONG_TICK_S` is a multiple of this time. The two values are
+"""Time between two ticks of short waits. :data:`LONG_TICK_S` is a multiple of this time. Both tick times are
 exact as floats."""
 
 
@@ -59,7 +59,7 @@ class Deadlines:
         tick[1][wait] = None
 
     def remove(self, due: float, wait: Expiring) -> None:
-        """Remove a wait that ended before its time."""
+        """Remove a wait that ended before its deadline."""
         timer, waits = self._ticks[due]
         del waits[wait]
         if not waits:
@@ -102,7 +102,7 @@ class Waiter(Generic[K]):
             self._room._enter(self, keys, self._places)
 
     def finish(self, woken: bool) -> None:
-        """End the wait, if it has not ended yet."""
+        """End the wait, if it has not ended yet. ``woken`` is the result."""
         room = self._room
         if room is not None:
             room.deadlines.remove(self._due, self)
@@ -180,7 +180,7 @@ class WaitingRoom(Generic[K]):
             self.notify(key)
 
     def release_all(self) -> None:
-        """End all waits as if their time was over, because the node stops."""
+        """End all waits as if their deadlines had passed, because the node stops."""
         self.deadlines.expire_all()
 
     def _forget(self, waiter: Waiter[K], places: list[dict[Waiter[K], None]]) -> None:

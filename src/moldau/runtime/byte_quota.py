@@ -13,7 +13,8 @@ repeated requests are late."""
 
 @dataclass(frozen=True, slots=True)
 class QuotaSettings:
-    """``...max.bytes.per.second``, ``...quota.window.num``, ``...quota.window.size.seconds``."""
+    """The settings of a quota. The names of their configs end with ``max.bytes.per.second``,
+    ``quota.window.num`` and ``quota.window.size.seconds``."""
 
     bytes_per_second: int = 2**63 - 1
     window_count: int = 11
@@ -44,7 +45,7 @@ class ByteRateQuota:
         self._forget(now_s)
 
     def bytes_per_second(self, now_s: float) -> float:
-        """The current rate."""
+        """The average rate now, in bytes per second."""
         self._forget(now_s)
         if not self._windows:
             return 0.0

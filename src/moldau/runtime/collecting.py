@@ -2,8 +2,8 @@
 
 A full collection visits every object. With 13,000 partitions this takes 400 ms of CPU, at an unpredictable
 moment. Most objects of a node exist long and are freed by reference counts, not as parts of cycles. Therefore
-new objects are collected once and then frozen (excluded from later collections), in pieces of some
-milliseconds. Newer objects are collected as usual.
+new objects are collected once and then frozen (excluded from later collections). This is done in steps of
+some milliseconds. Newer objects are collected as usual.
 
 A full collection finds cycles among frozen objects. It runs when the number of objects has doubled. In a
 large process it would block the event loop. There it runs only if many dead cycles are likely, because the
@@ -38,8 +38,8 @@ CYCLES_WORTH_IT: Final = 1_000
 """Minimum number of objects in dead cycles. With fewer objects, a full collection of a large process is not
 worth its cost."""
 CYCLES_SHARE: Final = 0.05
-"""The same minimum as a share of the process's blocks, because a collection of a million blocks takes 200 ms.
-"""
+"""A second minimum for the number of objects in dead cycles. It is a share of the process's memory blocks,
+because a collection of a million blocks takes 200 ms."""
 
 
 def keep_imported() -> None:

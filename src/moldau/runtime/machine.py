@@ -31,7 +31,7 @@ class Machine:
     disk: Disk
     workers: Workers
     open_sqlite: Callable[[str], apsw.Connection] = apsw.Connection
-    """Opens the SQLite database at an absolute path of ``disk``."""
+    """A function that opens the SQLite database at an absolute path of ``disk``."""
     unexpected: UnexpectedErrors = field(default_factory=UnexpectedErrors)
     """Receives reports of exceptions that no code expects."""
     unreadable: UnreadableBatches = field(default_factory=UnreadableBatches)

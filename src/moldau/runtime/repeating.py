@@ -39,7 +39,7 @@ class Repeating:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
 
     def nudge(self) -> None:
-        """Run soon, because there is new work."""
+        """Run the work soon, because there is new work."""
         self._nudged.set()
 
     async def stop(self) -> None:

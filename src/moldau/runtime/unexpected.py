@@ -2,7 +2,7 @@
 
 Code that must release something after a failure (a request, a batch, a part of a budget) runs within
 :meth:`contained` and names the cleanup: answer with an error, return the bytes. Therefore a defect,
-or an exception of a plug-in, affects only one piece of work, and is reported.
+or an exception of a plug-in, affects only one operation, and is reported.
 """
 
 import asyncio

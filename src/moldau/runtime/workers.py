@@ -24,10 +24,11 @@ class Workers(Protocol):
         ...
 
     def lane(self, name: str) -> "Workers":
-        """A single thread. All callers that give this name share it. Its functions run one after the other.
+        """A single thread with this name. All callers that give this name share the thread. Its functions run
+        one after the other.
 
-        It is for work on the input of clients. If two such pieces of work ran in parallel, they would need
-        too much time and memory.
+        It is for functions on the input of clients. If two such functions ran at the same time, they would
+        need too much time and memory.
         """
         ...
 

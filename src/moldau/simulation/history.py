@@ -54,12 +54,12 @@ class History:
     productions: list[Production] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
     deletions: dict[PartitionName, int] = field(default_factory=dict)
-    """The highest first offset that a response to a deletion of records contained."""
+    """For each partition, the highest first offset in a response to DeleteRecords."""
     notes: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     producer_ids: dict[int, str] = field(default_factory=dict)
-    """For each producer id, the first client that got this id."""
+    """The first client that got each producer id."""
 
     def _line(self, text: str) -> None:
         self.lines.append(f"{self.now_s():.6f} {text}")

@@ -44,7 +44,7 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """The kinds of faults that may occur. If a kind has several entries, it is more likely."""
+    """The kinds of faults that may occur. A kind with several entries is more likely."""
 
     faults: tuple[Fault, ...] = (Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.RESET)
     pause_s_max: float = 3.0

@@ -36,9 +36,9 @@ from moldau.simulation.world.process import serving
 
 _SPECIAL = (Fault.DEFECTS, Fault.STOP, Fault.ONE_WAY, Fault.OVERTAKE)
 _ALL_FAULTS = tuple(fault for fault in Fault if fault not in _SPECIAL)
-"""The special kinds of faults, which most scenarios do not use. Defects are for scenarios that list the
-defects that a node must survive. Stops are for nodes that can be stopped. Links that fail in one direction
-are for scenarios with several nodes."""
+"""Special kinds of faults, which most scenarios do not use. Defects are used only in scenarios that list the
+defects that a node must survive. Stops are used only for nodes that can be stopped. Links that fail in one
+direction are used only in scenarios with several nodes."""
 
 
 def tiny(flaw: Flaw = Flaw.NONE) -> Scenario:
@@ -89,7 +89,8 @@ def node_failed_sync() -> Scenario:
 
 
 def node_deletes() -> Scenario:
-    """First records are deleted by requests again and again, while there are kills and losses of power."""
+    """Requests delete the first records again and again, while processes are killed and the machine loses
+    power."""
     faults = (*(Fault.KILL,) * 2, *(Fault.POWER_LOSS,) * 3, Fault.PAUSE, Fault.CUT, Fault.RESET)
     rounds = {"log.retention.check.interval.ms": "700", "log.segment.delete.delay.ms": "500"}
     scenario = _node_scenario({**_SYNCED, **rounds}, faults)

@@ -98,7 +98,7 @@ async def _no_program(machine: Machine) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The options of a run. ``program`` runs as a process of the node under test."""
+    """The options of a scenario. ``program`` runs as a process of the node under test."""
 
     program: Program = _no_program
     partitions: tuple[PartitionName, ...] = ()
@@ -113,8 +113,8 @@ class Scenario:
     weather: Weather = field(default_factory=Weather)
     network: NetworkOptions = field(default_factory=NetworkOptions)
     must_answer: bool = False
-    """Whether it is a violation if a request gets no response in time. This is so if no fault loses
-    responses."""
+    """Whether it is a violation if a request gets no response in time. Set this if no fault loses responses.
+    """
     watches_budgets: bool = False
     """Whether the budgets of every process are checked while it runs. ``Process.exhibit`` must be the
     node.

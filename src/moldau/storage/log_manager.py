@@ -232,7 +232,7 @@ class LogManager:
 
     @contextlib.contextmanager
     def _opening(self, directory: LogDirectory) -> Iterator[None]:
-        """If the disk fails while a log is opened, the log's folder goes offline."""
+        """If the disk fails while a log is opened, the folder of the log goes offline."""
         try:
             yield
         except KafkaError as error:

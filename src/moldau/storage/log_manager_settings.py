@@ -1,4 +1,4 @@
-"""Settings of the log manager's periodic work: intervals, and the amount of work at a time."""
+"""Settings of the log manager's periodic work: intervals, and the amount of work in one step."""
 
 from dataclasses import dataclass, field
 

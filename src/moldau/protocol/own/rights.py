@@ -5,7 +5,7 @@ from typing import Final
 
 
 class Right(enum.Enum):
-    """The right that a call needs. CLUSTER_ACTION on the cluster is always sufficient."""
+    """The right that a call needs. The right CLUSTER_ACTION on the cluster is sufficient for every call."""
 
     CLUSTER_ACTION = "cluster-action"
     """The right for calls that change something, and for calls that return all topics."""
@@ -14,7 +14,7 @@ class Right(enum.Enum):
     READ_TOPIC = "read-topic"
     """The right READ on each topic that the call names."""
     NOTHING = "nothing"
-    """No right. A client makes such a call before any other call."""
+    """No right is needed. A client makes such a call before any other call."""
 
 
 CLUSTER_RIGHTS: Final = frozenset({Right.CLUSTER_ACTION, Right.ALTER_CLUSTER})

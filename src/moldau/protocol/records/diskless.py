@@ -1,5 +1,5 @@
-"""Records of ``__diskless_metadata``. They are KIP-1164's records 100 to 103, and Moldau's own records from
-104 on.
+"""Records of ``__diskless_metadata``. They are KIP-1164's records 100 to 103, and Moldau's own records with
+the numbers 104 and above.
 
 Version 0 of record 102 is the KIP's form. Moldau writes version 1, in which the batches of a file are columns
 in two byte strings. ``moldau.coordinators.diskless.codecs.columns`` and ``.file_codec`` define the layout of
@@ -91,9 +91,9 @@ class DisklessFileCommittedRecord(Message):
     created_ms: int = wire("int64", "1+", default=-1)
     committed_ms: int = wire("int64", "1+", default=-1)
     receipt: bytes = wire("bytes", "1+", default=b"")
-    """Columns with the result for the uploader."""
+    """The result of the commit for the uploader, encoded as columns."""
     locations: bytes = wire("bytes", "1+", default=b"")
-    """Columns with the positions of the accepted batches, and with their producers."""
+    """The positions and the producers of the accepted batches, encoded as columns."""
     uploader_broker_epoch: int = wire("int64", tag=0, tagged="1+", default=-1)
     commit_number: int = wire("int64", tag=1, tagged="1+", default=-1)
     """The position in the order of the uploader's commits. Older nodes ignore this field."""
@@ -198,7 +198,7 @@ class DisklessExpiredKey(Message):
 
 @message
 class DisklessExpiredRecord(Message):
-    """The expiry of old entries: results of files, closed object keys, and producers."""
+    """Old entries have expired: results of files, closed object keys, and producers."""
 
     API_KEY = 108
     VERSIONS = "0"

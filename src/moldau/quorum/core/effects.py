@@ -51,7 +51,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendReply:
-    """Answer a request."""
+    """Send the answer to a request."""
 
     request_id: int
     response: Response
@@ -59,8 +59,8 @@ class SendReply:
 
 @dataclass(frozen=True, slots=True)
 class ReplyWithRecords:
-    """Answer a fetch with whole batches from ``offset`` on. There is at least one batch. Further batches are
-    limited by ``max_bytes``."""
+    """Answer a fetch with whole batches, beginning at ``offset``. There is at least one batch. Further
+    batches are limited by ``max_bytes``."""
 
     request_id: int
     response: FetchResponse
@@ -129,7 +129,7 @@ class AppendAsFollower:
 
 @dataclass(frozen=True, slots=True)
 class TruncateLog:
-    """Drop all records from ``offset`` on."""
+    """Drop all records at or after ``offset``."""
 
     offset: int
 
@@ -141,7 +141,7 @@ class FlushLog:
 
 @dataclass(frozen=True, slots=True)
 class CommitAdvanced:
-    """Records below ``offset`` are on a majority and will never change."""
+    """A majority of the voters has the records below ``offset``. These records will never change."""
 
     offset: int
 
@@ -188,8 +188,8 @@ class WriteSnapshotChunk:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """The download is complete. Make it durable, begin the log at its end, and submit
-    ``SnapshotInstalled``."""
+    """The download is complete. Make the snapshot durable, begin the log at the end of the snapshot, and
+    submit ``SnapshotInstalled``."""
 
     snapshot_id: OffsetAndEpoch
 

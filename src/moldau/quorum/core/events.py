@@ -14,8 +14,8 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A peer has sent a request. It is answered by one reply effect with the same ``request_id``, possibly
-    later."""
+    """A peer has sent a request. The core answers it by one reply effect with the same ``request_id``. This
+    effect may come later."""
 
     request_id: int
     request: Request
@@ -31,8 +31,8 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """A request got no valid answer. The connection was lost, the time was over, or the answer could not be
-    read."""
+    """A request got no valid answer. The connection was lost, the request timed out, or the answer could not
+    be read."""
 
     correlation_id: int
 

@@ -21,10 +21,10 @@ class LogView(Protocol):
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """The largest known epoch not above ``epoch``, with the end offset of this epoch.
+        """Find ``epoch``, or the next lower known epoch. Returns that epoch and its end offset.
 
-        If ``epoch`` is below all known epochs, the result is the log start offset. Its epoch is the epoch of
-        the snapshot there, or 0.
+        If ``epoch`` is below all known epochs, the result is the log start offset. The epoch of this result
+        is the epoch of the snapshot at that offset, or 0.
         """
         ...
 

@@ -14,8 +14,8 @@ from moldau.runtime import ErrorCode
 Buffer: TypeAlias = bytes | bytearray | memoryview
 UNKNOWN_HIGH_WATERMARK = -1
 ANY_HIGH_WATERMARK = 2**63 - 1
-"""The value that means that a new high watermark must not wake a follower's fetch. Fetches before v18 have
-it."""
+"""The value that means that a new high watermark must not wake a follower's fetch. It is used for fetches of
+versions below 18, which have no such field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,8 @@ class EndQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """Requests records from ``log_end`` on. ``log_end`` also acknowledges the records that are durable on the
-    replica."""
+    """Requests records, beginning at ``log_end``. ``log_end`` also acknowledges the records that are durable
+    on the replica."""
 
     replica: ReplicaKey
     epoch: int
@@ -64,7 +64,7 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotRequest:
-    """Requests bytes of a snapshot from ``position`` on."""
+    """Requests bytes of a snapshot, beginning at ``position``."""
 
     replica: ReplicaKey
     epoch: int

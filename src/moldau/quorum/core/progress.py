@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class ReplicaProgress:
-    """Records below ``end_offset`` are durable on the replica; -1 means that the end is unknown. Times are in
-    milliseconds of the core's clock."""
+    """The fetches of one replica, as its leader knows them. Records below ``end_offset`` are durable on the
+    replica; -1 means that the end is unknown. Times are in milliseconds of the core's clock."""
 
     end_offset: int = -1
     last_fetch_ms: int | None = None

@@ -111,8 +111,9 @@ class RaftCore:
         """Whether this replica may be a candidate.
 
         A record may remove this replica from the voters. Until that record is known to be committed, the
-        replica may still be a candidate. If only this replica has the record, the others can elect no other
-        replica. The replica does not count its own vote in this case (Raft dissertation §4.2.2).
+        replica may still be a candidate. This is needed if only this replica has the record, because the
+        others can then elect no other replica. The replica does not count its own vote in this case (Raft
+        dissertation §4.2.2).
         """
         logged = self.log.voters
         if self.is_voter or logged is None or logged.previous is None:
@@ -158,8 +159,8 @@ class RaftCore:
         """Enter the role that the durable state allows, and return the first effects.
 
         A replica that led its last epoch starts as resigned. A replica that was a candidate in its last epoch
-        starts as voted (for itself). Both may have lost unsynced bytes, so they must not write in that epoch
-        again. A single voter leads a new epoch immediately.
+        starts as voted (for itself). In either case the replica may have lost unsynced bytes, so it must not
+        write in that epoch again. A single voter leads a new epoch immediately.
         """
         self.now_ms = now_ms
         log_epoch = self.log.log_end.epoch
@@ -233,7 +234,8 @@ class RaftCore:
         self.emit(Send(correlation_id, node_id, request))
 
     def send_fetch(self, node_id: int) -> None:
-        """Fetch records from the end of the log on. A voter does so only when its whole log is durable."""
+        """Fetch records, beginning at the end of the log. A voter does this only when its whole log is
+        durable."""
         request = FetchRequest(
             replica=self.local,
             epoch=self.epoch,
@@ -254,8 +256,8 @@ class RaftCore:
         """Truncate the log to the longest part that can agree with the leader's log. Returns whether the log
         was truncated.
 
-        ``theirs`` is the leader's largest epoch not above the last epoch of this log, and the end of that
-        epoch in the leader's log.
+        ``theirs`` is an epoch of the leader with its end in the leader's log. It is the last epoch of this
+        log, or the next lower epoch that the leader has.
         """
         ours = self.log.end_offset_for_epoch(theirs.epoch)
         offset = min(ours.offset, theirs.offset) if ours.epoch == theirs.epoch else ours.offset
@@ -376,8 +378,8 @@ class RaftCore:
             raise RaftInvariantError(f"epoch {self.election.epoch} would go back to {election.epoch}")
         if election != self.election:
             self.election = election
-            # There is one write per step. It takes the position of the first write in the step, because later
-            # effects may also need the newer state.
+            # There is one write of the state in a step. It contains the last state of the step, and has the
+            # position of the first write. The effects after this position may need the newer state.
             for position, effect in enumerate(self._effects):
                 if isinstance(effect, PersistElectionState):
                     self._effects[position] = PersistElectionState(election)

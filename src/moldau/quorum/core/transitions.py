@@ -51,5 +51,6 @@ LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
 the role to unattached in that epoch."""
 
 OBSERVER_ROLES = frozenset({_U, _V, _F, _R})
-"""Roles of a replica that is not a voter. It waits for a leader or follows a leader. A voter with an older
-set of voters may request its vote (KIP-853). If the leader is removed from the voters, it resigns."""
+"""Roles of a replica that is not a voter. The replica waits for a leader or follows a leader. A voter with an
+older set of voters may request the replica's vote (KIP-853). A leader that is removed from the voters
+resigns."""

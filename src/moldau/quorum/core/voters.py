@@ -113,12 +113,14 @@ class VoterSet:
         return tuple(voter_id for voter_id in self._voters if voter_id != local_id)
 
     def has(self, key: ReplicaKey) -> bool:
-        """Whether this replica is a voter. The directories must be equal, unless one of them is unknown."""
+        """Whether this replica is a voter. The directory of the replica and of the voter must be equal,
+        unless one of the two is unknown."""
         voter = self._voters.get(key.id)
         return voter is not None and voter.key.is_same_replica(key)
 
     def with_voter(self, voter: Voter) -> "VoterSet":
-        """The set with this voter. If an entry has the same id, the voter replaces this entry."""
+        """Return the set with this voter added. If the set has an entry with the voter's id, the voter
+        replaces this entry."""
         return VoterSet([*(known for known in self if known.key.id != voter.key.id), voter])
 
     def without(self, node_id: int) -> "VoterSet":

@@ -60,8 +60,8 @@ class LogWriter:
     # Appends
 
     def schedule_append(self) -> None:
-        """Write waiting appends as a batch. The batch is written immediately, after the linger time, or when
-        no write is in progress."""
+        """Schedule a write of the queued appends. The write begins after the linger time, if there is one.
+        While a flush is in progress, nothing is scheduled."""
         if self._append_scheduled or self._is_flushing or self._appends.next_epoch is None:
             return
         self._append_scheduled = True
@@ -141,15 +141,15 @@ class LogWriter:
     # Truncations
 
     async def truncate(self, offset: int) -> None:
-        """Drop all records from ``offset`` on, because the leader has other records."""
+        """Drop all records at or after ``offset``, because the leader has other records."""
         self.note_truncation()
         await self._log.truncate_to(offset)
         self._history.truncate(offset)
         self._events.submit_first(ev.LogTruncated())
 
     def note_truncation(self) -> None:
-        """Note that the log will be truncated. If a flush is in progress, its result then does not prove that
-        the end of the log is durable."""
+        """Note that the log will be truncated. If a flush is in progress, the result of that flush then does
+        not prove that the end of the log is durable."""
         self._truncations += 1
 
     # Flushes

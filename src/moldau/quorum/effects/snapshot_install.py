@@ -13,8 +13,8 @@ from moldau.storage.snapshots.replicated_log import RawSnapshotWriter, Replicate
 
 
 class SnapshotInstall:
-    """Owns the file of the snapshot that is being downloaded. When the snapshot is complete, it replaces the
-    log."""
+    """Owns the file of the snapshot that is being downloaded. When the snapshot is complete, the snapshot
+    replaces the log."""
 
     def __init__(
         self, log: ReplicatedLog, writer: LogWriter, history: VoterHistory, events: EventQueue
@@ -46,7 +46,8 @@ class SnapshotInstall:
             download.abandon()
 
     async def install(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Make the snapshot durable, and begin the log at its end."""
+        """Make the downloaded snapshot durable, and drop all records of the log. The log then begins at the
+        end of the snapshot."""
         log = self._log
         download, self._download = self._download, None
         if download is not None:

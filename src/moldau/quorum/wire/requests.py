@@ -62,7 +62,7 @@ def sender_of(message: WireRequest) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RequestCodec:
-    """Converts messages. They contain the names of the replicated partition."""
+    """Converts messages of one replicated partition. It has the names of the partition for the messages."""
 
     cluster_id: str | None = None
     topic: str = CLUSTER_METADATA_TOPIC
@@ -72,8 +72,8 @@ class RequestCodec:
     # Requests
 
     def to_request(self, request: core.Request, own: Voter | None = None) -> WireRequest:
-        """Convert the core's request to Kafka's message. ``own`` is this node as a voter, because a leader
-        announces its address."""
+        """Convert the core's request to Kafka's message. ``own`` is the voter entry of this node. It is
+        needed because a leader announces its address."""
         match request:
             case core.VoteRequest():
                 return self._vote_request(request)

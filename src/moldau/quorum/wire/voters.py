@@ -126,7 +126,7 @@ def change_response(
 
 
 def from_change_response(message: ChangeResponse) -> core.VoterChangeResponse:
-    """Convert a leader's answer."""
+    """Convert a leader's answer to a change of voters for the core."""
     if isinstance(message, update_wire.UpdateRaftVoterResponse):
         leader = message.current_leader
         return core.VoterChangeResponse(

@@ -1,8 +1,8 @@
 """Collects appends whose requests arrived together. These appends share one write per partition.
 
 The driver calls ``append`` any number of times. It calls ``settle`` before any other access to a partition,
-and ``end`` before a response is sent. When ``end`` raises an exception, no response of the turn may be sent.
-The producers then get no response, and retry.
+and ``end`` before a response is sent. When ``end`` raises an exception, no response to the collected requests
+may be sent. The producers then get no response, and retry.
 """
 
 from moldau.replication.partition_interface import AppendAnswer, Partition
@@ -10,7 +10,8 @@ from moldau.runtime.fair_lane import FairClient
 
 
 class AppendTurn:
-    """The appends of one turn of a connection. A partition that does not share writes appends immediately."""
+    """The appends that arrived on one connection in one turn of the event loop. A partition that does not
+    share writes appends immediately."""
 
     def __init__(self) -> None:
         self._unsettled: dict[Partition, None] = {}
@@ -24,8 +25,8 @@ class AppendTurn:
         timeout_ms: int,
         client: FairClient | None = None,
     ) -> AppendAnswer:
-        """Append like the partition's own ``append``, but without the write. ``records`` must stay valid
-        until the turn ends."""
+        """Append like the partition's own ``append``, but do not write the records yet. ``records`` must stay
+        valid until the turn ends."""
         if partition.shares_writes:
             outcome = partition.stage(records, required_acks, client)
             if outcome is not None:

@@ -62,8 +62,8 @@ async def _refuse_deletion(before_offset: int) -> int:
 
 
 class AppendFreeze:
-    """The freeze of one partition. Producers wait. Markers of transactions and deletions of records are
-    refused. Their senders retry."""
+    """Freezes one partition. During the freeze producers wait. Markers of transactions and deletions of
+    records are refused, and their senders retry."""
 
     def __init__(self, partition: ClassicPartition, machine: Machine) -> None:
         self._partition = partition
@@ -83,8 +83,8 @@ class AppendFreeze:
         return self._queue.is_empty and partition.high_watermark == partition.log.log_end_offset
 
     def refuse(self) -> None:
-        """From now until the end of the freeze, answer NOT_LEADER_OR_FOLLOWER to all batches. The freeze
-        takes too long to keep the batches."""
+        """Answer NOT_LEADER_OR_FOLLOWER to all batches from now until the end of the freeze. The freeze takes
+        too long to keep the batches."""
         self._held.refuse()
 
     def end(self) -> None:

@@ -26,7 +26,7 @@ class SyncedLog(Protocol):
 
 
 class GroupCommit:
-    """The syncs of one partition's log in one leader epoch (a term). There is one sync at a time.
+    """Syncs one partition's log in one leader epoch (a term). There is one sync at a time.
 
     The contract is: call :meth:`begin_term` before the first append of a term, :meth:`plan` after each
     append, and :meth:`truncated` after each truncation. ``on_synced`` gets the durable offset after each
@@ -50,12 +50,12 @@ class GroupCommit:
         self.failure: KafkaError | None = None
 
     def begin_term(self) -> None:
-        """Begin a term. Its first sync also covers the existing log, because some records of this log are
-        possibly not durable."""
+        """Begin a term. Its first sync also covers the existing log, because some records of this log may not
+        be durable."""
         self._synced_offset, self.failure = -1, None
 
     def check(self) -> None:
-        """Raises ``KafkaError`` when a sync of this term has failed."""
+        """Raise ``KafkaError`` if a sync of this term has failed."""
         if self.failure is not None:
             raise KafkaError(self.failure.code, self.failure.message)
 

@@ -13,7 +13,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.partition_log import PartitionLog
 
 VERSION_WITH_BUMPS: Final = 2
-"""From this transaction version on, the producer epoch in a marker is one higher than the epoch of its
+"""The first transaction version in which the producer epoch in a marker is one higher than the epoch of its
 transaction (KIP-890)."""
 
 
@@ -45,7 +45,7 @@ class TransactionChecks:
         self._log = log
         self._issued: dict[int, _Issued] = {}
         self.refuses_markers = False
-        """Whether markers are refused, because the partition's appends are held back."""
+        """Whether markers are refused, because appends to the partition are delayed."""
 
     @property
     def count(self) -> int:

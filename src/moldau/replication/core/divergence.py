@@ -12,8 +12,8 @@ class EpochHistory(Protocol):
     def epoch_for_offset(self, offset: int, /) -> int | None: ...
 
     def end_offset_for(self, epoch: int, log_end_offset: int, /) -> tuple[int, int]:
-        """The largest known epoch not above ``epoch``, and the end offset of this epoch; (-1, -1) when it is
-        unknown."""
+        """Find ``epoch``, or the next lower known epoch. Returns that epoch and its end offset; (-1, -1) when
+        it is unknown."""
         ...
 
 
@@ -23,8 +23,8 @@ def diverging_epoch(
     """Compare a fetcher's log with this log (KIP-595). Returns ``None`` if the two logs agree up to
     ``offset``.
 
-    Otherwise returns the largest epoch here that is not above the fetcher's epoch, and the end offset of this
-    epoch. Returns (-1, -1) if there is no such epoch.
+    Otherwise returns an epoch and its end offset in this log. The epoch is the fetcher's epoch, or the next
+    lower epoch that this log has. Returns (-1, -1) if there is no such epoch.
     """
     if last_fetched_epoch < 0:
         return None

@@ -35,7 +35,7 @@ class FollowerReplica:
 
     def position(self, history: EpochHistory, log_end_offset: int) -> FetchPosition:
         """The position of the next fetch. The last fetched epoch is the epoch of the last record, even if a
-        later epoch has begun."""
+        later epoch has begun without records."""
         epoch = history.epoch_for_offset(log_end_offset - 1) if log_end_offset else None
         return FetchPosition(
             self.leader_id, self.leader_epoch, log_end_offset, UNDEFINED if epoch is None else epoch
@@ -44,11 +44,12 @@ class FollowerReplica:
     def truncation(
         self, history: EpochHistory, log_end_offset: int, diverging_epoch: int, end_offset: int
     ) -> int:
-        """The offset at which the log must be truncated. ``diverging_epoch`` is the leader's largest epoch
-        that is not above the epoch of the last record here. It ends at ``end_offset``.
+        """The offset at which the log must be truncated. ``diverging_epoch`` is the epoch of the
+        last record in this log, or the next lower epoch that the leader has. In the leader's log this epoch
+        ends at ``end_offset``.
 
-        This log may not have the diverging epoch. Then it is truncated at the end of its own largest epoch
-        below the diverging epoch, and the next fetch starts there (KIP-279). Raises
+        This log may not have the diverging epoch. Then it is truncated at the end of its own next
+        lower epoch, and the next fetch starts at this offset (KIP-279). Raises
         :class:`IllegalMoveError` like :meth:`truncated`.
         """
         offset = self._agreed_offset(history, log_end_offset, diverging_epoch, end_offset)

@@ -210,8 +210,8 @@ class LeaderReplica:
         return self.advance()
 
     def end_offsets_with(self, offset: int) -> dict[int, int]:
-        """The log ends of in-sync followers, by their ids. Only followers are included whose logs contain an
-        offset or end there."""
+        """The log ends of in-sync followers, by the ids of the followers. A follower is included if its log
+        contains an offset, or ends at this offset."""
         return {
             replica: progress.log_end_offset
             for replica, progress in self.followers.items()

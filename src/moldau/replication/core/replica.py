@@ -46,7 +46,7 @@ Role: TypeAlias = LeaderReplica | FollowerReplica | ResignedReplica
 
 
 class Replica:
-    """This broker's replica of one partition. The legal changes of the role are in ``LEGAL_MOVES``."""
+    """This broker's replica of one partition. ``LEGAL_MOVES`` contains the legal changes of its role."""
 
     def __init__(
         self, local_id: int, *, high_watermark: int, policy: ReplicaPolicy = WRITTEN, min_in_sync: int = 1

@@ -44,8 +44,8 @@ class Following:
         watermark_moved: Callable[[], None],
         snapshots: SnapshotLog | None = None,
     ) -> None:
-        """``snapshots`` is the same log, if snapshots shorten it. The log's start is then moved by its own
-        snapshots."""
+        """``snapshots`` is the same log as ``log``, if the log has snapshots. In that case the log's own
+        snapshots move its start."""
         self._name = name
         self._log = log
         self._replica = replica
@@ -66,8 +66,8 @@ class Following:
         return found._replace(log_start_offset=log.offsets.log_start_offset)
 
     def acknowledged_offset(self) -> int:
-        """The offset that a fetch sends to the leader. This replica's copies below it count towards the
-        watermark."""
+        """The offset that a fetch sends to the leader. This replica's copies of the records below this offset
+        count for the high watermark."""
         follower, log = self._follower(), self._log
         if log.must_flush:
             return log.offsets.flushed_offset
@@ -138,12 +138,12 @@ class Following:
         await self._cut(follower, self._log.truncate_fully_and_start_at(log_start_offset))
 
     async def begin_behind_remote(self, leader_epoch: int, state: AuxiliaryState) -> None:
-        """Drop the local log, and begin after the records that are in the remote tier."""
+        """Drop the local log. The log then begins after the records that are in the remote tier."""
         follower = self._follower(leader_epoch)
         await self._cut(follower, self._log.begin_behind_remote(state))
 
     async def begin_at_snapshot(self, leader_epoch: int, snapshot_id: LogPosition) -> None:
-        """Drop the whole log, and begin at the end of a fetched snapshot.
+        """Drop the whole log. The log then begins at the end of a fetched snapshot.
 
         Raises :class:`IllegalMoveError` if the snapshot lacks records that this replica considered committed.
         """
@@ -173,7 +173,8 @@ class Following:
         return self._cuts
 
     def end(self) -> None:
-        """Stop permanently. If a truncation is in progress, the log may be deleted only after it."""
+        """Stop permanently. If a truncation is in progress, the log may be deleted only after that
+        truncation."""
         self._has_ended = True
         self._next_move = None
 

@@ -1,8 +1,8 @@
 """Starts the log of a follower at the leader's first local offset. The follower's log ends before this
 offset, and the records between the two offsets are in the remote tier.
 
-The log begins after a remote segment, with the leader epochs and the producers of that segment (KIP-405,
-"Follower replication"). The follower fetches from there.
+The new log begins at the end of a remote segment, with the leader epochs and the producers of that segment
+(KIP-405, "Follower replication"). The follower's next fetch begins at this offset.
 """
 
 import logging
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 Ask = Callable[[Message], Awaitable[Any]]
 """Sends a request to the leader; raises ``KafkaError``."""
 _FOLLOWER: Final = -1
-"""The request has the replica id of a client, because only fetches may report a replica's progress to the
+"""These requests have the replica id of a client, because only fetches may report a replica's progress to the
 leader."""
 
 
@@ -94,7 +94,7 @@ async def list_offset(
 async def _end_of_epoch(
     ask: Ask, partition: ClassicPartition, sent: FetchPosition, epoch: int
 ) -> tuple[int, int]:
-    """The leader's largest epoch that is not above ``epoch``, and its end offset."""
+    """Ask the leader for ``epoch``, or for its next lower epoch. Returns that epoch and its end offset."""
     if epoch < 0:
         return UNDEFINED, UNDEFINED
     wanted = OffsetForLeaderPartition(

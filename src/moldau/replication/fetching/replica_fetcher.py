@@ -41,15 +41,16 @@ FIRST_BACKOFF_MS: Final = 20
 election yet."""
 _UNKNOWN_SESSION: Final = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
 HURRY_S: Final = 0.05
-"""A request that is older than this is cancelled, so that a new request can include a new partition."""
+"""If the request in flight is older than this time, it is cancelled, so that a new request can include a new
+partition."""
 HURRIES_MAX: Final = 5
 """Number of consecutive errors of a partition. After these errors, no more requests are cancelled for this
 partition."""
 THROTTLED_S: Final = 0.1
 """The pause after which a follower checks its quota again."""
 SYNC_POLL_MS: Final = 5
-"""Longest wait of a fetch for other partitions while a partition is synced. A connection has one fetch at a
-time. The synced records are acknowledged only by the next fetch."""
+"""Longest wait of a fetch while a partition is synced. The fetch is for the other partitions. The synced
+records are acknowledged only by the next fetch, and a connection has one fetch at a time."""
 BYTES_A_TURN: Final = 1 << 20
 """Number of bytes that are appended in one turn of the event loop."""
 
@@ -348,7 +349,7 @@ class ReplicaFetcher:
 
     async def _start_again(self, partition: ClassicPartition, sent: FetchPosition) -> None:
         """Handle a leader whose log does not contain the end of this log. Start over at the start of the
-        leader's log, or truncate at its end."""
+        leader's log, or truncate this log at the end of the leader's log."""
         start = await self._offset(partition, sent, EARLIEST_TIMESTAMP)
         if start > sent.offset:
             logger.warning(

@@ -63,8 +63,8 @@ class ReplicaFetchers:
         return leader_id, (key.topic_id.int + key.partition) % self._settings.fetcher_count
 
     def resize(self, fetcher_count: int) -> None:
-        """Use another number of connections to each leader. Some partitions then belong to another
-        connection, and are moved to it."""
+        """Use another number of connections to each leader. Some partitions then belong to another connection
+        than before, and are moved to that connection."""
         self._settings = replace(self._settings, fetcher_count=fetcher_count)
         for key, home in list(self._homes.items()):
             leader_id, _ = home

@@ -44,7 +44,8 @@ class RecordLookup:
         return await self._search(batch, choose_at_or_after(timestamp_ms, starting_offset), stand_in)
 
     async def of_max_timestamp(self, batch: Buffer) -> Position | None:
-        """The first record that has the max timestamp of the header; ``None`` if no record has it."""
+        """The first record whose timestamp is the max timestamp in the batch header; ``None`` if no record
+        has it."""
         header = parse_header(batch)
         stand_in = header.last_offset, header.max_timestamp
         return await self._search(batch, choose_exactly(header.max_timestamp), stand_in)

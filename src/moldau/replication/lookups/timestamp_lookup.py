@@ -21,7 +21,7 @@ async def find_timestamp(
     timestamp_ms: int,
     end_offset: int,
 ) -> FoundOffset:
-    """The first record at or after a time, below ``end_offset``."""
+    """The first record that is at or after a time and below ``end_offset``."""
     searched_to = -1
     # If the local part became shorter in the meantime, search again, because the removed part was not
     # searched yet.
@@ -74,7 +74,8 @@ async def _find_max_timestamp(
     found = await lookup.of_max_timestamp(batch)
     if found is not None:
         return TimestampOffset(*found)
-    # No record has the timestamp of the header, because it was removed by compaction or never existed.
+    # No record has the timestamp in the header. Compaction has removed that record, or there never was such a
+    # record.
     best: TimestampOffset | None = None
     offset = log.local_log_start_offset
     least_ms = 0

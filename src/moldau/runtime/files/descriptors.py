@@ -54,7 +54,8 @@ class Holder(Protocol):
 
 
 class Descriptors:
-    """The open files of a process that have a descriptor. The least recently used file is first."""
+    """Knows the open files of a process that have a descriptor, and limits their number. The least recently
+    used file is first."""
 
     def __init__(self, limit: Callable[[], int] = descriptors_for_files) -> None:
         """``limit`` is read each time a file is opened. If more files are in use, the limit is exceeded."""

@@ -42,8 +42,8 @@ class File(Protocol):
         ...
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
-        """Write all buffers, one after the other, from ``position`` on. Returns the number of bytes. This is
-        always the size of all buffers."""
+        """Write all buffers, one after the other. The first one begins at ``position``. Returns the number of
+        bytes. This is always the size of all buffers."""
         ...
 
     def read_at(self, position: int, size: int) -> bytes:
@@ -81,8 +81,8 @@ class File(Protocol):
         ...
 
     def forget_pages(self, position: int = 0, size: int = 0) -> None:
-        """Allow the system to reuse the memory of synced bytes from ``position`` on. With ``size`` 0, the
-        range ends at the end of the file.
+        """Allow the system to reuse the memory of synced bytes. The range of ``size`` bytes begins at
+        ``position``. With ``size`` 0, it ends at the end of the file.
 
         This is a hint for content that is not read again soon. It affects only the time of the next read.
         """

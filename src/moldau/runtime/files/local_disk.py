@@ -14,13 +14,13 @@ from moldau.runtime.files import residency
 from moldau.runtime.files.descriptors import NO_DESCRIPTOR, PROCESS, Descriptors
 from moldau.runtime.files.disk import Buffer, DiskError, DiskSpace, File, Lock
 
-_FADVISE = getattr(os, "posix_fadvise", None)  # Not on macOS.
+_FADVISE = getattr(os, "posix_fadvise", None)  # posix_fadvise does not exist on macOS
 
-_O_DIRECT = getattr(os, "O_DIRECT", 0)  # Not on macOS.
+_O_DIRECT = getattr(os, "O_DIRECT", 0)  # O_DIRECT does not exist on macOS
 
 UNCACHED_SIZE_BYTES: Final = 1024 * 1024
-"""Size in bytes. For smaller amounts the system calls, or the wait for the device, cost more than they save.
-"""
+"""Minimum size, in bytes, of a write that bypasses the page cache. For smaller writes the system calls, or
+the wait for the device, cost more than the bypass saves."""
 
 WRITE_SIZE_BYTES_MAX: Final = 1024 * 1024
 """Maximum size of one write into the page cache. For larger writes Linux allocates blocks of 2 MiB. A virtual
@@ -28,15 +28,16 @@ machine may have returned its free memory to its host. Then it must request thes
 which costs several times the CPU."""
 
 UNCACHED_PIECE_SIZE_BYTES: Final = 2 * 1024 * 1024
-"""Size of one read or write that bypasses the page cache. If another file is synced, this sync then waits for
-one piece, not for a whole file."""
+"""Size of one read or write that bypasses the page cache. A sync of another file then waits only for one such
+read or write, not for a whole file."""
 
 UNCACHED_READ_SIZE_BYTES: Final = 128 * 1024
-"""Size in bytes. For smaller reads, the system's read-ahead is sufficient."""
+"""Minimum size, in bytes, of a read that bypasses the page cache. For smaller reads, the system's read-ahead
+is sufficient."""
 
 COPIED_VIEW_SIZE_BYTES: Final = 64 * 1024
-"""Size in bytes. A view may end beyond the end of the map. Up to this size the view is copied, because
-extending the map would cost more."""
+"""Size in bytes. If a view ends beyond the end of the map and has at most this size, its content is copied.
+Extending the map would cost more."""
 
 FILES_SYNCED_TOGETHER: Final = 16
 

@@ -1,7 +1,7 @@
 """Checks that every accepted request gets a response, and that every budget is fully released.
 
 After a process was stopped, it must have no resources in use. A process that is killed is checked until the
-kill. The byte and batch counts of each piece of work must return to zero soon after that work is over.
+kill. Counts of bytes and batches in use must return to zero soon after the work that uses them is over.
 """
 
 import asyncio
@@ -24,12 +24,13 @@ _TAKEN_BY: Final = {
     "read bytes of catching up": ("partitions being read",),
     "cold read bytes": ("cold reads",),
 }
-"""Amounts that may be positive only while one of the listed kinds of work is in progress."""
+"""The kinds of work that use each resource, by the resource's name. An amount of the resource may be positive
+only while such work is in progress."""
 
 
 def out_of_balance(in_hand: Mapping[str, int]) -> Iterator[str]:
-    """Amounts that are wrong: they are below zero, or they are positive although the work that uses them is
-    over."""
+    """Find the resources whose amount is wrong. An amount is wrong if it is below zero. It is also wrong if
+    it is positive although no work that uses the resource is in progress."""
     for name, value in in_hand.items():
         takers = _TAKEN_BY.get(name, ())
         if value < 0 or (value and takers and not any(in_hand.get(taker, 0) for taker in takers)):

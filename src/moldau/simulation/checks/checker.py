@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from moldau.simulation.history import History, Outcome, PartitionName
 
 FinalLog = Sequence[tuple[int, bytes]]
-"""(offset, value) of every record, read from the first offset on at the end of a scenario."""
+"""The offset and the value of every record of a log. The log is read from its first offset to its end, at the
+end of a scenario."""
 
 
 def check(

@@ -24,7 +24,7 @@ class ConsolidationAfterlife(DisklessAfterlife):
     """The checks at the end of a diskless scenario, including its remote tier."""
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
-        """Time for a round of the scan, and for the grace period of the objects that it finds."""
+        """Time in which the orphan scan runs once, and the grace period of the objects that it finds ends."""
         await super().quiet(world, node, history)
         await asyncio.sleep(REMOVER_QUIET_S)
 

@@ -101,7 +101,7 @@ class ObjectsChecker:
 
 
 class _CoordinatorJudging:
-    """A coordinator that a node leads."""
+    """Checks one coordinator that a node leads."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class _CoordinatorJudging:
         self._history = history
 
     async def run(self, live: set[str]) -> None:
-        """Check the coordinator, and add the objects with batches that are not deleted to ``live``."""
+        """Check the coordinator. Add to ``live`` the keys of the objects that still have batches."""
         coordinator_id = self._coordinator_id
         batches: Counter[str] = Counter()
         bytes_used: Counter[str] = Counter()

@@ -14,7 +14,7 @@ from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.storage.object_layout import parse_segment_key
 
 QUIET_S = 400.0
-"""Time after which the objects of failed copies are old enough, and are found and deleted."""
+"""Time after which the objects of failed copies have been found and deleted, because they are old enough."""
 SETTLE_LIMIT_S = 120.0
 
 

@@ -44,8 +44,8 @@ def chunk_folders(host: Host, folder: str) -> set[tuple[str, int]]:
 def check_contents(
     name: PartitionName, chunk: ChunkRegistration, hosts: dict[int, Host], folder: str, first_offset: int
 ) -> Iterator[str]:
-    """Check that the replicas of a chunk are complete, and equal byte for byte from ``first_offset`` on. Each
-    replica may have deleted the records before ``first_offset``."""
+    """Check that the replicas of a chunk are complete, and that their records at or after ``first_offset``
+    are equal byte for byte. Each replica may have deleted the records before ``first_offset``."""
     contents: dict[int, bytes] = {}
     path = f"{folder}/{chunk_folder(TopicPartition(name.topic, name.index), chunk.start_offset)}"
     for broker_id in chunk.isr:

@@ -213,7 +213,8 @@ class SimulatedClient:
     async def list_offset(
         self, partition: PartitionName, timestamp: int, version: int = LIST_OFFSETS_VERSION
     ) -> int:
-        """The first offset if the argument is -2, and the end if it is -1. Raises RetryError or OSError."""
+        """Ask the leader for an offset of a partition. The timestamp -2 means the first offset, and -1 means
+        the end. Raises RetryError or OSError."""
         connection = await self.leader(partition)
         wanted = ListOffsetsPartition(partition_index=partition.index, timestamp=timestamp)
         topic = ListOffsetsTopic(name=partition.topic, partitions=[wanted])
@@ -256,8 +257,8 @@ class Sending:
 class Producer(SimulatedClient):
     """Sends numbered records to a partition, with several batches in flight.
 
-    An idempotent producer retries forever, from its first unacknowledged batch on. A plain producer sends
-    each batch once.
+    An idempotent producer retries forever, beginning with its first unacknowledged batch. A plain producer
+    sends each batch once.
     """
 
     in_flight_max = 5
@@ -282,8 +283,8 @@ class Producer(SimulatedClient):
         self._next_number = 0
 
     async def run(self, record_count: int, *, pause_s: float) -> None:
-        """Send this number of records. Returns when all are acknowledged. For a plain producer, returns when
-        all were sent."""
+        """Send this number of records. An idempotent producer returns when all of them are acknowledged. A
+        plain producer returns when all of them were sent."""
         while self._next_number < record_count or self._unacknowledged:
             try:
                 await self._send_on_one_connection(record_count, pause_s)
@@ -378,7 +379,7 @@ class Producer(SimulatedClient):
 
 
 class Consumer(SimulatedClient):
-    """Reads a partition from its first offset on, by Fetch."""
+    """Reads a partition by Fetch, beginning at its first offset."""
 
     def __init__(
         self,

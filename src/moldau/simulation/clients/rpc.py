@@ -56,7 +56,7 @@ class RpcConnection(asyncio.Protocol):
             answer = self._waiting.popleft()[3]
             if not answer.done():
                 answer.set_exception(ConnectionResetError("the connection is lost"))
-                # perhaps the caller was cancelled, and then it does not retrieve the exception
+                # if the caller was cancelled, it does not retrieve the exception
                 answer.exception()
 
     async def request(self, api_key: int, version: int, message: Message, *, timeout_s: float = 10.0) -> Any:

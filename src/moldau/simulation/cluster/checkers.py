@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 
 
 class LogAgreement:
-    """The committed batches of all replicas, by base offset."""
+    """Checks that all replicas have committed the same batches."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -66,7 +66,7 @@ class LogAgreement:
 
 
 class LeaderAgreement:
-    """The leader of each epoch, as reported by the replicas."""
+    """Checks that all replicas report the same leader for an epoch."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -80,7 +80,8 @@ class LeaderAgreement:
 
 
 class WatermarkMonotonicity:
-    """The watermarks of replicas, and of leaders over the epochs."""
+    """Checks that high watermarks do not go back: the watermark of each replica, and the watermarks that
+    leaders return, in the order of the leaders' epochs."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -107,7 +108,7 @@ class WatermarkMonotonicity:
 
 
 class StateAgreement:
-    """The state at each offset. States are compared by ``==``."""
+    """Checks that all replicas have equal states at the same offset. States are compared by ``==``."""
 
     def __init__(self, history: History) -> None:
         self._history = history

@@ -249,8 +249,8 @@ class ClusterStory:
             await asyncio.sleep(0.5)
 
     def _brokers_problem(self) -> str | None:
-        """The reason why the nodes do not yet have the same metadata with both brokers unfenced. None if they
-        have."""
+        """Return the reason why the nodes do not have the same metadata yet, or why a broker is not unfenced
+        yet. Return None if there is no such reason."""
         hosts = {node_id: self._world.host(f"node-{node_id}") for node_id in self._roles}
         down = [node_id for node_id, host in hosts.items() if not host.running or node_id not in self.nodes]
         if down:
@@ -265,7 +265,8 @@ class ClusterStory:
         return None if unfenced == set(BROKERS) else f"brokers {unfenced}"
 
     def _problem(self) -> str | None:
-        """The problem of the brokers, or the reason why a broker does not yet lead its partitions."""
+        """Return the result of :meth:`_brokers_problem`, or the reason why a broker does not lead its
+        partitions yet. Return None if there is no such reason."""
         problem = self._brokers_problem()
         if problem is not None:
             return problem

@@ -142,7 +142,7 @@ def diskless_cluster_clock() -> Scenario:
 
 
 def scenario_of(faults: tuple[Fault, ...]) -> Scenario:
-    """Producers and consumers of all partitions, with faults of these kinds."""
+    """Return a scenario in which producers and consumers use all partitions, with faults of these kinds."""
     return Scenario(
         partitions=PARTITIONS,
         story=DisklessClusterStory,

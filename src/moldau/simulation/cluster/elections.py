@@ -19,8 +19,8 @@ VOTES: Final = 5
 """Number of votes after which a voter is stopped, in a scenario about votes."""
 LOOK_EVERY_S: Final = 0.000_5
 STAND_LIMIT_S: Final = 6.0
-"""Time limit within which two voters without a leader must become candidates. After this time, the round is
-abandoned."""
+"""Time limit within which two voters without a leader must become candidates. After this time, the attempt to
+disturb this election is abandoned."""
 
 
 class Voters(Protocol):
@@ -35,7 +35,7 @@ class Voters(Protocol):
         ...
 
     def next_acknowledgement(self) -> asyncio.Event:
-        """Set when a client gets the next acknowledgement of a change."""
+        """Return an event that is set when a client gets the next acknowledgement of a change."""
         ...
 
 
@@ -62,7 +62,7 @@ class Scene:
 
     @contextlib.contextmanager
     def cut(self, *links: tuple[int, int]) -> Iterator[None]:
-        """Hold back messages that are sent in these directions."""
+        """Hold back the messages on these links. Each link is a pair of a sender and a receiver."""
         for source, target in links:
             self.world.network.cut(_name(source), _name(target))
         try:
@@ -157,8 +157,8 @@ async def _stop_after_vote(scene: Scene) -> None:
     slow_s = chance.uniform(0.1, 0.2)
     with scene.cut((first, second), (second, first)):
         with scene.cut((first, third), (third, first), (second, third), (third, second)):
-            # A follower trusts a silent leader for some time. This time is a little longer. The difference is
-            # smaller than an election timeout.
+            # A follower trusts a silent leader for some time. The restart takes a little longer than that.
+            # The difference is smaller than an election timeout.
             silence_s = chance.uniform(2.0, 2.6)
             await scene.nemesis.restart(scene.host(third), silence_s, power_lost=scene.power_lost)
             # The restarted node has resigned. It begins another epoch when an election timeout has passed.

@@ -133,8 +133,8 @@ class QuorumCheckers:
 
 
 class Witness:
-    """Reports the state of a process's replica to the checkers. It listens to the process's quorum and
-    images."""
+    """Reports the state of a process's replica to the checkers. It is notified of changes by the process's
+    quorum, and of new images."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class QuorumStory:
         """The names of these processes."""
         self._clients: list[TopicClient] = []
         self._acknowledged = asyncio.Event()
-        """Set when a client gets the acknowledgement of a change."""
+        """An event that is set when a client gets the acknowledgement of a change."""
 
     async def run(self) -> list[str]:
         """Run the scenario; return the violations."""

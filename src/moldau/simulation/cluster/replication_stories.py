@@ -57,7 +57,8 @@ _SHORT_METADATA: Final = {
     "metadata.log.max.record.bytes.between.snapshots": "4000",
     "metadata.max.retention.bytes": "1",
 }
-"""Snapshots are frequent. Therefore the first image of a node may be old, with replicas on other nodes."""
+"""Snapshots are frequent. Therefore a node may start with an old image, in which partitions have replicas on
+other nodes than now."""
 _GROUPS: Final = {
     "group.initial.rebalance.delay.ms": "200",
     # Compaction is frequent, so that coordinators load compacted logs.
@@ -464,7 +465,7 @@ class ReplicationStory:
 
 
 def replica_content(replica: ClassicPartition, offset: int = 0) -> bytes:
-    """The committed batches in a replica's own log, from an offset on."""
+    """The committed batches in a replica's own log, beginning at an offset."""
     log, parts = replica.log, []
     offset = max(offset, log.local_log_start_offset)
     while offset < replica.high_watermark:

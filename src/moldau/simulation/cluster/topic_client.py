@@ -19,7 +19,8 @@ ATTEMPT_TIMEOUT_MS: Final = 3_000
 _RETRIABLE: Final = frozenset(
     {ErrorCode.not_controller, ErrorCode.invalid_replication_factor, ErrorCode.request_timed_out}
 )
-"""The error while every broker is unregistered or fenced. Then every replication factor is invalid."""
+"""The error that is returned while every broker is unregistered or fenced. Every replication factor is
+invalid during this time."""
 
 
 class TopicClient:
@@ -147,7 +148,7 @@ class TopicClient:
                 if code not in _RETRIABLE:
                     self._history.violate(f"{self._name}: {request} was answered with {code.name}")
                     return lost + 1
-                # A former leader returns this code for a change that may still be committed later.
+                # A former leader returns this error code for a change that may still be committed later.
                 lost += code is ErrorCode.not_controller
             position += 1
             await asyncio.sleep(self._chance.uniform(0.05, 0.3))

@@ -1,10 +1,10 @@
 """A rolling upgrade to the next version and back, while clients write and read.
 
-The next version is this version with one more level for two features. A node of the next version is created
-with other :data:`NEXT_FEATURES`. Nodes of both versions work together. After each upgraded node, an
-administrator tries to raise a level. This succeeds only after the last node was upgraded. From then on a node
-of this version does not start until the level is lowered. In half of the stories ``metadata.version`` is
-raised, which cannot be lowered.
+The next version differs from this version in two features. Each of them has one more level. A node of the
+next version is created with other :data:`NEXT_FEATURES`. Nodes of both versions work together. After each
+upgraded node, an administrator tries to raise a level. This succeeds only after the last node was upgraded.
+After that, a node of this version does not start until the level is lowered. In half of the stories
+``metadata.version`` is raised, which cannot be lowered.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ from moldau.simulation.world.world import World
 NEXT_FEATURES: Final[FeatureRanges] = MappingProxyType(
     {
         **SUPPORTED_FEATURES,
-        # The next level is 30. It has other versions of broker records.
+        # The next level of metadata.version is 30. Broker records have other versions at this level.
         METADATA_VERSION_FEATURE: (METADATA_VERSION_MIN, METADATA_VERSION_LATEST + 1),
         DISKLESS_FEATURE: (0, DISKLESS_LATEST + 1),
     }
 )
-"""The levels of a node of the next version."""
+"""The range of levels of each feature that a node of the next version supports."""
 
 CONTROLLER_IDS: Final = (101, 102, 103)
 UPDATE_FEATURES_VERSION: Final = 2
@@ -53,7 +53,7 @@ _SNAPSHOTS: Final = {
 
 
 def upgrade_separate() -> Scenario:
-    """Three brokers and three controllers. The nodes of both roles are upgraded in any order."""
+    """Three brokers and three controllers. Brokers and controllers are upgraded in any order."""
     return replace(upgrade(), story=partial(UpgradeStory, controller_ids=CONTROLLER_IDS))
 
 
@@ -77,7 +77,7 @@ class UpgradeStory(ReplicationStory):
     def __init__(self, world: World, scenario: Scenario, **roles: Any) -> None:
         super().__init__(world, scenario, properties=dict(_SNAPSHOTS), **roles)
         self._upgraded: set[int] = set()
-        """Nodes whose present, or next, life has the next version."""
+        """Nodes that run the next version now, or will run it after their next start."""
         self._admin: SimulatedClient = self._begin_at_any(SimulatedClient, "operator")
 
     def _features_of(self, node_id: int) -> FeatureRanges:

@@ -18,15 +18,15 @@ Replicas = Callable[[PartitionName], Iterator[tuple[int, ClassicPartition]]]
 
 
 class WatermarkWatch:
-    """One checker for each partition. It is called at every move of a watermark. If a replica is opened
-    again, it counts as a new replica."""
+    """Has one checker for each partition. The checker is called at every move of a watermark. A replica that
+    is opened again counts as a new replica."""
 
     def __init__(self, partitions: Iterable[PartitionName], replicas: Replicas, history: History) -> None:
         self._replicas = replicas
         self._history = history
         self._checkers = {partition: WatermarkMonotonicity(history) for partition in partitions}
         self._followed: dict[ClassicPartition, str] = {}
-        """The replicas of all times, with the names under which they are checked."""
+        """All replicas that were opened so far, with the names under which they are checked."""
         self._task = asyncio.create_task(self._watch())
 
     def end(self) -> None:

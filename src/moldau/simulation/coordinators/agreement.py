@@ -31,7 +31,7 @@ _LOOKS_MAX: Final = 1_000
 
 
 class AgreementTally:
-    """The numbers of comparisons. With them, a test can make sure that something was compared."""
+    """Counts the comparisons. With these numbers, a test can make sure that something was compared."""
 
     def __init__(self) -> None:
         self.terms = 0
@@ -50,7 +50,7 @@ class AgreementTally:
 
 
 class CoordinatorAgreement:
-    """The check of a coordinator over all processes of its node."""
+    """Checks one coordinator over all processes of its node."""
 
     def __init__(self, name: str, history: History, tally: AgreementTally) -> None:
         self._name = name
@@ -199,8 +199,8 @@ async def _look_at(
     if process is None or node is None or process.paused:
         return
     for runtime in _runtimes(node):
-        # This applies even to kinds without a coordinator in this scenario. If a kind has no canonical form,
-        # every scenario fails.
+        # This check includes kinds of coordinators that this scenario does not use. If a kind has no
+        # canonical form, every scenario fails.
         runtime.kind.new_shard(0).canonical()
         for partition in runtime.partitions:
             led = runtime.led(partition)
@@ -209,19 +209,19 @@ async def _look_at(
 
 
 def _without_effects(reference: Any) -> Any:
-    """A shard whose replay only changes its state. Without this, the reference of a transaction coordinator
-    would make the node write markers."""
+    """Return a shard whose replay only changes its state. Otherwise the reference of a transaction
+    coordinator would make the node write markers."""
     if isinstance(reference, TransactionShard):
         setattr(reference, "_on_prepared", lambda: None)  # noqa: B010 (a hook of one object)
     return reference
 
 
 def differences(led: CanonicalState, expected: CanonicalState) -> str:
-    """The parts in which two states of a kind differ, each with the first row that only one of the states
-    has.
+    """Describe the difference between two states of a coordinator. For each part that differs, this names the
+    first row that only one of the states has.
 
-    If no part differs, the result is the first named value that differs, among the values that the leader's
-    shard has written.
+    If all parts are equal, this names the first other value that differs. Values that the leader's shard has
+    not written are ignored. The result is empty if the states are equal.
     """
     found = []
     for part in sorted(led.parts.keys() | expected.parts.keys()):
@@ -239,13 +239,13 @@ def differences(led: CanonicalState, expected: CanonicalState) -> str:
 
 
 def _boot_that_counts(host: Host, led: ShardHost[Any, Any]) -> int:
-    """If a log commits a record when the record is written, this is the boot number of the host. It is a
-    constant for other logs.
+    """Return the boot number of the host if the log commits a record as soon as the record is written. For
+    other logs, return a constant.
 
-    In such a log, a loss of power may remove records that were written and not synced. The reference of the
-    log then starts again with the remaining log, and the clients' histories check the lost part. If a log
-    commits only synced records, its reference is never replaced, because each record before a high watermark
-    survives any loss of power.
+    In a log of the first kind, a loss of power may remove records that were written and not synced. The
+    reference of the log then starts again with the remaining log, and the clients' histories check the lost
+    part. If a log commits only synced records, its reference is never replaced, because each record before a
+    high watermark survives any loss of power.
     """
     return 0 if led.kind.topic.is_decisive else host.boot
 

@@ -80,10 +80,10 @@ def _has_witnesses(path: str, stem: str, copy: Copy) -> bool:
 
 
 def siblings_of(path: str, copy: Copy, *, trusts_indexes: bool) -> list[str]:
-    """Files that an operator might restore by mistake instead of a file. They are files with the same name in
-    other folders, and files of the same folder with the same suffix.
+    """Files that an operator might restore by mistake instead of this file. They are files with the same name
+    in other folders, and files of the same folder with the same suffix.
 
-    A segment without enough entries in its indexes has no such files, because no check could detect the
+    A log file whose time index has too few entries has no such files, because no check could detect the
     replacement.
     """
     folder, name = posixpath.split(path)
@@ -164,7 +164,7 @@ def damage(
     for kind in chance.sample(sorted(paths), min(count, len(paths))):
         path = chance.choice(paths[kind])
         if any(path.startswith(each.folder) for each in done if each.folder != DATA):
-            continue  # another file of the same folder shows this damage
+            continue  # another file of this folder is already damaged
         done.append(_damage(disk, chance, path, copy, older, trusts_indexes=trusts_indexes))
     return done
 

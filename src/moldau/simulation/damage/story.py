@@ -138,7 +138,7 @@ class DamageStory:
                 self._round += 1
         return self.history.violations
 
-    # Lives ---------------------------------------------------------------------------------------
+    # Starts and ends of the process --------------------------------------------------------------
 
     async def _program(self, machine: Machine) -> None:
         assert isinstance(machine.disk, MountedDisk)

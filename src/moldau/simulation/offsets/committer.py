@@ -32,7 +32,7 @@ _FETCH_CHANCE: Final = 0.3
 
 @dataclass(slots=True)
 class Commits:
-    """The commits of a group to a set of partitions, and the values that a fetch may return."""
+    """The commits of a group to a set of partitions. It knows which values a fetch may return."""
 
     settled: int = -1
     """The last value that is certainly committed; -1 if there is none."""
@@ -63,7 +63,8 @@ class Commits:
 
 
 class OffsetCommitter(GroupClient):
-    """Commits one value at a time to all of its partitions. The metadata contain the same value.
+    """Commits one value at a time to all of its partitions. The metadata string of each commit contains the
+    same value.
 
     Values increase and decrease, as after a reset, so an older value can be larger than a newer value.
     """

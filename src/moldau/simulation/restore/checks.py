@@ -57,7 +57,8 @@ class RecordChecker:
         self._served: dict[tuple[PartitionName, int, int], bytes] = {}
         """Every record that was read, by partition, offset and leader epoch."""
         self._moved: dict[int, int] = {}
-        """Offsets to which restores have moved productions, by their identities."""
+        """If a restore has moved a production to another offset, this offset. The key is the ``id`` of the
+        production."""
 
     def check(self, after: Contents, cut_s: float) -> None:
         """Check all records after a restore. The restored cut began at ``cut_s``."""
@@ -81,8 +82,8 @@ class RecordChecker:
     async def check_epochs(
         self, client: SimulatedClient, partition: PartitionName, before: Read, after: Mapping[int, bytes]
     ) -> None:
-        """Check a consumer that has read ``before``. It must be able to detect which of these offsets have
-        other records now."""
+        """Check that a consumer that has read the records ``before`` can detect the offsets that have other
+        records now."""
         ends = {epoch: await end_of_epoch(client, partition, epoch) for epoch in set(before.epochs.values())}
         for offset, value in before.records:
             if after.get(offset) != value and offset < ends[before.epochs[offset]]:

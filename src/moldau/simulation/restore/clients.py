@@ -48,7 +48,7 @@ class RovingTransactionalProducer(TransactionalProducer):
         super().__init__(name, brokers[0], history, chance, places, bumps=bumps)
         self.others = tuple(brokers[1:])
         self.ended_s: dict[str, float] = {}
-        """When the end of each transaction was acknowledged, by its name."""
+        """The time at which the end of each transaction was acknowledged, by the transaction's name."""
         self._open: dict[int, RpcConnection] = {}
 
     async def run_slowly(self, count: int, *, pause_s: float) -> None:
@@ -102,7 +102,7 @@ class GroupProgress(GroupClient):
         self._topic = topic
         self._next = 0
         self.acknowledged: list[tuple[float, int]] = []
-        """Times of acknowledgements, and the offsets, in order."""
+        """The time of each acknowledged commit, and the committed offset, in order."""
 
     async def run(self, count: int, *, pause_s: float) -> None:
         """Commit this number of times. Each commit is repeated until it is acknowledged."""
@@ -154,7 +154,7 @@ class GroupProgress(GroupClient):
 
 
 class Losses:
-    """The restores of a run, as times: the time of each cut, and the end of each restore."""
+    """The restores of a run. For each of them, it stores the time of the cut and the end of the restore."""
 
     def __init__(self) -> None:
         self._all: list[tuple[float, float]] = []
@@ -163,8 +163,8 @@ class Losses:
         self._all.append((cut_s, restored_s))
 
     def spared(self, acknowledged_s: float) -> bool:
-        """Whether no restore has lost an acknowledgement from this time. This is true if the time was before
-        the cut or after the restore."""
+        """Whether an acknowledgement of this time is still valid. It is valid if the time was before the cut
+        or after the end of each restore."""
         return all(not cut_s <= acknowledged_s <= restored_s for cut_s, restored_s in self._all)
 
 

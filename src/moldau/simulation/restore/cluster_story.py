@@ -97,7 +97,8 @@ class RestoredClusterStory:
             for place in PARTITIONS
             for number in range(2)
         ]
-        # In each round, the producers get their producer ids in the cluster that is restored afterwards.
+        # One further producer for each round. It starts during the round, so it gets its producer id shortly
+        # before the cluster is lost and restored.
         self._newcomers = [
             self._producer(PARTITIONS[0], f"late-{number}", idempotent=True) for number in range(ROUNDS)
         ]

@@ -62,11 +62,11 @@ class LosableCluster:
         self._nodes = options.node_sets[0]
         ids = sorted({node_id for each in options.node_sets for node_id in each.node_ids})
         self.addresses = [Bootstrap(f"node-{node_id}", BROKER_PORT) for node_id in ids]
-        """The addresses of the brokers of all lives."""
+        """The addresses of the brokers in all sets of nodes."""
         for each in self.addresses:
-            world.host(each.host)  # a host refuses connections while it runs no node
+            world.host(each.host)  # this makes the host refuse connections while it runs no node
         self.report: RestoreReport | None = None
-        """The last restore."""
+        """The report of the last restore."""
         self.restored_s = 0.0
         self.lives = 0
 
@@ -107,9 +107,9 @@ class LosableCluster:
     async def _restore(self) -> RestoreReport | None:
         process = self._world.host("operator").start(self._restoring)
         assert process.main is not None
-        # When the operator's program is killed, it must not even be cancelled.
+        # When the operator's program is killed, none of its code may run. Therefore it is not cancelled.
         found: RestoreReport | None = await asyncio.shield(process.main)
-        self._world.host("operator").kill()  # the program has ended, and this ends its process
+        self._world.host("operator").kill()  # the program has ended, and this call ends its process
         return found
 
     async def _restoring(self, machine: Machine) -> RestoreReport | None:

@@ -69,8 +69,8 @@ class RestoreStory:
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
         self._chance = stream(world.seed, "restore")
-        # Cuts are rare here. Therefore objects become unneeded long before a cut contains the record that
-        # says so. The objects must not be deleted during this time.
+        # With an interval of 90 s, cuts are rare. Then an object becomes unneeded long before the records
+        # that make it unneeded are in a cut. Until then, the object must not be deleted.
         self._interval_s = self._chance.choice((1.0, 2.0, 90.0))
         self._node = world.host("node-1")
         self._bootstrap = Bootstrap("node-1", PORT)

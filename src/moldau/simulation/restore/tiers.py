@@ -63,7 +63,7 @@ class TierStory(RestoreStory):
         self._expected: dict[int, bytes] = {}
         """The records of the classic topic that a restore must bring back, by offset."""
         self._noted = 0
-        """Productions whose records are among the expected ones, if they are to be."""
+        """Number of productions in the history that were already considered for ``_expected``."""
         self._unknown: set[str] = set()
 
     async def run(self) -> list[str]:

@@ -1,6 +1,6 @@
-"""Diskless topics on three nodes. A message needs 2 ms for both ways, and objects are small. Every broker has
-several commits in progress at each coordinator, while the brokers of the coordinators are killed and
-isolated.
+"""Diskless topics on three nodes. A request and its response together take 2 ms on the network, and objects
+are small. Every broker has several commits in progress at each coordinator, while the brokers of the
+coordinators are killed and isolated.
 
 A producer without sequences sends all its records to one broker. Its records stay in order, because the
 coordinators decide the commits of a broker in the order of their numbers.

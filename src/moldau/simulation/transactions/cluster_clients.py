@@ -55,7 +55,7 @@ class ClusterProducer(TransactionalProducer):
         self.readers = [
             LeaderReader(f"{name} in {place}", brokers[0], history, chance, *place) for place in places
         ]
-        """Its own consumers of all partitions, which it polls only during transactions."""
+        """The producer's own consumers of all partitions. It polls them only during transactions."""
         for each in self.readers:
             each.others = tuple(brokers[1:])
 

@@ -62,19 +62,18 @@ class TransactionalProducer(SimulatedClient):
         flight."""
         super().__init__(name, bootstrap, history, chance)
         self._places = places
-        """The partitions that it writes to. The other fields name a partition by its position in this
-        list.
-        """
+        """The partitions to which the producer writes. The other fields name a partition by its position in
+        this list."""
         self._bumps = bumps
         self._sends_late = sends_late
         self._identity: tuple[int, int] | None = None
         self._fenced: tuple[int, int] | None = None
-        """An identity that a later initialization has fenced."""
+        """A producer id and epoch that are fenced, because the producer was initialized again."""
         self._sequences: dict[int, int] = {}
         self.transactions: list[RecordedTransaction] = []
 
     async def run(self, count: int) -> None:
-        """Send this number of transactions. It does not matter how they end. A later call sends further
+        """Send this number of transactions. Each of them may end in any way. A later call sends further
         transactions."""
         first = len(self.transactions)
         for number in range(first, first + count):

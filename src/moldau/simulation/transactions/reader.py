@@ -26,7 +26,7 @@ class CommittedRead(NamedTuple):
 
 
 class CommittedReader(SimulatedClient):
-    """Reads a partition from its start on."""
+    """Reads a partition, beginning at its start."""
 
     def __init__(
         self,

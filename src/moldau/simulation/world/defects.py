@@ -24,12 +24,12 @@ class DefectPlace(Enum):
     """The places where an exception may be raised."""
 
     OBJECT_KEY = "object key"
-    """It is raised while a closed buffer becomes an object."""
+    """The exception is raised while a closed buffer becomes an object."""
     UPLOAD = "upload"
     FETCH = "fetch"
     SQLITE = "sqlite"
     WORKER = "worker"
-    """It is raised while the broker's own commits are written into the cache."""
+    """The exception is raised while the broker's own commits are written into the cache."""
 
 
 class Defects:

@@ -235,7 +235,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # Processes -------------------------------------------------------------------------------
 
     def new_process(self, name: str, host: Any = None) -> Process:
-        """A process that has no callbacks."""
+        """Make a process. It has no callbacks yet."""
         process = Process(name, host)
         self.processes.append(process)
         return process

@@ -145,7 +145,7 @@ class Network:
         return mine, protocol
 
     async def _pass(self, source: "Host", target: "Host") -> None:
-        """Wait for the duration of a packet, and longer while the link is cut."""
+        """Wait for the latency of a packet. While the link is cut, wait longer."""
         await asyncio.sleep(self._latency(source.name, target.name))
         while (link := (source.name, target.name)) in self._cut:
             healed: asyncio.Future[None] = self.loop.create_future()
@@ -252,7 +252,7 @@ class Network:
         receiver.read_ready()
 
     def window_opened(self, receiver: SimulatedTransport) -> None:
-        """Deliver segments that had to wait, because the receiver has read some bytes."""
+        """The receiver has read some bytes. Deliver segments that had to wait for free space."""
         sender = receiver.peer
         if sender.outgoing and sender.outgoing_timer is None and sender not in self._held:
             self._arm(sender, max(self.loop.time(), sender.outgoing[0][0]))
@@ -299,7 +299,7 @@ class Network:
             self.heal(source, target)
 
     def delay(self, source: str, target: str, seconds: float) -> None:
-        """Delay all messages from one host to another from now on. The other direction is not affected. A
+        """From now on, delay all messages from one host to another. The other direction is not affected. A
         delay of 0 ends the delay."""
         self._delay_s[source, target] = seconds
 
@@ -332,8 +332,8 @@ class Network:
         self._push(end, RST)
 
     def process_killed(self, process: Process, *, power_lost: bool) -> None:
-        """Close the connections of an ended process. After a kill, they are reset. After a loss of power, the
-        peers get no message."""
+        """Close the connections of an ended process. A kill resets them. After a loss of power, the peers get
+        no message."""
         for server in [server for server in self._servers.values() if server.process is process]:
             self.stop_listening(server)
         for end in [end for end in self._transports.values() if end.process is process]:

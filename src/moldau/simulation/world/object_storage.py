@@ -35,16 +35,16 @@ T = TypeVar("T")
 
 
 def open_simulated(url: str, options: Mapping[str, str], machine: Machine) -> ObjectStorage:
-    """The function for ``diskless.storage.class.name``. A world has a single store for all URLs."""
+    """The function that the config ``diskless.storage.class.name`` names. A world has a single store for all
+    URLs."""
     assert isinstance(machine.disk, MountedDisk)
     process = machine.disk.process
     return SimulatedObjectStorage(process.host.world.object_store, process, process.host.world.loop)
 
 
 def open_simulated_tier(configs: Mapping[str, str], machine: Machine, meters: Meters) -> RemoteStorageManager:
-    """The function for ``remote.log.storage.manager.class.name``: the built-in manager, on the world's
-    store.
-    """
+    """The function that the config ``remote.log.storage.manager.class.name`` names. It makes the built-in
+    manager, which uses the world's store."""
     store = open_simulated("", configs, machine)
     reads = RetryingStorage(store, machine.entropy, name="simulated")
     copies = RetryingStorage(store, machine.entropy, policy=COPY_POLICY, name="simulated")
@@ -100,7 +100,7 @@ class SimulatedObjectStorage:
         def finish(task: "asyncio.Task[T]") -> None:
             done()
             if not task.cancelled():
-                task.exception()  # perhaps its sender has ended
+                task.exception()  # the sender of the request may have ended
 
         under_way.add_done_callback(finish, context=context)
         try:

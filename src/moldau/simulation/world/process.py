@@ -83,5 +83,5 @@ class Process:
 
 
 def serving() -> None:
-    """Declare that from now on the calling program serves clients; see :attr:`Process.serves`."""
+    """Declare that the calling program serves clients from now on; see :attr:`Process.serves`."""
     PROCESS.get().serves = True

@@ -50,7 +50,7 @@ class SimulatedWorkers:
 
         def take_effect() -> None:
             if self._waiting.pop(number, None) is None:
-                return  # the file was closed first
+                return  # the file was closed before the job took effect
             result: Any = None
             error: BaseException | None = None
             process = current_process(self._loop)

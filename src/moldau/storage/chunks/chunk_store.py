@@ -54,7 +54,7 @@ class ChunkSource(Protocol):
         ...
 
     async def read(self, name: str, position: int) -> bytes:
-        """A piece of a file. It is empty at the end of the file."""
+        """Bytes of a file, beginning at a position. The result is empty at the end of the file."""
         ...
 
 
@@ -68,7 +68,7 @@ class _Folder:
 
 
 class ChunkStore:
-    """Finds, carves, opens and removes the chunks of a broker. This class is used on the event loop."""
+    """Finds, makes, opens and removes the chunks of a broker. This class is used on the event loop."""
 
     def __init__(self, machine: Machine, logs: LogManager) -> None:
         self._machine = machine
@@ -130,7 +130,8 @@ class ChunkStore:
         assert log is not None, f"{name} has no log"
         assert directory is not None, f"{name} has no log directory"
         if log.log_end_offset > end_offset:
-            # These records are from an unclean leader. The leader of the partition never had these records.
+            # Only this broker has the records from ``end_offset`` to the end of its log. It got them from an
+            # unclean leader. The present leader never had them.
             await log.truncate_to(end_offset)
         path = await run_whole(self._logs.release(name, chunk_folder(name, chunk.start_offset)))
         assert path is not None, f"{name} has left"
@@ -277,7 +278,8 @@ class ChunkStore:
 
     async def put_aside(self, chunk: ChunkId) -> None:
         """Move a chunk aside because it is not in the metadata, or because it is replaced by another copy.
-        Its folder is kept for a long time, like the folder of a stray partition. Raises ``OSError``."""
+        Its folder is kept for a long time, like the folder of a partition that is not in the metadata. Raises
+        ``OSError``."""
         folder, log = self._folders.pop(chunk), self._open.pop(chunk, None)
         if log is not None:
             log.take_offline("the chunk is moved aside")

@@ -27,28 +27,27 @@ class DirectoryFailures:
         self._on_offline = on_offline
         self._loop: asyncio.AbstractEventLoop | None = None
         self.listeners: list[Callable[[LogDirectory], None]] = []
-        """Called soon after a folder went offline, on the event loop; not for folders that are offline since
-        the start.
-        """
+        """Functions that are called on the event loop soon after a folder went offline. They are not called
+        for folders that are offline since the start."""
 
     def begin(self) -> None:
         """Set the event loop. Call this method on the event loop, before the folders are used."""
         self._loop = asyncio.get_running_loop()
 
     def log_failed(self, directory: LogDirectory, error: OSError) -> None:
-        """The disk refused an operation on a log, or on the folder itself."""
+        """Handle an error of the disk, which has refused an operation on a log or on the folder."""
         self.disk_failed(directory, error, f"{error.filename or directory.path}: {error.strerror or error}")
 
     def disk_failed(self, directory: LogDirectory, error: OSError, reason: str) -> None:
-        """If there are no free file descriptors, the disk is not faulty. Only the operation, or its log, has
-        failed."""
+        """Take the folder offline after an error of its disk. A lack of file descriptors is not an error of
+        the disk. In that case only the operation, or its log, has failed."""
         if error.errno in LACK_OF_DESCRIPTORS:
             logger.error("%s: %s", directory.path, reason)
         else:
             self.take_offline(directory, reason)
 
     def take_offline(self, directory: LogDirectory, reason: str) -> None:
-        """From now on, all logs of the folder refuse operations."""
+        """Take a folder offline. From now on, all its logs refuse operations."""
         if not directory.is_online:
             return
         directory.offline_reason = reason
@@ -63,7 +62,8 @@ class DirectoryFailures:
 
     @contextlib.contextmanager
     def guard(self, directory: LogDirectory) -> Iterator[None]:
-        """If the disk fails in the block, the folder goes offline and the error is not raised."""
+        """A context for work on the folder's disk. If the disk fails in this context, the folder goes offline
+        and the error is not raised."""
         try:
             yield
         except OSError as error:

@@ -49,8 +49,8 @@ HAND_OVERS = "chunk-hand-overs"
 _OTHER_FOLDERS = frozenset(
     {"__cluster_metadata-0", "objects", "remote-log-metadata", "remote-log-index-cache", HAND_OVERS}
 )
-"""Other folders beside the partitions' folders: the quorum's log, a development node's object store, and
-caches of the remote tier."""
+"""Names of folders in a log folder that belong to no partition: the quorum's log, a development node's object
+store, and caches of the remote tier."""
 _FUTURE = re.compile(r".*-\d+\.[0-9a-f]{32}-future")
 _PUT_ASIDE = re.compile(r".*-\d+\.[0-9a-f]{32}-stray")
 

@@ -37,9 +37,9 @@ class LogDirectory:
         self._disk = disk
         self.path = path
         self.directory_id: uuid.UUID | None = None
-        """The id in its ``meta.properties``; None where that could not be read."""
+        """The folder's id in its ``meta.properties``; None if this file could not be read."""
         self.was_read = False
-        """Whether the partitions in it are known."""
+        """Whether the partitions in the folder are known."""
         self._boot_id = boot_id
         self._report = report or RecoveryReport()
         self.same_boot = True

@@ -9,10 +9,10 @@ from moldau.storage.folders.log_directory import LogDirectory
 
 
 class Assignment(NamedTuple):
-    """The log folder of a log according to the metadata."""
+    """The log folder that the metadata assign to a log."""
 
     directory_id: uuid.UUID | None = None
-    """The folder in the metadata; None if the metadata contain no folder."""
+    """The id of the assigned folder; None if the metadata assign no folder."""
     is_new: bool = True
     """Whether no folder can contain a log of the partition yet."""
     is_cache: bool = False
@@ -48,7 +48,7 @@ def home_for_new(
     online = [each for each in directories if each.is_online]
     if not online:
         raise _refusal("every log folder is offline")
-    # A folder may fail after its content was read. Then it is known whether the folder contains this log.
+    # If a folder failed after its content was read, it is known whether the folder contains this log.
     unread = [each.path for each in directories if not each.was_read]
     if unread and not assignment.is_cache and (named is not None or not assignment.is_new):
         raise _refusal(f"the log may be in a folder that is offline: {', '.join(unread)}")

@@ -8,7 +8,7 @@ and the steps to take.
 
 Three facts distinguish the two cases:
 
-* ``durable-offset``, a file beside the segments. All records below its offset were synced. The file is
+* ``durable-offset``, a file in the folder of the log. All records below its offset were synced. The file is
   written after each sync, but is not synced itself. A loss of power may therefore leave an older value, which
   is also correct. The file also contains the checksum of the batch that ends at its offset. The checksum
   shows whether the log belongs to another partition, or is an older copy that was continued.
@@ -102,7 +102,8 @@ class DurableOffset:
         self._noted = -1
         self._exists = False
         self.checksum: int | None = None
-        """Checksum, as it was read, of the batch that ends at the offset; ``None`` when it is not known."""
+        """The checksum that was read from the file. It is the checksum of the batch that ends at the offset;
+        ``None`` when it is not known."""
 
     def read(self) -> int | None:
         """Read the offset; ``None`` when the file does not exist. Raises ``ValueError`` when it is
@@ -190,7 +191,7 @@ class GuardedLog:
 
     @property
     def required_offset(self) -> int:
-        """The offset that the log must have reached. If the log ends before this offset, it is damaged."""
+        """The offset that the log must have reached. A log that ends before this offset is damaged."""
         return max(self.guard.written_offset, self.durable_offset)
 
     @property
@@ -273,8 +274,8 @@ def _check_epochs(folder: str, bases: Sequence[int], end_offset: int, log: Guard
     latest, guard = log.epochs.latest, log.guard
     if latest is None:
         return
-    # A snapshot that ends above the log replaces the log. After a crash at this moment, there may be no
-    # segment.
+    # A snapshot that ends after the end of the log replaces the log. After a crash at this moment, there may
+    # be no segment.
     snapshot_offset = (log.latest_start or 0) if guard.has_snapshots else 0
     is_gone = not bases and not log.has_durable_offset and latest.start_offset >= snapshot_offset
     is_shorter = (
@@ -289,12 +290,12 @@ def _check_epochs(folder: str, bases: Sequence[int], end_offset: int, log: Guard
 
 
 def _walk(file: File, base_offset: int, log: GuardedLog, *, has_checked: bool = True) -> tuple[int, int, int]:
-    """Returns the position of the end of the last valid batch, the offset after that batch, and the size of
-    the file.
+    """Find the last valid batch of a segment's file. Returns the position of its end, the offset after it,
+    and the size of the file.
 
-    Raises :class:`DamagedLogError` when another batch than the expected one ends at the durable offset.
-    ``has_checked`` means that the segment contains the expected batch, if the log has a batch with that
-    offset.
+    The batch that ends at the durable offset is compared with the stored checksum. If it
+    is another batch, this raises :class:`DamagedLogError`. ``has_checked`` is false if compaction may have
+    removed this batch. The batches are then not compared.
     """
     size_bytes = file.size()
     position, next_offset, epoch = 0, base_offset, -1

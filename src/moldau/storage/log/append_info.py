@@ -52,14 +52,15 @@ class ReadResult(NamedTuple):
 
 
 class TimestampOffset(NamedTuple):
-    """The largest epoch not above the requested epoch, and the offset after its last record."""
+    """A record that a search by timestamp found: its offset and its timestamp."""
 
     offset: int
     timestamp: int
 
 
 class EpochEndOffset(NamedTuple):
-    """The largest epoch not above the requested epoch, and the offset after its last record."""
+    """An epoch of a log, and the offset after the epoch's last record. It answers a request for an epoch. If
+    the log does not have the requested epoch, it is the next lower epoch."""
 
     epoch: int
     end_offset: int

@@ -68,7 +68,7 @@ class Appender:
         ``buffer`` has the batches of ``headers``, already validated (``validate_produce``). A client's buffer
         has one batch. The buffer is not used after the call. ``append_time_ms`` is the result of
         :meth:`admit`, if it was called. A duplicate of one of its producer's last five batches is not
-        appended. The result is then the first append's. Raises ``KafkaError``: ``invalid_timestamp``,
+        appended. The result is then that of the first append. Raises ``KafkaError``: ``invalid_timestamp``,
         ``record_list_too_large``, ``invalid_record`` (no key in a compacted topic; recompression failed),
         ``message_too_large``, ``fenced_leader_epoch``, ``kafka_storage_error``, and errors of producers.
         """
@@ -195,8 +195,9 @@ class Appender:
     def append_as_follower(self, buffer: Buffer) -> AppendInfo:
         """Append batches with their offsets and epochs unchanged. An incomplete batch at the end is ignored.
 
-        Raises ``KafkaError(corrupt_message)`` for a wrong checksum, and for offsets or epochs that do not
-        rise from the log's end on. Then nothing is appended.
+        Raises ``KafkaError(corrupt_message)`` for a wrong checksum. Also raises it if an offset is below the
+        end of the log or of the previous batch, or if an epoch is lower than the epoch before it. In these
+        cases nothing is appended.
         """
         self._gate.check()
         view = memoryview(buffer)

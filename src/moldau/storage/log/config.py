@@ -15,8 +15,8 @@ _TIMESTAMP_TYPES = {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": Ti
 class LogConfig:
     """Kafka's topic configs, with Kafka's defaults; -1 means unlimited.
 
-    ``log_config`` (``server/settings.py``) makes this object. A field that names its key needs no code in
-    ``log_config``.
+    ``log_config`` (``server/settings.py``) makes this object. If a field is declared with ``from_key``,
+    ``log_config`` needs no code for it.
     """
 
     segment_bytes: int = from_key("segment.bytes", 1024**3)
@@ -47,8 +47,8 @@ class LogConfig:
     remote_storage_enable: bool = False
     remote_log_copy_disable: bool = from_key("remote.log.copy.disable", False)
     local_retention_ms: int = -1
-    """Local retention in ms. A configured -2 is replaced by the retention of the whole log. The same is true
-    for ``local_retention_bytes``."""
+    """Local retention in ms. A configured -2 is replaced by the retention of the whole log, here and in
+    ``local_retention_bytes``."""
     local_retention_bytes: int = -1
     is_cache: bool = False
     """Whether the log is a cache. A cache has only one leader epoch, which is in its first batch. The epoch

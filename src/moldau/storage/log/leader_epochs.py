@@ -83,11 +83,12 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
-        """The largest epoch not above ``epoch``, and the offset after the last record of that epoch.
+        """Find ``epoch``, or the next lower epoch if the log does not have it. Returns that epoch, and the
+        offset after its last record.
 
-        For the latest epoch that offset is the end of the log. If ``epoch`` is older than all known epochs,
-        the result is ``epoch`` and the start of the first known epoch. If it is newer than all known epochs,
-        the result is ``(-1, -1)``.
+        For the latest epoch that offset is the end of the log. There are two exceptions. If ``epoch`` is
+        older than all known epochs, the result is ``epoch`` and the start of the first known epoch. If it is
+        newer than all known epochs, the result is ``(-1, -1)``.
         """
         entries = self._entries
         if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1].epoch:
@@ -104,7 +105,7 @@ class LeaderEpochs:
         return self._entries[above - 1].epoch if above else None
 
     def following(self, epoch: int) -> EpochEntry | None:
-        """The entry of the smallest known epoch above ``epoch``."""
+        """The entry of the lowest known epoch that is higher than ``epoch``."""
         above = bisect_right(self._entries, epoch, key=_epoch_of)
         return self._entries[above] if above < len(self._entries) else None
 

@@ -43,9 +43,9 @@ class LogProducers:
     ) -> None:
         """Rebuild the state from the newest usable snapshot and the batches after it.
 
-        The replay also reads all segments from ``rebuilt_from`` on and fills their transaction indexes, which
-        recovery left empty. ``on_epoch`` gets the first batch of a segment. It also gets each batch whose
-        leader epoch differs from the leader epoch of the previous batch.
+        The replay also reads ``rebuilt_from`` and all later segments, and fills their transaction indexes,
+        which recovery left empty. ``on_epoch`` gets the first batch of a segment. It also gets each batch
+        whose leader epoch differs from the leader epoch of the previous batch.
         """
         end_offset = segments.end_offset
         limit = end_offset if rebuilt_from is None else min(rebuilt_from, end_offset)

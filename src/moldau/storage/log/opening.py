@@ -1,4 +1,5 @@
-"""Opens the folder of a partition. It recovers the segments, and adjusts the state beside them."""
+"""Opens the folder of a partition. It recovers the segments, and then the state that is stored outside the
+segments."""
 
 import logging
 import uuid
@@ -27,8 +28,8 @@ class Checkpoints(NamedTuple):
     """Facts about a log from the checkpoints of its log folder."""
 
     recovery_point: int = 0
-    """All records below this offset are assumed to be durable. Later batches are checked, and an incomplete
-    end is removed."""
+    """All records below this offset are assumed to be durable. Batches at or after it are checked, and an
+    incomplete end is removed."""
     clean_shutdown: bool = False
     """Whether the log was closed cleanly. If so, no batch is checked."""
     log_start_offset: int = 0
@@ -137,8 +138,8 @@ def _make_folder(disk: Disk, folder: str) -> None:
 
 
 def _checked_start(folder: str, log_start_offset: int, epochs: LogEpochs, report: RecoveryReport) -> int:
-    """The start of the log according to the checkpoint. If the epochs start lower, the result is the start of
-    the epochs.
+    """Return the start of the log according to the checkpoint. If the first leader epoch starts at a lower
+    offset, return that offset.
 
     When the start moves, the epochs are truncated first, and durably.
     """

@@ -198,7 +198,7 @@ class PartitionLog:
                 log.epochs.save()
         return log
 
-    # -- what it is ---------------------------------------------------------------------------
+    # -- properties of the log ----------------------------------------------------------------
 
     @property
     def log_start_offset(self) -> int:
@@ -256,7 +256,8 @@ class PartitionLog:
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """Number of offsets that were missing between segments when the log was opened."""
+        """Ranges of offsets that were missing between segments when the log was opened. Each range has its
+        start and its end."""
         return self.segments.holes
 
     @property
@@ -304,8 +305,8 @@ class PartitionLog:
     # -- epochs and start ---------------------------------------------------------------------
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
-        """The largest epoch not above ``leader_epoch`` and the end offset of that epoch; (-1, -1) when it is
-        unknown."""
+        """Find an epoch, or the next lower epoch if the log does not have it. Returns that epoch and its end
+        offset; (-1, -1) when it is unknown."""
         return self.leader_epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
     def epoch_for_offset(self, offset: int) -> int:
@@ -342,7 +343,7 @@ class PartitionLog:
         """
         await self.start.persist(self._machine.workers)
 
-    # -- its folder ---------------------------------------------------------------------------
+    # -- the log's folder ---------------------------------------------------------------------
 
     def take_topic_id(self, topic_id: uuid.UUID | None) -> None:
         """Store the topic id of the folder's data in the folder. Raises the errors of :meth:`open`.

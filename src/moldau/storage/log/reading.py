@@ -1,5 +1,4 @@
-"""Reads a partition log. It finds batches from an offset on, aborted transactions, and records by
-timestamp."""
+"""Reads a partition log. It finds batches by offset, aborted transactions, and records by timestamp."""
 
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AbortedEntry, ReadResult

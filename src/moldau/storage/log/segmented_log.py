@@ -51,7 +51,7 @@ class SegmentedLog:
     # -- segments -----------------------------------------------------------------------------
 
     def adopt(self, segments: list[Segment], end_offset: int) -> None:
-        """Use these opened segments. The last segment is not sealed."""
+        """Use segments that are already open. The last segment is not sealed."""
         self.segments = segments
         self.active = segments[-1]
         self.end_offset = end_offset

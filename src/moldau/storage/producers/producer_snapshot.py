@@ -1,5 +1,5 @@
-"""Kafka's producer snapshots. They are files ``<offset>.snapshot`` beside the segments. The producers' state
-is restored from these files.
+"""Kafka's producer snapshots. They are files ``<offset>.snapshot`` in the folder of a log. The producers'
+state is restored from these files.
 
 Layout, big endian: version (int16, 1), CRC-32C (uint32) of all bytes after it, and number of entries (int32).
 An entry has 46 bytes: producer id, epoch (int16), last sequence (int32), last offset, offset delta of the

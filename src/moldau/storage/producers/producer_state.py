@@ -142,11 +142,11 @@ class ProducerState:
         self._expiration_ms = expiration_ms
         self._end_offset = offset
         self._producers: dict[int, ProducerEntry] = {}
-        # The producer id by the first offset of the transaction. The order is ascending, because transactions
-        # begin in log order.
+        # The producer id of each open transaction, by the transaction's first offset. The order is ascending,
+        # because transactions begin in log order.
         self._ongoing: dict[int, int] = {}
-        # The offset of the marker by the first offset of the transaction. It contains the transactions whose
-        # marker is at or above the high watermark.
+        # The offset of the marker of each ended transaction, by the transaction's first offset. It contains
+        # only transactions whose marker is at or above the high watermark.
         self._unreplicated: dict[int, int] = {}
 
     def __len__(self) -> int:

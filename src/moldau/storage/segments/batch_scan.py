@@ -17,8 +17,8 @@ from moldau.records.batch import (
 from moldau.records.errors import CorruptRecordError
 from moldau.runtime.files.disk import File
 
-# The fields are: base offset, batch length, (epoch, magic, CRC, attributes), last offset delta, (base
-# timestamp), max timestamp.
+# The struct reads these fields of a batch header: base offset, batch length, last offset delta and max
+# timestamp. It skips epoch, magic, CRC and attributes (11 bytes) and the base timestamp (8 bytes).
 _SKETCH: Final = Struct(">qi11xi8xq")
 _CHECKSUM_AT: Final = 17
 _LENGTH_MIN: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES

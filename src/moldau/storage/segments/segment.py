@@ -29,7 +29,8 @@ _MAX_REMEMBERED_POSITIONS: Final = 64
 
 
 class Segment:
-    """Batches from ``base_offset`` on, in one file. Batches are written only to the last segment of a log.
+    """One file with the batches of a log that begin at or after ``base_offset``. Batches are written only to
+    the last segment of a log.
 
     The log knows where each batch ends. A segment knows only its number of bytes (``size_bytes``).
     """
@@ -284,7 +285,7 @@ class Segment:
         """The bytes of one batch."""
         return self.file.view(sketch.position, sketch.size_bytes)
 
-    # -- the end ------------------------------------------------------------------------------
+    # -- truncation and closing ---------------------------------------------------------------
 
     def end_before(self, offset: int) -> tuple[int, int]:
         """Position and offset after the last batch that is completely before ``offset``."""
@@ -296,7 +297,7 @@ class Segment:
         return end, end_offset
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches from ``offset`` on. Returns the end of the last remaining batch.
+        """Drop the batches at or after ``offset``. Returns the end of the last remaining batch.
 
         Batches can be appended to the segment again after :meth:`cut_file` has returned.
         """
@@ -314,7 +315,7 @@ class Segment:
     def cut_file(self) -> None:
         """Truncate the log file to the length that :meth:`truncate_to` determined, durably. Blocking.
 
-        Otherwise a crash could restore old batches beside the batches that replace them.
+        Otherwise a crash could restore old batches together with the batches that replace them.
         """
         if self.file.size() > self.size_bytes:
             self.file.truncate(self.size_bytes)

@@ -47,7 +47,7 @@ class _Witness(NamedTuple):
     offset: int
     value: int
     agrees: Callable[["_Witness", int, BatchHeader], bool]
-    """Compares this witness with the batch at a position."""
+    """Whether this witness matches the batch at a position."""
 
 
 def _is_at(witness: _Witness, position: int, header: BatchHeader) -> bool:

@@ -2,7 +2,7 @@
 
 After a crash of the machine, bytes that were not synced may be damaged. The tail of a file may be incomplete,
 zero or missing. A new file may be missing while a later file exists. An index may contain any bytes.
-Therefore everything from the recovery point on is read and checked, and everything after the first gap or
+Therefore everything after the recovery point is read and checked, and everything after the first gap or
 invalid batch is dropped. None of the dropped batches was acknowledged as durable.
 
 The accepted bytes are written once more and synced, because they may exist only in the page cache. After a
@@ -194,7 +194,7 @@ def recover_segment(
     """Rebuild a segment's indexes from its valid batches, and remove all bytes after these batches. Returns
     the end offset.
 
-    After the call, the batches from ``recovery_point`` on are durable.
+    After the call, the batches at or after ``recovery_point`` are durable, too.
     """
     size_bytes = segment.file.size()
     segment.reset_indexes(size_bytes)
@@ -235,8 +235,8 @@ def _rewrite(segment: Segment, start: int, end: int) -> None:
 
 
 def _cut(segment: Segment, position: int, offset: int, size_bytes: int) -> Repair:
-    """The repair that describes the removal of all bytes from ``position`` on. It is either an incomplete
-    batch or a loss of valid batches."""
+    """The repair that describes the removal of ``position`` and all bytes after it. It is either an
+    incomplete batch or a loss of valid batches."""
     behind = valid_batch_behind(segment.file, position, offset)
     reason = f"cut {size_bytes} bytes at byte {position}, behind offset {offset - 1}"
     if behind is None:

@@ -1,6 +1,15 @@
 """Replaces segments by a rewritten one, safely if a crash happens at any time.
 
-The files go through these states. From the second state on, the new segment is the valid one:
+The files go through four states. From the second state on, the new segment is the valid one:
+
+1. The files ``.cleaned`` are complete and durable, and the old segments are in use. A start of the node in
+   this state removes the new files.
+2. The new log file has the suffix ``.swap``. A start of the node in this state removes the old segments, and
+   completes the replacement.
+3. The old files are renamed or removed, and the new indexes have their final names.
+4. The new log file has its final name. The replacement is complete.
+
+In each step, the log file is renamed last.
 """
 
 import contextlib
@@ -79,7 +88,7 @@ def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_guarde
             if old is not None and base_offset <= old < end_offset:
                 for suffix in SEGMENT_SUFFIXES:
                     disk.remove(f"{folder}/{segment_file(old, suffix)}")
-        # Otherwise a crash could restore an old index beside the new log file.
+        # Otherwise a crash could restore an old index together with the new log file.
         disk.sync_dir(folder)
         move_in(disk, folder, base_offset)
         disk.sync_dir(folder)

@@ -71,15 +71,13 @@ class SparseIndex:
         return key, value
 
     def floor(self, key: int) -> int:
-        """The index of the last entry whose key is not above ``key``. It is -1 when there is no such
-        entry."""
+        """The index of the last entry whose key is at most ``key``; -1 when there is no such entry."""
         if self._sealed_size is None:
             return bisect_right(self._keys, key) - 1
         return self._floor_sealed(key, 0)
 
     def floor_value(self, value: int) -> int:
-        """The index of the last entry whose value is not above ``value``. It is -1 when there is no such
-        entry."""
+        """The index of the last entry whose value is at most ``value``; -1 when there is no such entry."""
         if self._sealed_size is None:
             return bisect_right(self._values, value) - 1
         return self._floor_sealed(value, 1)

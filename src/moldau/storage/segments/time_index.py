@@ -32,7 +32,7 @@ class TimeIndex(SparseIndex):
 
     @property
     def last(self) -> TimeIndexEntry:
-        """The latest entry. It is (-1, base offset) when there are no entries."""
+        """The latest entry. When there are no entries, it is the timestamp -1 with the base offset."""
         count = len(self)
         if not count:
             return TimeIndexEntry(NO_TIMESTAMP, self.base_offset)

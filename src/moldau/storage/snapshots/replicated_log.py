@@ -35,9 +35,9 @@ class Divergence(Enum):
 class OffsetValidation(NamedTuple):
     """The result of :meth:`ReplicatedLog.validate_offset_and_epoch`.
 
-    For ``DIVERGING``, ``position`` is the largest epoch of this log not above the requested epoch, with the
-    end offset of that epoch. For ``SNAPSHOT`` it is the snapshot that must be fetched. For ``VALID`` it is
-    the requested position.
+    For ``VALID``, ``position`` is the requested position. For ``SNAPSHOT``, it is the snapshot that must be
+    fetched. For ``DIVERGING``, it is an epoch of this log with the epoch's end offset. This is the requested
+    epoch, or the next lower epoch if this log does not have it.
     """
 
     divergence: Divergence
@@ -54,8 +54,8 @@ class SnapshotReader(Protocol):
     def size_bytes(self) -> int: ...
 
     def read(self, position: int, max_bytes: int) -> memoryview:
-        """Raw bytes from ``position`` on, as FetchSnapshot sends them. At the end there may be fewer
-        bytes."""
+        """Raw bytes of the snapshot, beginning at ``position``, for FetchSnapshot. At the end of the snapshot
+        there may be fewer bytes."""
         ...
 
     def batches(self) -> Iterator[memoryview]:
@@ -169,8 +169,8 @@ class ReplicatedLog(Protocol):
         ...
 
     def read(self, offset: int, max_bytes: int, *, upper_bound_offset: int | None = None) -> ReadResult:
-        """At least one whole batch from ``offset`` on, unless ``offset`` is the upper bound (by default the
-        end).
+        """Read whole batches, beginning at ``offset``. There is at least one batch, unless ``offset`` is the
+        upper bound (by default the end).
 
         Raises ``KafkaError(offset_out_of_range)`` below ``start_offset`` or above ``end_offset``.
         """
@@ -181,8 +181,8 @@ class ReplicatedLog(Protocol):
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> LogPosition:
-        """The largest known epoch not above ``epoch``, and the end offset of that epoch. Epochs of snapshots
-        are included."""
+        """Find ``epoch``, or the next lower known epoch. Returns that epoch and its end offset. Epochs of
+        snapshots are included."""
         ...
 
     def validate_offset_and_epoch(self, offset: int, epoch: int) -> OffsetValidation:
@@ -194,8 +194,8 @@ class ReplicatedLog(Protocol):
         ...
 
     async def truncate_to(self, offset: int) -> None:
-        """Drop all records from ``offset`` on, durably. Raises ``ValueError`` if ``offset`` is below the high
-        watermark."""
+        """Drop all records at or after ``offset``, durably. Raises ``ValueError`` if ``offset`` is below the
+        high watermark."""
         ...
 
     async def truncate_to_latest_snapshot(self) -> bool:

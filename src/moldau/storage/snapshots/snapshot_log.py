@@ -56,9 +56,9 @@ class SnapshotLog:
     ) -> "SnapshotLog":
         """Open the folder. If it does not exist, it is created. Blocking.
 
-        The log is checked from ``recovery_point`` on. Its start is the end of its first snapshot. If the
-        latest snapshot ends above the log's end, all records are dropped and the log begins at the end of
-        that snapshot.
+        Batches at or after ``recovery_point`` are checked. The log begins at the end of its first snapshot.
+        If the latest snapshot ends above the log's end, all records are dropped and the log begins at the end
+        of that snapshot.
         """
         log = PartitionLog.open(
             machine,

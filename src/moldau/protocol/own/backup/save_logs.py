@@ -11,16 +11,17 @@ from moldau.runtime import ErrorCode
 class SavedPiece(Message):
     object_key: str = wire("string")
     byte_offset: int = wire("int64")
-    """Position of the piece in the object, in bytes."""
+    """Position of this part of the log in the object, in bytes."""
     size_bytes: int = wire("int32")
     crc: int = wire("uint32")
-    """CRC-32C of the piece."""
+    """CRC-32C of this part of the log."""
     base_offset: int = wire("int64")
-    """Offset of the first record. For a snapshot, it is the position of the piece in the snapshot's file."""
+    """Offset of the first record of this part. For a snapshot, it is the position of the part in the
+    snapshot's file."""
     end_offset: int = wire("int64")
-    """Offset after the last record. For a snapshot, it is the end offset of the snapshot."""
+    """Offset after the last record of this part. For a snapshot, it is the end offset of the snapshot."""
     epoch: int = wire("int32")
-    """Leader epoch of the last record. For a snapshot, it is the epoch of the snapshot."""
+    """Leader epoch of the last record of this part. For a snapshot, it is the epoch of the snapshot."""
     is_snapshot: bool = wire("bool", default=False)
 
 
@@ -36,7 +37,8 @@ class SaveLogsLog(Message):
     """Leader epoch of the last saved record."""
     from_offset: int = wire("int64", default=-1)
     """The offset at which the save begins. It is ``saved_end_offset`` or a lower offset. If it is lower, the
-    new pieces replace the pieces from this offset on. The value -1 means that the whole log is saved."""
+    new parts replace the saved parts at or after this offset. The value -1 means that the whole log is saved.
+    """
 
 
 @message
@@ -44,8 +46,8 @@ class SaveLogsResult(Message):
     topic_id: UUID = wire("uuid")
     partition_index: int = wire("int32")
     begins_anew: bool = wire("bool", default=False)
-    """Whether the new pieces replace all earlier pieces, because the log does not continue the earlier
-    pieces."""
+    """Whether the new parts replace all earlier parts of the log, because the log does not continue the
+    earlier parts."""
     pieces: Sequence[SavedPiece] = wire([SavedPiece], default=())
 
 
@@ -61,7 +63,7 @@ class SaveLogsRequest(Message):
     """
     logs: Sequence[SaveLogsLog] = wire([SaveLogsLog], default=())
     """The partitions to save. It is empty for a broker that leads none of the logs. Such a broker only
-    receives the number of the save."""
+    receives ``rounds``."""
     maker: str = wire("string", default="", tag=1)
     """A name that only this sender has. When the sender starts to count its saves from the beginning again,
     it takes another name."""

@@ -29,7 +29,7 @@ class ReadChunkRequest(Message):
     min_one_batch: bool = wire("bool", default=True)
     """Whether a first batch that is larger than ``max_bytes`` is returned whole."""
     end_offset: int = wire("int64", default=-1)
-    """Batches from this offset on are not returned. The value -1 means that the chunk's end is the only
+    """Batches at or after this offset are not returned. The value -1 means that the chunk's end is the only
     limit."""
     with_aborted: bool = wire("bool", default=False)
     """Whether aborted transactions are returned, for a reader of committed records."""

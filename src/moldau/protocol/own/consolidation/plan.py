@@ -23,16 +23,17 @@ class ConsolidationSegment(Message):
     end_offset: int = wire("int64")
     """Offset of the last record (inclusive)."""
     size_bytes: int = wire("int32")
-    """Size of the segment's log in bytes. It is the sum of the sizes of its runs."""
+    """Size of the segment's log in bytes. It is the sum of the sizes of its runs (see ``runs``)."""
     max_timestamp_ms: int = wire("int64")
     event_timestamp_ms: int = wire("int64")
     broker_id: int = wire("int32")
     txn_index_empty: bool = wire("bool")
     index_interval_bytes: int = wire("int32")
     runs: bytes = wire("bytes")
-    """The runs as columns. The first value is the number of runs. Then follow, for each run: the object's
-    number, the run's first byte, its size in bytes, its last offset minus its first offset, and its append
-    time or -1. The offsets of the runs have no gaps."""
+    """The runs of the segment, encoded as columns. A run is a range of bytes in a WAL object with adjacent
+    batches of the partition. The first value is the number of runs. For each run there are these values: the
+    object's number, the position of the run's first byte, its size in bytes, its last offset minus its first
+    offset, and its append time or -1. The offsets of the runs have no gaps."""
     generation_starts: Sequence[int] = wire(["int64"], default=(), tag=0)
     """The first offset of each generation of the partition's log. The first generation is left out."""
 

@@ -31,7 +31,7 @@ class DisklessCommitBatch(Message):
     base_sequence: int = wire("int32", default=-1)
     last_sequence: int = wire("int32", default=-1)
     is_transactional: bool = wire("bool", default=False)
-    """Moldau's own field."""
+    """Moldau's own field: whether the batch belongs to a transaction."""
 
 
 @message
@@ -50,15 +50,15 @@ class DisklessCommitFileRequest(Message):
     VERSIONS = "0-3"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Moldau's own field: the partition of ``__diskless_metadata`` that is called. A broker may lead several
-    of these partitions."""
+    """Moldau's own field: the partition of ``__diskless_metadata`` whose coordinator must answer. A broker
+    may lead several of these partitions."""
     object_key: str = wire("string")
     object_format: int = wire("int8", default=1)
     file_size: int = wire("int64")
     created_ms: int = wire("int64", default=-1)
     """Moldau's own field: the time when the uploader began the object. A file that is too old is refused."""
     uploader_broker_id: int = wire("int32", default=-1)
-    """Moldau's own field."""
+    """Moldau's own field: the broker that uploaded the object."""
     owner_ids: Sequence[int] = wire(["int32"], default=())
     batches: Sequence[DisklessCommitBatch] = wire([DisklessCommitBatch], "0", default=())
     columns: bytes = wire("bytes", "1+", default=b"")
@@ -68,7 +68,7 @@ class DisklessCommitFileRequest(Message):
     """Running number of this commit. The uploader counts its commits at this coordinator. The number is -1
     for a commit without an order."""
     open_from: int = wire("int64", "3+", default=-1)
-    """The lowest number of a commit whose outcome the uploader does not know."""
+    """The lowest number of a commit whose outcome the uploader does not know yet."""
 
 
 @message

@@ -41,8 +41,8 @@ class DisklessDeleteRecordsRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Moldau's own field: the partition of ``__diskless_metadata`` that is called. A broker may lead several
-    of these partitions."""
+    """Moldau's own field: the partition of ``__diskless_metadata`` whose coordinator must answer. A broker
+    may lead several of these partitions."""
     topics: Sequence[DisklessDeleteRecordsTopic] = wire([DisklessDeleteRecordsTopic], default=())
     timeout_ms: int = wire("int32", default=60000)
 

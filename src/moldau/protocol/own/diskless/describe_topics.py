@@ -38,8 +38,8 @@ class DisklessDescribeTopicsRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Moldau's own field: the partition of ``__diskless_metadata`` that is called. A broker may lead several
-    of these partitions."""
+    """Moldau's own field: the partition of ``__diskless_metadata`` whose coordinator must answer. A broker
+    may lead several of these partitions."""
     topic_ids: Sequence[UUID] | None = wire(["uuid"], nullable="0+", default=None)
     """The requested topics. Null means all topics."""
     timeout_ms: int = wire("int32", default=60000)

@@ -28,7 +28,7 @@ class DisklessBatchInfo(Message):
     batch_max_timestamp: int = wire("int64")
     timestamp_type: int = wire("int8")
     is_transactional: bool = wire("bool", "2+", default=False)
-    """Moldau's own field."""
+    """Moldau's own field: whether the batch belongs to a transaction."""
     markers: Sequence[DisklessMarkerInfo] = wire([DisklessMarkerInfo], "2+", default=())
     """Moldau's own field: for the marker of a transaction, this list has one entry, and there is no object.
     """
@@ -63,12 +63,12 @@ class DisklessFindBatchesPartitionResult(Message):
     log_start_offset: int = wire("int64", default=-1)
     high_watermark: int = wire("int64", default=-1)
     wal_start_offset: int = wire("int64", default=-1)
-    """Moldau's own field."""
+    """Moldau's own field: the first offset of the partition that is still in the WAL."""
     moved_to_tier: bool = wire("bool", default=False)
     """Moldau's own field: the offset must be read from remote storage."""
     batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
     last_stable_offset: int = wire("int64", "1+", default=-1)
-    """Moldau's own field."""
+    """Moldau's own field: the last stable offset of the partition."""
     aborted: Sequence[DisklessAbortedRange] = wire([DisklessAbortedRange], "1+", default=())
     """Moldau's own field: aborted transactions with an offset within the batches."""
 
@@ -87,8 +87,8 @@ class DisklessFindBatchesRequest(Message):
     VERSIONS = "0-2"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Moldau's own field: the partition of ``__diskless_metadata`` that is called. A broker may lead several
-    of these partitions."""
+    """Moldau's own field: the partition of ``__diskless_metadata`` whose coordinator must answer. A broker
+    may lead several of these partitions."""
     fetch_max_bytes: int = wire("int32")
     max_batches_per_partition: int = wire("int32", default=0)
     topics: Sequence[DisklessFindBatchesTopic] = wire([DisklessFindBatchesTopic], default=())

@@ -28,13 +28,13 @@ class DisklessListOffsetsPartitionResult(Message):
     timestamp: int = wire("int64", default=-1)
     offset: int = wire("int64", default=-1)
     log_start_offset: int = wire("int64", default=-1)
-    """Moldau's own field."""
+    """Moldau's own field: the log start offset of the partition."""
     wal_start_offset: int = wire("int64", default=-1)
-    """Moldau's own field."""
+    """Moldau's own field: the first offset of the partition that is still in the WAL."""
     batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
     """Moldau's own field: the batch that contains the record. There is at most one such batch."""
     last_stable_offset: int = wire("int64", "1+", default=-1)
-    """Moldau's own field."""
+    """Moldau's own field: the last stable offset of the partition."""
 
 
 @message
@@ -51,8 +51,8 @@ class DisklessListOffsetsRequest(Message):
     VERSIONS = "0-2"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Moldau's own field: the partition of ``__diskless_metadata`` that is called. A broker may lead several
-    of these partitions."""
+    """Moldau's own field: the partition of ``__diskless_metadata`` whose coordinator must answer. A broker
+    may lead several of these partitions."""
     topics: Sequence[DisklessListOffsetsTopic] = wire([DisklessListOffsetsTopic], default=())
     timeout_ms: int = wire("int32", default=60000)
 

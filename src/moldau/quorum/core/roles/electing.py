@@ -72,9 +72,9 @@ class Electing(Role):
 
 
 class Prospective(Electing):
-    """Asks whether it would win an election (KIP-996). A replica that was disconnected therefore does not
-    raise the epoch. Without this question, it would replace a leader that the other voters still follow. This
-    role persists nothing."""
+    """Asks the other voters whether it would win an election (KIP-996). Therefore a replica that was
+    disconnected does not raise the epoch. Without this question, it would replace a leader that the other
+    voters still follow. This role persists nothing."""
 
     name = RoleName.PROSPECTIVE
     is_pre_vote = True
@@ -98,7 +98,7 @@ class Prospective(Electing):
 
 
 class Candidate(Electing):
-    """Has voted for itself in a new epoch, and requests the votes of the other voters."""
+    """A candidate: it has voted for itself in a new epoch, and requests the votes of the other voters."""
 
     name = RoleName.CANDIDATE
     is_pre_vote = False

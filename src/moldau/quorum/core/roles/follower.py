@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class DownloadProgress:
-    """The received part of a snapshot. ``installing`` means that the snapshot is complete and that the driver
-    makes it durable."""
+    """The part of a snapshot that was received so far. ``installing`` means that the snapshot is complete and
+    that the driver makes it durable."""
 
     snapshot_id: OffsetAndEpoch
     position: int = 0

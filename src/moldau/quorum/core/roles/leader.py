@@ -183,7 +183,7 @@ class Leader(Role):
             core.emit(SendReply(request_id, response))
 
     def successors(self) -> tuple[int, ...]:
-        """The other voters, ordered by the length of their logs. The longest log is the first (KIP-595,
+        """Return the ids of the other voters. The voter with the longest log is the first (KIP-595,
         EndQuorumEpoch)."""
         offsets = {voter: progress.end_offset for voter, progress in self._voter_progress.items()}
         return tuple(sorted(offsets, key=lambda voter: (-offsets[voter], voter)))
@@ -200,7 +200,8 @@ class Leader(Role):
         return is_committed and not self.core.is_voter
 
     def _counts(self, replica: ReplicaKey) -> bool:
-        """Whether a replica is one of the other voters, with the directory that the voter's entry has."""
+        """Whether a replica is one of the other voters. Its directory must be the directory in the voter's
+        entry."""
         return replica.id in self._voter_progress and self.core.voters.has(replica)
 
     def _heard_from(self, replica: ReplicaKey) -> None:
@@ -225,8 +226,9 @@ class Leader(Role):
                 core.send(node_id, request)
 
     def _compare_logs(self, theirs: OffsetAndEpoch) -> FetchResponse | None:
-        """Compare the follower's log with this log. Returns ``None`` when the follower's records are the
-        same, and its next records are still in this log."""
+        """Compare the follower's log with this log. Returns ``None`` if the follower's records are also in
+        this log, and its next records have not been deleted here. Otherwise returns the answer for the
+        follower."""
         log = self.core.log
         if theirs == OffsetAndEpoch(0, 0) and log.log_start_offset == 0:
             return None

@@ -35,7 +35,7 @@ class Pending:
 
 
 class Reconfiguration:
-    """The changes of voters, as the leader of one epoch makes them."""
+    """Changes the voters on requests to the leader. It exists during one epoch of the leader."""
 
     def __init__(self, core: "RaftCore", leader: "Leader") -> None:
         self._core = core
@@ -74,11 +74,11 @@ class Reconfiguration:
             self._pending = Pending(request_id, core.now_ms + timeout_ms)
 
     def on_log_appended(self) -> None:
-        """The log view contains the appended records."""
+        """Note that the log view contains the appended records."""
         self._is_appending = False
 
     def on_committed(self, offset: int) -> None:
-        """All records below ``offset`` are committed."""
+        """Note that all records below ``offset`` are committed."""
         logged = self._core.log.voters
         if logged is not None and offset > logged.offset:
             self._end_pending(ErrorCode.none)

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class Unattached(Role):
-    """Knows only the epoch. A voter waits for an election. An observer asks the voters for the leader."""
+    """The unattached role. The replica knows only the epoch. A voter waits for an election. An observer asks
+    the voters for the leader."""
 
     name = RoleName.UNATTACHED
 
@@ -47,13 +48,13 @@ class Unattached(Role):
                 core.send_fetch(self._asked)
 
     def on_response(self, node_id: int, request: Request, response: Response) -> None:
-        # The voter did not know the leader, because an answer with the leader would have ended this role.
+        # The voter did not know the leader. An answer that names the leader would have ended this role.
         # Pause, then ask another voter.
         self.core.peers.back_off(node_id, self.core.now_ms)
 
 
 class Voted(Unattached):
-    """Has voted in this epoch, and waits for the result."""
+    """The voted role. The replica has voted for another replica in this epoch, and waits for the result."""
 
     name = RoleName.VOTED
 

@@ -21,7 +21,8 @@ class DiskFault:
     """An error that the next operations of a kind get."""
 
     operation: str
-    """One of ``read``, ``write``, ``sync``, ``open``, ``rename``, ``remove`` and ``sync_dir``."""
+    """The kind of the operations. It is one of ``read``, ``write``, ``sync``, ``open``, ``rename``,
+    ``remove`` and ``sync_dir``."""
     error_number: int
     count: int = 1
     path_part: str = ""
@@ -44,7 +45,7 @@ class SimulatedDisk:
         self.error_count = 0
 
     def mount(self, process: Process) -> "MountedDisk":
-        """The port for a process. After the process has ended, the port cannot be used."""
+        """Return the disk port for a process. After the process has ended, the port cannot be used."""
         return MountedDisk(self, process)
 
     def crash(self) -> None:

@@ -115,7 +115,8 @@ class FolderNode:
 
 Node: TypeAlias = FileNode | FolderNode
 Change: TypeAlias = tuple[tuple[FolderNode, str, "FileNode | FolderNode | None"], ...]
-"""Entries that a single step sets or removes (None). A rename is a single step."""
+"""The entries that a single step changes. The value None means that the entry is removed. A rename is a
+single step."""
 
 
 class Volume:

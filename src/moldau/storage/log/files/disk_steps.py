@@ -46,7 +46,7 @@ async def run_whole(work: Coroutine[Any, Any, T]) -> T:
             task.exception()
         raise
     finally:
-        del task  # The error has a traceback that refers to this frame.
+        del task  # the error has a traceback that refers to this frame, so this would be a cycle
 
 
 class FileOperations:

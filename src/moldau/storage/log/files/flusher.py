@@ -26,7 +26,7 @@ class LogFlusher:
         durable: DurableOffset | None,
         now_ms: Callable[[], int],
     ) -> None:
-        """``durable`` stores each sync of a guarded log."""
+        """``durable`` stores the durable offset of a guarded log after each sync."""
         self._gate = gate
         self._segments = segments
         self._offsets = offsets
@@ -37,8 +37,8 @@ class LogFlusher:
         self._last_flush_ms = now_ms()
 
     async def flush(self, up_to: int | None = None) -> int:
-        """Make appends durable. These are all appends so far, or the appends below ``up_to``. Returns the
-        offset below which everything is durable.
+        """Make appends durable: all appends so far, or only the appends below ``up_to``. Returns the offset
+        below which everything is durable.
 
         Concurrent calls share one sync. Calls that arrive during a sync are completed by the next sync. A
         closed segment is synced separately from the active segment, to which producers write.
@@ -102,7 +102,8 @@ class LogFlusher:
         """Make all appends durable and release the files. Blocking. Raises ``OSError``."""
         segments = self._segments
         self._producers.write_snapshot(segments.end_offset, durably=False)
-        # The call also syncs the snapshot. Its name becomes durable together with the names of the segments.
+        # The call also syncs the snapshot. The snapshot's name becomes durable together with the names of the
+        # segments.
         self._sync_beside()
         segments.sync_now(self._offsets.flushed_offset)
         self._offsets.flushed_offset = segments.end_offset

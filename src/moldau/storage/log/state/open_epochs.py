@@ -39,8 +39,8 @@ class LogEpochs:
         self.start_offset_at_open = 0
         """The start of the first epoch in the file when the log was opened; 0 when there was none."""
         self.are_lost = False
-        """Whether the epochs were lost. The lost file may have contained epochs of the remote part, so
-        rebuilt epochs are not written before those are known."""
+        """Whether the epochs were lost. The lost file may have contained epochs of the remote part. Therefore
+        rebuilt epochs are not written before the epochs of the remote part are known."""
         self.on_change: Callable[[], None] | None = None
         """Called when the file is out of date, so that :meth:`to_save` must be written."""
         self._noted = entries.entries
@@ -64,8 +64,8 @@ class LogEpochs:
         self._noted = entries.entries
         entries.truncate_from_end(end_offset)
         if earliest is not None and not len(entries):
-            # All records were deleted. Perhaps only this file contains the log's start, so the start must
-            # stay in the file.
+            # All records were deleted. Only this file may contain the log's start, so the start must stay in
+            # the file.
             entries.assign(earliest.epoch, end_offset)
         entries.truncate_from_start(log_start_offset)
         if not self._noted and end_offset:
@@ -157,7 +157,7 @@ class LogEpochs:
             # If all records of a log were deleted, only this file contains the log's start.
             entries.assign(0, end_offset)
         self.current = self._latest
-        self._announce()  # The file may be written later, because a start drops empty epochs, too.
+        self._announce()  # The file may be written later, because opening a log also drops empty epochs.
 
     # -- the file -----------------------------------------------------------------------------
 

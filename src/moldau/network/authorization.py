@@ -73,8 +73,8 @@ _POSSIBLE: Final[Mapping[AclResourceType, frozenset[AclOperation]]] = {
 def authorized_operations(
     authorizer: Authorizer, context: RequestContext, resource: AclResourceType, name: str
 ) -> int:
-    """The operations on a topic or the cluster that the principal may use, as a bit field for responses
-    (KIP-430)."""
+    """Return the operations on a topic or the cluster that the principal may use, as a bit field for
+    responses (KIP-430)."""
     return sum(
         1 << _BITS[operation]
         for operation in _POSSIBLE[resource]

@@ -181,7 +181,7 @@ class RpcClient:
             raise KafkaError(ErrorCode.request_timed_out, reason) from None
 
     async def version_of(self, host: str, port: int, api_key: int) -> int:
-        """The highest version of an API that both sides support. Raises :class:`KafkaError`."""
+        """Return the highest version of an API that both sides support. Raises :class:`KafkaError`."""
         peer = self._peer(host, port)
         return await peer.chosen(await peer.connected(), api_key)
 

@@ -26,7 +26,7 @@ class BufferPool:
         self.pooled_bytes = 0
 
     def acquire(self, size: int) -> memoryview:
-        """A writable view of at least ``size`` bytes with arbitrary content."""
+        """Return a writable view of at least ``size`` bytes with arbitrary content."""
         capacity = max(_SMALLEST_CLASS_BYTES, 1 << (size - 1).bit_length())
         free = self._free.get(capacity)
         if free:

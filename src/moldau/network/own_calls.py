@@ -99,7 +99,7 @@ class CallDeclaration(Generic[A, R]):
         return self.response(**self.response_fields(result, version))
 
     def refuse(self, error: KafkaError) -> Message:
-        """The response to a call that failed as a whole."""
+        """Return the response to a call that failed as a whole."""
         return self.response(error_code=error.code, error_message=error.message)  # type: ignore[call-arg]
 
 

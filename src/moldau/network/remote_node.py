@@ -34,7 +34,7 @@ class RemoteNode:
         self.address = address
 
     async def version_of(self, api_key: int, timeout_ms: int) -> int:
-        """The highest version of an API that both sides support. Connects first if necessary. Raises
+        """Return the highest version of an API that both sides support. Connects first if necessary. Raises
         ``KafkaError``."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):

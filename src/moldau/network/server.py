@@ -234,8 +234,8 @@ class SocketServer:
         connection.close()
 
     def _lack_of_descriptors(self, transport: asyncio.Transport) -> str | None:
-        """The reason to refuse a connection because it would use one of the last file descriptors. The result
-        is None if the connection can be accepted.
+        """Return the reason to refuse a connection because it would use one of the last file descriptors. The
+        result is None if the connection can be accepted.
 
         Without descriptors, a log cannot open its files and goes offline.
         """

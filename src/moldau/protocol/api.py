@@ -167,8 +167,8 @@ _BY_NUMBER: dict[int, VersionRange] = dict(SUPPORTED.items())
 
 
 def scopes(api_key: int) -> Scope:
-    """The listeners on which an API is served. Moldau's own APIs are internal, and an unknown key counts as
-    internal, too."""
+    """Return the listeners on which an API is served. Moldau's own APIs are internal, and an unknown key
+    counts as internal, too."""
     return _SCOPES.get(api_key, Scope.INTERNAL)
 
 
@@ -196,11 +196,11 @@ _FLEXIBLE_SINCE = _FlexibleSince()
 
 
 def request_header_version(api_key: int, version: int) -> int:
-    """The version of a request's header: 1, or 2 (with tagged fields)."""
+    """Return the version of a request's header: 1, or 2 (with tagged fields)."""
     return 2 if version >= _FLEXIBLE_SINCE[api_key] else 1
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """The version of a response's header: 0, or 1 (with tagged fields). For ApiVersions it is always 0,
-    because a client reads this response before it knows the versions."""
+    """Return the version of a response's header: 0, or 1 (with tagged fields). For ApiVersions it is always
+    0, because a client reads this response before it knows the versions."""
     return 1 if version >= _FLEXIBLE_SINCE[api_key] and api_key != API_VERSIONS_KEY else 0

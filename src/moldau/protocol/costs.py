@@ -53,7 +53,7 @@ def allowance(size_bytes: int, rows_share: float = 1) -> int:
 
 
 def item_cost(field: FieldLayout, version: int, flexible: bool) -> int:
-    """Bytes of memory for an item of an array, without the content of its own arrays."""
+    """Return the bytes of memory that an item takes of an array, without the content of its own arrays."""
     if isinstance(field.kind, str):
         return _FIELD_BYTES.get(field.kind, _NUMBER_BYTES) + 2 * _SLOT_BYTES
     return _struct_cost(field.kind, version, flexible)

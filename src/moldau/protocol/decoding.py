@@ -37,7 +37,7 @@ _decoders: dict[tuple[type[Message], int], Decoder] = {}
 
 
 def decoder(cls: type[Message], version: int) -> Decoder:
-    """The decoder of ``version`` of a top-level message.
+    """Return the decoder of ``version`` of a top-level message.
 
     The arguments are (view, position, end, memory limit in bytes). The result is (message, new position).
 

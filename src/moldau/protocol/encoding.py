@@ -21,7 +21,8 @@ _encoders: dict[tuple[type[Message], int], Encoder] = {}
 
 
 def encoder(cls: type[Message], version: int) -> Encoder:
-    """The encoder of ``version`` of a top-level message. It returns the buffers of a message's body in order.
+    """Return the encoder of ``version`` of a top-level message. The encoder returns the buffers of a
+    message's body in order.
 
     A field that the version does not have is left out. If a value does not fit its field, or is null in a
     version without null, the encoder raises ``struct.error``, ``TypeError`` or ``AttributeError``. Such a
@@ -72,8 +73,8 @@ _array_encoders: dict[tuple[type[Message], int, bool, str], ArrayEncoders] = {}
 
 
 def array_encoders(cls: type[Message], version: int, flexible: bool, array: str) -> ArrayEncoders:
-    """The encoders of the parts of ``cls``, which contains ``array``, an array of structs. ``cls`` is a
-    message, or a struct in a message."""
+    """Return the encoders of the parts of ``cls``, which contains ``array``, an array of structs. ``cls`` is
+    a message, or a struct in a message."""
     found = _array_encoders.get((cls, version, flexible, array))
     if found is None:
         fields = layout(cls, version, flexible).fields
@@ -339,9 +340,8 @@ class _EncoderSource:
 
 
 def _differs(field: FieldLayout, value: str, default: str) -> str:
-    """An expression that is true when a tagged field must be written. An empty list counts as the default
-    empty tuple.
-    """
+    """Return an expression that is true when a tagged field must be written. An empty list counts as the
+    default empty tuple."""
     if field.default is None:
         return f"{value} is not None"
     if field.array:

@@ -70,7 +70,7 @@ def read_request_header(frame: Buffer) -> tuple[int, int, int, str | None, int]:
 
 
 def encode_request_header(header: RequestHeader) -> bytes:
-    """The header in the version that its API key and version require."""
+    """Return the header in the version that its API key and version require."""
     client_id = b"" if header.client_id is None else header.client_id.encode()
     size = -1 if header.client_id is None else len(client_id)
     fixed = _FIXED.pack(header.api_key, header.api_version, header.correlation_id, size)
@@ -79,14 +79,14 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 
 def request_frame(header: RequestHeader, body: list[Buffer]) -> list[Buffer]:
-    """A whole request: length, header and the buffers of the body, which are included unchanged."""
+    """Return a whole request: length, header and the buffers of the body, which are included unchanged."""
     start = encode_request_header(header)
     length = len(start) + sum(map(len, body))
     return [length.to_bytes(4, "big") + start, *body]
 
 
 def encode_response_header(correlation_id: int, api_key: int, version: int) -> bytes:
-    """The header of a response to a request of this API key and version."""
+    """Return the header of a response to a request of this API key and version."""
     tags = b"\0" if response_header_version(api_key, version) else b""
     return correlation_id.to_bytes(4, "big", signed=True) + tags
 
@@ -109,7 +109,8 @@ def parse_response_header(frame: Buffer, api_key: int, version: int) -> tuple[in
 
 
 def response_frame(correlation_id: int, api_key: int, version: int, body: list[Buffer]) -> list[Buffer]:
-    """A whole response: length and header first, then the buffers of the body, which are included unchanged.
+    """Return a whole response: length and header first, then the buffers of the body, which are included
+    unchanged.
 
     A small body is copied after its header, because this costs less than sending another buffer.
     """

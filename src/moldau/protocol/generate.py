@@ -154,7 +154,7 @@ def kafka_name(name: str, kio_kind: str) -> str:
 
 
 def zero_default(kind: str, is_class: bool, array: bool) -> str:
-    """The source code of Kafka's default, for a field that declares no default."""
+    """Return the source code of Kafka's default, for a field that declares no default."""
     if array:
         return "()"
     if is_class:
@@ -164,7 +164,7 @@ def zero_default(kind: str, is_class: bool, array: bool) -> str:
 
 
 def declared_default(field: dataclasses.Field[Any], kind: str, is_class: bool, array: bool) -> str:
-    """The source code of the default of kio's field."""
+    """Return the source code of the default of kio's field."""
     value = field.default
     if value is dataclasses.MISSING or is_class:
         return "None" if value is None else zero_default(kind, is_class, array)
@@ -185,7 +185,7 @@ def declared_default(field: dataclasses.Field[Any], kind: str, is_class: bool, a
 
 
 def milliseconds(value: Any) -> str:
-    """The source code of a time as an integer."""
+    """Return the source code of a time as an integer."""
     seconds = value.timestamp() if hasattr(value, "timestamp") else value.total_seconds()
     return str(round(seconds * 1000))
 
@@ -274,7 +274,8 @@ def notation(versions: list[int], last: int) -> str:
 
 
 def collect(schema: str, kind: str) -> SuperMessage | None:
-    """All versions of a message as a single class. The result is ``None`` when kio has no such message."""
+    """Return all versions of a message as a single class. The result is ``None`` when kio has no such
+    message."""
     entities = kio_classes(schema, kind)
     if not entities:
         return None
@@ -347,7 +348,7 @@ def message_source(message: SuperMessage, rename: dict[str, str]) -> Iterator[st
 
 
 def module_source(schema: str) -> str:
-    """The module of a schema: its request and response, or its data."""
+    """Return the module of a schema: its request and response, or its data."""
     found = [message for kind in ("request", "response", "data") if (message := collect(schema, kind))]
     shared = set.intersection(*(set(message.classes) for message in found)) if len(found) > 1 else set()
     body = ""
@@ -365,7 +366,7 @@ def module_source(schema: str) -> str:
 
 
 def index_source() -> str:
-    """The table of APIs: module, versions and flexible versions by key."""
+    """Return the table of APIs: module, versions and flexible versions by key."""
     rows = {}
     for schema in schema_names():
         message = collect(schema, "request")

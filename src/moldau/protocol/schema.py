@@ -227,7 +227,7 @@ def field_default(field: dataclasses.Field[Any]) -> Any:
 
 
 def layout(cls: type[Message], version: int, flexible: bool) -> Layout:
-    """The layout of ``cls`` for ``version`` of the top-level message to which ``cls`` belongs."""
+    """Return the layout of ``cls`` for ``version`` of the top-level message to which ``cls`` belongs."""
     regular: list[FieldLayout] = []
     tagged: list[FieldLayout] = []
     absent: list[FieldLayout] = []

@@ -61,7 +61,7 @@ def describe(core: RaftCore, wall_clock_ms: int) -> QuorumDescription:
 
 
 def to_wire(description: QuorumDescription) -> wire.DescribeQuorumResponse:
-    """The answer to a DescribeQuorum request for the metadata partition."""
+    """Return the answer to a DescribeQuorum request for the metadata partition."""
 
     def states(replicas: tuple[ReplicaDescription, ...]) -> list[wire.ReplicaState]:
         return [

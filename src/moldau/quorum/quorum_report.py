@@ -324,8 +324,8 @@ class QuorumVoice:
         return f"{what} {(now_ms - since_ms) / 1000:.0f} s{of}"
 
     def _absent_since_ms(self) -> int | None:
-        """The time since which no leader is known. If a leader is known, the result is the time of its last
-        answer."""
+        """Return the time since which no leader is known. If a leader is known, the result is the time of its
+        last answer."""
         if self._leader is None or self._leader[0] == self._local.id:
             return self._leaderless_since_ms
         return self._leader_heard_ms

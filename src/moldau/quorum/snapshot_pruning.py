@@ -72,7 +72,7 @@ class SnapshotPruning:
             self._is_pruning = False
 
     def _next_start(self) -> LogPosition | None:
-        """The second oldest snapshot, if the oldest snapshot must be deleted."""
+        """Return the second oldest snapshot if the oldest snapshot must be deleted; otherwise None."""
         snapshots = self._log.snapshot_ids()
         if len(snapshots) < 2:
             return None

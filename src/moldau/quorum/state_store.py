@@ -21,8 +21,8 @@ class QuorumStateError(ValueError):
 
 
 def encode_quorum_state(state: ElectionState, *, voters: VoterSet, version: int = 0) -> bytes:
-    """The bytes that Kafka writes for this state: the same fields in the same order, without spaces or a
-    newline."""
+    """Return the bytes that Kafka writes for this state: the same fields in the same order, without spaces or
+    a newline."""
     leader_id = NO_ID if state.leader_id is None else state.leader_id
     voted_id = NO_ID if state.voted is None else state.voted.id
     fields: dict[str, object] = {"leaderId": leader_id, "leaderEpoch": state.epoch, "votedId": voted_id}

@@ -32,8 +32,8 @@ class VoterHistory:
         return self._voters[-1] if self._voters else None
 
     def at(self, end_offset: int) -> LoggedVoters | None:
-        """The voters according to all records before ``end_offset``. This includes the voters in a snapshot
-        that ends at ``end_offset``."""
+        """Return the voters according to all records before ``end_offset``. This includes the voters in a
+        snapshot that ends at ``end_offset``."""
         return next((known for known in reversed(self._voters) if known.offset < end_offset), None)
 
     def load(self, log: ReplicatedLog) -> None:
@@ -92,7 +92,7 @@ class VoterHistory:
 
 
 def control_records(batches: Buffer) -> Iterator[tuple[int, control.ControlRecord]]:
-    """The control records of whole batches, with their offsets. Only types that this version knows are
+    """Return the control records of whole batches, with their offsets. Only types that this version knows are
     included."""
     view = memoryview(batches)
     for position, header in iter_headers(view):
@@ -120,7 +120,7 @@ def voters_record(voters: VoterSet) -> control.RecordedVoters:
 
 
 def snapshot_records(logged: LoggedVoters) -> list[tuple[bytes, bytes]]:
-    """Keys and values of the control records that store the voters in a snapshot."""
+    """Return the keys and values of the control records that store the voters in a snapshot."""
     records: list[control.ControlRecord] = [
         control.KRaftVersion(logged.kraft_version),
         voters_record(logged.voters),

@@ -175,7 +175,7 @@ class TransactionalBatch(NamedTuple):
     client: FairClient | None = None
 
     def kept(self) -> "TransactionalBatch":
-        """A copy of the batch that owns its bytes, for use after the call."""
+        """Return a copy of the batch that owns its bytes, for use after the call."""
         return self._replace(records=memoryview(bytes(self.records)))
 
 
@@ -349,7 +349,7 @@ class Partition(Protocol):
         current_leader_epoch: int,
         client: FairClient | None = None,
     ) -> FoundOffset:
-        """The first record at or after a time, or the offset for one of the special timestamps.
+        """Return the first record at or after a time, or the offset for one of the special timestamps.
 
         Raises ``KafkaError`` for a fenced or unknown leader epoch, for a broker that does not lead, and for a
         storage error.

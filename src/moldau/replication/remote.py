@@ -36,7 +36,7 @@ class RemotePart(Protocol):
     async def find_timestamp(
         self, timestamp_ms: int, before_offset: int, lookup: RecordLookup
     ) -> FoundOffset | None:
-        """The first record in the remote part that has at least this timestamp and is below an offset.
+        """Return the first record in the remote part that has at least this timestamp and is below an offset.
 
         Raises ``KafkaError``.
         """
@@ -45,7 +45,7 @@ class RemotePart(Protocol):
     async def find_max_timestamp(
         self, above_ms: int, before_offset: int, lookup: RecordLookup
     ) -> FoundOffset | None:
-        """The first record with the largest timestamp of the remote part. The timestamp must be above
+        """Return the first record with the largest timestamp of the remote part. The timestamp must be above
         ``above_ms``.
 
         Raises ``KafkaError``.

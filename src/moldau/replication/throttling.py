@@ -62,7 +62,7 @@ class ReplicationQuota:
         self._rate.record(size_bytes, now_s)
 
     def rate(self, now_s: float) -> float:
-        """The rate of throttled partitions in bytes per second, as the quota measures it."""
+        """Return the rate of throttled partitions in bytes per second, as the quota measures it."""
         return self._rate.bytes_per_second(now_s)
 
     def is_exceeded(self, now_s: float) -> bool:

@@ -45,7 +45,7 @@ class ByteRateQuota:
         self._forget(now_s)
 
     def bytes_per_second(self, now_s: float) -> float:
-        """The average rate now, in bytes per second."""
+        """Return the average rate now, in bytes per second."""
         self._forget(now_s)
         if not self._windows:
             return 0.0

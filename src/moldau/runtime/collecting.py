@@ -86,7 +86,7 @@ async def keep_collections_short() -> None:
 
 
 def _new_objects() -> int:
-    """Number of tracked objects that are not frozen.
+    """Return the number of tracked objects that are not frozen.
 
     It cannot be computed from ``gc.get_count()``, because freed objects are subtracted from that count. If
     objects are freed as fast as new objects are made, the youngest generation grows without limit and no
@@ -96,5 +96,5 @@ def _new_objects() -> int:
 
 
 def _found_in_cycles() -> int:
-    """Number of objects that all collections of this process have found in dead cycles."""
+    """Return the number of objects that all collections of this process have found in dead cycles."""
     return sum(generation["collected"] for generation in gc.get_stats())

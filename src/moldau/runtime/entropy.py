@@ -29,7 +29,7 @@ class Entropy(Protocol):
         ...
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
-        """A new list with the same items in a random order."""
+        """Return a new list with the same items in a random order."""
         ...
 
 

@@ -30,8 +30,8 @@ class RecycledMemory:
         self.kept_bytes = 0
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """A writable view of undefined content, aligned to a page. When its last view is gone, its block can
-        be used again."""
+        """Return a writable view of undefined content, aligned to a page. When its last view is gone, its
+        block can be used again."""
         block_bytes = max(mmap.PAGESIZE, 1 << max(0, size_bytes - 1).bit_length())
         with self._lock:
             kept = self._kept.get(block_bytes)

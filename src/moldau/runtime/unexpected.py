@@ -60,8 +60,8 @@ class UnexpectedErrors:
         *,
         passing: tuple[type[Exception], ...] = (),
     ) -> "Containment":
-        """A context that reports an exception of its block, then calls ``on_failure``. The exception is not
-        raised.
+        """Return a context that reports an exception of its block, then calls ``on_failure``. The exception
+        is not raised.
 
         Errors of the types ``passing`` are expected. They are raised to the caller, and ``on_failure`` is not
         called.
@@ -117,7 +117,7 @@ class Containment:
 
 
 def _origin(error: BaseException) -> str:
-    """The line of code that raised the error."""
+    """Return the line of code that raised the error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -17,7 +17,7 @@ class Workers(Protocol):
         ...
 
     def apart(self, thread_count: int, name: str) -> "Workers":
-        """A separate pool for functions that take long, so that other functions do not wait for them.
+        """Return a separate pool for functions that take long, so that other functions do not wait for them.
 
         It is closed together with this pool.
         """

@@ -305,7 +305,8 @@ class LogManager:
         return self._opener.open(directory, new.topic_partition, new.config, new.topic_id)
 
     def use(self, topic_partition: TopicPartition, config: LogConfig) -> PartitionLog:
-        """An existing log, after it got this configuration. Raises ``KafkaError(kafka_storage_error)``."""
+        """Return an existing log, after it got this configuration. Raises
+        ``KafkaError(kafka_storage_error)``."""
         log = self._logs.get(topic_partition)
         if log is None:
             raise KafkaError(ErrorCode.kafka_storage_error, f"{topic_partition} has no log")
@@ -321,7 +322,7 @@ class LogManager:
                 self._failures.take_offline(directory, unreadable[directory.path])
 
     def home_of(self, topic_partition: TopicPartition) -> LogDirectory | None:
-        """The folder that has a log of this partition. The folder may be offline."""
+        """Return the folder that has a log of this partition. The folder may be offline."""
         return self._homes.get(topic_partition)
 
     async def exchange(self, move: LogMove) -> None:

@@ -65,7 +65,7 @@ class Voter:
         kraft_version_min: int = 0,
         kraft_version_max: int = KRAFT_VERSION_MAX,
     ) -> "Voter":
-        """A voter that has the address of its first endpoint. Raises ``ValueError`` if there are no
+        """Return a voter that has the address of its first endpoint. Raises ``ValueError`` if there are no
         endpoints."""
         if not endpoints:
             raise ValueError(f"voter {key.id} has no endpoint")

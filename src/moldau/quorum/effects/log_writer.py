@@ -27,7 +27,7 @@ RECORDS_A_TURN: Final = 1_000
 
 
 def not_controller() -> KafkaError:
-    """The error for appends on a node that does not lead."""
+    """Return the error for appends on a node that does not lead."""
     return KafkaError(ErrorCode.not_controller, "this node does not lead the quorum")
 
 

@@ -151,7 +151,7 @@ def _fetch_snapshot_response(
 
 
 def error_response(request: WireRequest, error: ErrorCode, text: str | None = None) -> WireResponse:
-    """The answer to a request that never reached the core. The error is at the top level."""
+    """Return the answer to a request that never reached the core. The error is at the top level."""
     if isinstance(request, CHANGE_REQUESTS):
         return change_error(request, error, text)
     match request:
@@ -232,8 +232,8 @@ def _from_fetch(data: fetch_wire.PartitionData) -> core.FetchResponse:
 
 
 def _bytes(records: object) -> bytes:
-    """The records, which are in one or several buffers, as bytes. Bytes that are stored must not refer to a
-    socket's buffer."""
+    """Return the records, which are in one or several buffers, as bytes. Bytes that are stored must not refer
+    to a socket's buffer."""
     if records is None:
         return b""
     if isinstance(records, bytes | bytearray | memoryview):

@@ -36,7 +36,7 @@ CHANGE_RESPONSES = (
 
 
 def change_request(request: core.VoterChangeRequest, cluster_id: str | None) -> ChangeRequest:
-    """The message that requests the change from another node."""
+    """Return the message that requests the change from another node."""
     match request:
         case core.AddVoterRequest(voter=voter):
             return add_wire.AddRaftVoterRequest(
@@ -140,7 +140,7 @@ def from_change_response(message: ChangeResponse) -> core.VoterChangeResponse:
 
 
 def change_error(request: ChangeRequest, error: ErrorCode, message: str | None = None) -> ChangeResponse:
-    """The answer to a change that never reached the core."""
+    """Return the answer to a change that never reached the core."""
     response = core.VoterChangeResponse(error=error, leader_id=None, epoch=-1, message=message or "")
     return change_response(request, response, None)
 
@@ -167,7 +167,7 @@ def endpoints_of_response(message: Message) -> Iterator[tuple[int, str, int]]:
 
 
 def leader_endpoint(message: Message, leader: Voter) -> list[Message]:
-    """The field ``node_endpoints`` for an answer of this kind, if the leader's address is known."""
+    """Return the field ``node_endpoints`` for an answer of this kind, if the leader's address is known."""
     kinds: dict[type[Message], type[Message]] = {
         vote_wire.VoteResponse: vote_wire.NodeEndpoint,
         begin_wire.BeginQuorumEpochResponse: begin_wire.NodeEndpoint,

@@ -103,7 +103,7 @@ class FollowerReplica:
         return True
 
     def acknowledged_offset(self, log_end_offset: int, synced_offset: int) -> int:
-        """The offset that is acknowledged to the leader. This follower's copies below the offset count
+        """Return the offset that is acknowledged to the leader. This follower's copies below the offset count
         towards the watermark."""
         if self._policy.durability is Durability.FSYNCED:
             return min(synced_offset, log_end_offset)

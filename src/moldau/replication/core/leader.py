@@ -240,7 +240,7 @@ class LeaderReplica:
         return is_behind and now_ms - progress.last_caught_up_ms > lag_ms_max
 
     def caught_up_outsiders(self) -> frozenset[int]:
-        """Followers outside the in-sync set that have enough records to join."""
+        """Return the followers outside the in-sync set that have enough records to join."""
         return frozenset(
             replica
             for replica, progress in self.followers.items()

@@ -171,7 +171,7 @@ class Replica:
         return ErrorCode.unknown_leader_epoch
 
     def readable_end(self, *, is_replica: bool) -> int:
-        """The offset up to which a reader may read. Followers may read the whole log of the leader."""
+        """Return the offset up to which a reader may read. Followers may read the whole log of the leader."""
         role = self.role
         if is_replica and isinstance(role, LeaderReplica):
             return role.log_end_offset

@@ -78,7 +78,7 @@ class FollowerSession:
         self._changed[key] = None
 
     def sent(self, key: PartitionKey) -> FetchPosition | None:
-        """The position of the last request for a partition. It is ``None`` when the partition was not
+        """Return the position of the last request for a partition. It is ``None`` when the partition was not
         requested."""
         return self._sent.get(key)
 

@@ -66,8 +66,8 @@ class Following:
         return found._replace(log_start_offset=log.offsets.log_start_offset)
 
     def acknowledged_offset(self) -> int:
-        """The offset that a fetch sends to the leader. This replica's copies of the records below this offset
-        count for the high watermark."""
+        """Return the offset that a fetch sends to the leader. This replica's copies of the records below this
+        offset count for the high watermark."""
         follower, log = self._follower(), self._log
         if log.must_flush:
             return log.offsets.flushed_offset

@@ -66,7 +66,7 @@ async def begin_behind_remote(
 async def _epoch_before(
     ask: Ask, partition: ClassicPartition, sent: FetchPosition, local: FoundOffset
 ) -> int:
-    """The epoch of the last record before the leader's first local offset."""
+    """Return the epoch of the last record before the leader's first local offset."""
     before = await _end_of_epoch(ask, partition, sent, local.leader_epoch - 1)
     return before[0] if before[1] >= local.offset else local.leader_epoch
 

@@ -90,7 +90,7 @@ class ReplicaFetchers:
             fetcher.brokers_changed()
 
     def problems(self) -> list[str]:
-        """A sentence for each leader that does not respond."""
+        """Return a sentence for each leader that does not respond."""
         return sorted({fetcher.problem for fetcher in self._fetchers.values() if fetcher.problem})
 
     async def stop(self) -> None:

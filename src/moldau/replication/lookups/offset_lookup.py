@@ -78,7 +78,7 @@ class OffsetLookup:
             )
 
     async def _find_pending_upload(self) -> FoundOffset:
-        """The first offset that is not in the remote tier (KIP-1023)."""
+        """Return the first offset that is not in the remote tier (KIP-1023)."""
         remote = self._slot.part
         if remote is None:
             return FoundOffset()

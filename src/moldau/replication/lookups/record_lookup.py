@@ -35,8 +35,8 @@ class RecordLookup:
         self._partition = partition
 
     async def at_or_after(self, batch: Buffer, timestamp_ms: int, starting_offset: int) -> Position | None:
-        """The first record with at least this timestamp, at or after ``starting_offset``; ``None`` if there
-        is no such record."""
+        """Return the first record with at least this timestamp, at or after ``starting_offset``; ``None`` if
+        there is no such record."""
         header = parse_header(batch)
         if header.max_timestamp < timestamp_ms or header.last_offset < starting_offset:
             return None
@@ -44,8 +44,8 @@ class RecordLookup:
         return await self._search(batch, choose_at_or_after(timestamp_ms, starting_offset), stand_in)
 
     async def of_max_timestamp(self, batch: Buffer) -> Position | None:
-        """The first record whose timestamp is the max timestamp in the batch header; ``None`` if no record
-        has it."""
+        """Return the first record whose timestamp is the max timestamp in the batch header; ``None`` if no
+        record has it."""
         header = parse_header(batch)
         stand_in = header.last_offset, header.max_timestamp
         return await self._search(batch, choose_exactly(header.max_timestamp), stand_in)

@@ -21,7 +21,7 @@ async def find_timestamp(
     timestamp_ms: int,
     end_offset: int,
 ) -> FoundOffset:
-    """The first record that is at or after a time and below ``end_offset``."""
+    """Return the first record that is at or after a time and below ``end_offset``."""
     searched_to = -1
     # If the local part became shorter in the meantime, search again, because the removed part was not
     # searched yet.
@@ -38,7 +38,7 @@ async def find_timestamp(
 async def find_max_timestamp(
     log: PartitionLog, remote: RemotePart | None, lookup: RecordLookup, end_offset: int
 ) -> FoundOffset:
-    """The first record with the largest timestamp below ``end_offset`` (KIP-734)."""
+    """Return the first record with the largest timestamp below ``end_offset`` (KIP-734)."""
     local = _as_found(log, await _find_max_timestamp(log, lookup, end_offset))
     if remote is None or log.log_start_offset >= log.local_log_start_offset:
         return local

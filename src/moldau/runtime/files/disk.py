@@ -58,7 +58,7 @@ class File(Protocol):
         ...
 
     def view(self, position: int, size: int) -> memoryview:
-        """Bytes that will not change or move, if possible without a copy.
+        """Return bytes of the file that will not change or move. If possible, they are not copied.
 
         Use it only for ranges that are complete and are never truncated (committed bytes of a log).
         """
@@ -160,7 +160,7 @@ class Disk(Protocol):
         ...
 
     def space(self, path: str) -> DiskSpace:
-        """The size and free space of a folder's file system. Raises ``FileNotFoundError``."""
+        """Return the size and free space of a folder's file system. Raises ``FileNotFoundError``."""
         ...
 
     def lock(self, path: str) -> Lock:

@@ -124,7 +124,7 @@ class LocalFile:
             self._reopen()
 
     def _reopen(self) -> int:
-        """A new descriptor of the path, which still names this file."""
+        """Return a new descriptor of the path, which still names this file."""
         if self._is_closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
         descriptors = self._descriptors

@@ -66,8 +66,8 @@ def descriptors_for_files() -> int:
 
 
 def last_descriptor_for_clients() -> int | None:
-    """The highest file descriptor that a connection may use, so that some descriptors are left for the disk.
-    None means that there is no limit.
+    """Return the highest file descriptor that a connection may use, so that some descriptors are left for the
+    disk. None means that there is no limit.
 
     The system assigns the lowest free number, so the number of a new descriptor shows how many are open.
     """

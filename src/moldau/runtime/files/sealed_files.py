@@ -74,8 +74,8 @@ def break_seal(disk: Disk, path: str) -> Seal:
 
 
 def _file_sum(disk: Disk, path: str) -> bytes:
-    """Size and checksum of a file to which no code writes now. For a gigabyte this takes some tenths of a
-    second."""
+    """Return the size and checksum of a file to which no code writes now. For a gigabyte this takes some
+    tenths of a second."""
     file = disk.open(path, read_only=True)
     try:
         size_bytes, crc = file.size(), 0

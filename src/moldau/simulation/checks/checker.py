@@ -24,7 +24,7 @@ def check(
     final: Mapping[PartitionName, FinalLog],
     first_offsets: Mapping[PartitionName, int] | None = None,
 ) -> list[str]:
-    """Every rule that the logs violate, as a sentence; empty when no rule is violated.
+    """Return a sentence for every rule that the logs violate. The result is empty when no rule is violated.
 
     ``first_offsets`` has the first offsets of partitions whose first records may have been deleted.
     """

@@ -144,7 +144,7 @@ class _CoordinatorJudging:
     async def _batches(
         self, coordinator_id: int, partition: DescribedPartition
     ) -> AsyncIterator[BatchCoordinate]:
-        """All batches of a partition in the WAL, in order."""
+        """Return all batches of a partition in the WAL, in order."""
         offset = first_offset = partition.wal_start_offset
         topic_id, index = partition.topic_id, partition.partition_index
         while offset < partition.high_watermark:

@@ -13,8 +13,8 @@ from moldau.storage.topic_partition import TopicPartition
 
 
 def chunk_problem(partition: PartitionRegistration) -> str | None:
-    """The reason why the chunks of a partition still change. ``None`` if no move is in progress and every
-    replica is complete."""
+    """Return the reason why the chunks of a partition still change. ``None`` if no move is in progress and
+    every replica is complete."""
     for chunk in partition.chunks:
         if chunk.is_moving or set(chunk.isr) != set(chunk.replicas):
             return f"chunk {chunk.start_offset} is not complete: {chunk}"

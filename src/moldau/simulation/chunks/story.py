@@ -81,7 +81,7 @@ class _ShortenedReader(Consumer):
     deleted_before: Callable[[], int]
 
     async def read_to_end(self) -> list[tuple[int, bytes]]:
-        """The records that must still exist, because they are after the deleted records."""
+        """Return the records that must still exist, because they are after the deleted records."""
         found = await super().read_to_end()
         first_offset = found[0][0] if found else self.position
         if first_offset < self.history.deletions.get(self.partition, 0):

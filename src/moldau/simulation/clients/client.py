@@ -104,7 +104,7 @@ class SimulatedClient:
             self._connection = None
 
     async def leader(self, partition: PartitionName) -> RpcConnection:
-        """A connection to the leader of a partition. Raises RetryError or OSError."""
+        """Return a connection to the leader of a partition. Raises RetryError or OSError."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
         bootstrap = await self._begin()

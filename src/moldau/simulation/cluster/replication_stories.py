@@ -465,7 +465,7 @@ class ReplicationStory:
 
 
 def replica_content(replica: ClassicPartition, offset: int = 0) -> bytes:
-    """The committed batches in a replica's own log, beginning at an offset."""
+    """Return the committed batches in a replica's own log, beginning at an offset."""
     log, parts = replica.log, []
     offset = max(offset, log.local_log_start_offset)
     while offset < replica.high_watermark:

@@ -80,8 +80,8 @@ def _has_witnesses(path: str, stem: str, copy: Copy) -> bool:
 
 
 def siblings_of(path: str, copy: Copy, *, trusts_indexes: bool) -> list[str]:
-    """Files that an operator might restore by mistake instead of this file. They are files with the same name
-    in other folders, and files of the same folder with the same suffix.
+    """Return the files that an operator might restore by mistake instead of this file. They are files with
+    the same name in other folders, and files of the same folder with the same suffix.
 
     A log file whose time index has too few entries has no such files, because no check could detect the
     replacement.

@@ -17,7 +17,7 @@ async def live_objects(
     tiered: TieredSubsystem,
     topics: frozenset[str],
 ) -> set[str]:
-    """Keys of WAL objects and remote segments of these topics. Call it in the node's context."""
+    """Return the keys of WAL objects and remote segments of these topics. Call it in the node's context."""
     live = await _wal_objects(coordinators, topics)
     segments: set[UUID] = set()
     for partition in tiered.manager.partitions:

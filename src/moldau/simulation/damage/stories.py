@@ -25,9 +25,8 @@ def power_damage() -> Scenario:
 
 
 def scenario(end: End, kinds: str = "") -> Scenario:
-    """A scenario whose processes end in this way. ``kinds`` is a text that the kinds of damaged files must
-    contain.
-    """
+    """Return a scenario whose processes end in this way. ``kinds`` is a text that the kinds of damaged files
+    must contain."""
     properties = _SYNCED if end is End.POWER_LOSS else {}
 
     def story(world: World, _scenario: Scenario) -> DamageStory:

@@ -173,7 +173,7 @@ def check_committed(
     visible: Mapping[int, Sequence[str]],
     losses: Losses,
 ) -> list[str]:
-    """The violations in the committed records of all partitions.
+    """Return the violations in the committed records of all partitions.
 
     If no restore has lost a transaction, all of its records must exist. For any other transaction, either all
     records exist or none, and they exist only if the commit was requested.

@@ -154,7 +154,7 @@ class TransactionalProducer(SimulatedClient):
         return asyncio.get_running_loop().create_task(send())
 
     async def _address_of(self, place: PartitionName) -> Bootstrap:
-        """A broker that accepts records of a partition."""
+        """Return a broker that accepts records of a partition."""
         return self.bootstrap
 
     # requests
@@ -293,7 +293,7 @@ def _produced(answer: Any) -> ErrorCode:
 
 
 def errors_of(answer: Any) -> set[ErrorCode]:
-    """All error codes of a response, at every level."""
+    """Return all error codes of a response, at every level."""
     found: set[ErrorCode] = set()
     queue: list[Any] = [answer]
     while queue:

@@ -49,7 +49,7 @@ class BrokerRoutes:
         return known
 
     async def coordinator(self, key_type: int) -> Bootstrap:
-        """The coordinator of the client's group or transactional id. Raises OSError and RetryError."""
+        """Return the coordinator of the client's group or transactional id. Raises OSError and RetryError."""
         known = self._coordinators.get(key_type)
         if known is not None:
             return known
@@ -62,7 +62,7 @@ class BrokerRoutes:
         return self._coordinators[key_type]
 
     async def leader(self, place: PartitionName) -> Bootstrap:
-        """The leader, according to the metadata of some broker. Raises OSError and RetryError."""
+        """Return the leader, according to the metadata of some broker. Raises OSError and RetryError."""
         known = self._leaders.get(place)
         if known is not None:
             return known

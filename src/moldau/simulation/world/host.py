@@ -43,7 +43,7 @@ class Host:
         return self.process is not None and self.process.alive
 
     def machine(self, process: Process) -> Machine:
-        """The ports for a program on this host."""
+        """Return the ports for a program on this host."""
         seed = self.world.seed
         disk = self.disk.mount(process)
         entropy = SeededEntropy(stream(seed, "entropy", process.name).getrandbits(64))

@@ -227,7 +227,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._now_s - START_TIME_S
 
     def pending(self) -> str:
-        """The tasks that have not finished, for error messages."""
+        """Return the tasks that have not finished, for error messages."""
         tasks = [task for process in self.processes if process.alive for task in process.pending_tasks()]
         shown = "; ".join(f"{task.get_name()} at {_position(task)}" for task in tasks[:_PENDING_SHOWN_MAX])
         return f"{len(tasks)} pending tasks: {shown}"

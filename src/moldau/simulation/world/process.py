@@ -57,7 +57,7 @@ class Process:
         self._prune_at = _TASKS_PRUNE_MIN
 
     def context(self) -> contextvars.Context:
-        """A new context in which everything belongs to this process."""
+        """Return a new context in which everything belongs to this process."""
         context = contextvars.Context()
         context.run(PROCESS.set, self)
         return context

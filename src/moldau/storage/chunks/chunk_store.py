@@ -54,7 +54,7 @@ class ChunkSource(Protocol):
         ...
 
     async def read(self, name: str, position: int) -> bytes:
-        """Bytes of a file, beginning at a position. The result is empty at the end of the file."""
+        """Return bytes of a file, beginning at a position. The result is empty at the end of the file."""
         ...
 
 

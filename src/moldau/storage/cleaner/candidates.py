@@ -63,7 +63,7 @@ def find_candidate(log: PartitionLog, checkpointed_offset: int | None, now_ms: i
 
 
 def _first_uncleanable(log: PartitionLog, first_dirty: int, stable_offset: int, now_ms: int) -> int:
-    """The index of the first segment that must not be cleaned."""
+    """Return the index of the first segment that must not be cleaned."""
     segments = log.segments.segments
     youngest_ms = now_ms - log.config.min_compaction_lag_ms
     for index in range(first_dirty, len(segments) - 1):

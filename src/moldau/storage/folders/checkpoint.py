@@ -41,7 +41,7 @@ class CheckpointError(Exception):
 
 
 def format_checkpoint(rows: Iterable[Iterable[object]]) -> bytes:
-    """The content of a checkpoint with these rows."""
+    """Return the content of a checkpoint with these rows."""
     lines = [" ".join(map(str, row)) for row in rows]
     return "\n".join([str(_VERSION), str(len(lines)), *lines, ""]).encode()
 
@@ -75,7 +75,7 @@ def parse_checkpoint(content: bytes, path: str, columns: int) -> list[list[str]]
 
 
 def parse_number(word: str, path: str, line: int, *, minimum: int = 0) -> int:
-    """A decimal number of up to 63 bits. Raises :class:`CheckpointError`."""
+    """Parse a decimal number of up to 63 bits. Raises :class:`CheckpointError`."""
     digits = word[1:] if word.startswith("-") else word
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 19:
         raise CheckpointError(path, line, f"{word!r} is not a number")

@@ -98,7 +98,7 @@ class LogDirectory:
         self.was_killed = bool(last_boot and self._boot_id) and self.same_boot and not self.was_clean
 
     def space(self) -> DiskSpace:
-        """Size and free space of the folder's file system. Raises ``OSError``."""
+        """Return the size and free space of the folder's file system. Raises ``OSError``."""
         return self._disk.space(self.path)
 
     def _last_boot(self) -> bytes:
@@ -133,7 +133,7 @@ class LogDirectory:
         return any(topic_partition in offsets for offsets in self._written.values())
 
     def ticket(self) -> int:
-        """A number that orders checkpoints by the time at which their content was collected."""
+        """Return a number that orders checkpoints by the time at which their content was collected."""
         return next(self._tickets)
 
     def write_checkpoint(self, name: str, offsets: dict[TopicPartition, int], ticket: int) -> None:
@@ -179,7 +179,7 @@ def _broker_epoch(mark: bytes) -> int:
 
 
 def previous_broker_epoch(directories: Iterable[LogDirectory]) -> int:
-    """The broker epoch in which all folders were closed cleanly. It is -1 if a folder has no such epoch, or
-    if the folders have different epochs."""
+    """Return the broker epoch in which all folders were closed cleanly. It is -1 if a folder has no such
+    epoch, or if the folders have different epochs."""
     epochs = {each.clean_epoch if each.is_online and each.was_clean else -1 for each in directories}
     return epochs.pop() if len(epochs) == 1 else -1

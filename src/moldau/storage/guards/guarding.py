@@ -359,8 +359,8 @@ def _any_batch(disk: Disk, folder: str, bases: Sequence[int]) -> bool:
 
 
 def valid_batch_behind(file: File, position: int, offset: int) -> int | None:
-    """Position of the first valid batch at or after ``position`` whose offset is at least ``offset``. The
-    result is ``None`` if there is no such batch."""
+    """Return the position of the first valid batch at or after ``position`` whose offset is at least
+    ``offset``. The result is ``None`` if there is no such batch."""
     size_bytes = file.size()
     while size_bytes - position >= HEADER_SIZE_BYTES:
         chunk = file.read_at(position, min(_SEARCH_CHUNK_BYTES, size_bytes - position))

@@ -60,8 +60,8 @@ class MetadataWatermark:
         self._current: Callable[[], int] = lambda: 0
 
     def stored(self) -> tuple[int, str]:
-        """The highest offset in the checkpoints that were read, with the path of its checkpoint. The offset
-        is 0 if no checkpoint has the row."""
+        """Return the highest offset in the checkpoints that were read, with the path of its checkpoint. The
+        offset is 0 if no checkpoint has the row."""
         found = ((each.high_watermarks.get(METADATA_LOG, 0), each.path) for each in self._directories)
         offset, path = max(found, key=lambda item: item[0], default=(0, ""))
         return offset, f"{path}/{HIGH_WATERMARKS}"
@@ -72,7 +72,7 @@ class MetadataWatermark:
         self._current = current
 
     def of(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        """The row for the checkpoint of a folder. It is empty while the offset is unknown."""
+        """Return the row for the checkpoint of a folder. It is empty while the offset is unknown."""
         offset = max(self._current(), directory.high_watermarks.get(METADATA_LOG, 0))
         return {METADATA_LOG: offset} if offset else {}
 
@@ -88,7 +88,7 @@ class GuardedTopic:
 def guard_of(
     directory: LogDirectory, topic_partition: TopicPartition, topics: Mapping[str, GuardedTopic]
 ) -> LogGuard | None:
-    """The guard of a log in an open folder; ``None`` for a log that needs no guard."""
+    """Return the guard of a log in an open folder; ``None`` for a log that needs no guard."""
     topic = topics.get(topic_partition.topic)
     if topic is None:
         return None
@@ -163,15 +163,16 @@ def check_guarded_owners(
 
 
 def report_of(disk: Disk, folder: str, report: RecoveryReport) -> RecoveryReport:
-    """The report for repairs of a partition's log. A log without stored epochs is a cache, and repairs of a
-    cache lose nothing."""
+    """Return the report for repairs of a partition's log. A log without stored epochs is a cache, and repairs
+    of a cache lose nothing."""
     is_cache = disk.is_dir(folder) and not disk.exists(f"{folder}/{LEADER_EPOCHS}")
     return report.of_cache() if is_cache else report
 
 
 def removed_segment(disk: Disk, folder: str) -> str | None:
-    """The evidence that a segment of a log was removed while its node was stopped or after the node was
-    killed. The evidence does not cover the first segment. The result is ``None`` when there is no evidence.
+    """Return the evidence that a segment of a log was removed while its node was stopped or after the node
+    was killed. The evidence does not cover the first segment. The result is ``None`` when there is no
+    evidence.
 
     The evidence is an index without its log file. When a node removes a segment, it renames the log file
     first. When it begins a segment, it creates the log file first. Epochs are written only when there is a

@@ -68,7 +68,7 @@ class RecoveryReport:
         logger.log(logging.INFO if is_of_cache else level, "%s: %s", repair.path, repair.reason)
 
     def of_cache(self) -> "RecoveryReport":
-        """A report for a log whose records also exist elsewhere, so that its repairs lose nothing."""
+        """Return a report for a log whose records also exist elsewhere, so that its repairs lose nothing."""
         return _CacheReport(self)
 
     def count(self, kind: RepairKind) -> int:
@@ -81,7 +81,7 @@ class RecoveryReport:
         return self._counts[RepairKind.TORN_TAIL] > 0 or self._counts[RepairKind.LOST] > 0
 
     def summary(self, *kinds: RepairKind) -> str | None:
-        """The repairs of some kinds in one sentence; ``None`` when there were no such repairs."""
+        """Return the repairs of some kinds in one sentence; ``None`` when there were no such repairs."""
         found = [repair for repair in self.repairs if repair.kind in kinds]
         count = sum(self._counts[kind] for kind in kinds)
         if not count:

@@ -61,8 +61,8 @@ def admission(config: LogConfig, batch: Buffer, headers: list[BatchHeader], now_
 def checked(
     config: LogConfig, batch: Buffer, header: BatchHeader, now_ms: int, limit: int | None = None
 ) -> Steps[tuple[Buffer, BatchHeader]]:
-    """The original batch, or the same batch in the topic's codec. Its records are checked, but its append
-    time is not set."""
+    """Return the original batch, or the same batch in the topic's codec. Its records are checked, but its
+    append time is not set."""
     if not must_open(config, header, now_ms):
         return batch, header
     return (yield from _opened(config, batch, header, now_ms, limit))
@@ -155,7 +155,7 @@ def _as_admitted(config: LogConfig, batch: Buffer, headers: list[BatchHeader], n
 
 
 def _stamp(buffer: Buffer, headers: list[BatchHeader], now_ms: int) -> tuple[Buffer, list[BatchHeader]]:
-    """A copy of the batch in which all records have the broker's time."""
+    """Return a copy of the batch in which all records have the broker's time."""
     stamped = bytearray(buffer)
     changed: list[BatchHeader] = []
     position = 0

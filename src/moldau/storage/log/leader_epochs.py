@@ -105,7 +105,7 @@ class LeaderEpochs:
         return self._entries[above - 1].epoch if above else None
 
     def following(self, epoch: int) -> EpochEntry | None:
-        """The entry of the lowest known epoch that is higher than ``epoch``."""
+        """Return the entry of the lowest known epoch that is higher than ``epoch``."""
         above = bisect_right(self._entries, epoch, key=_epoch_of)
         return self._entries[above] if above < len(self._entries) else None
 
@@ -162,7 +162,7 @@ def _start_of(entry: EpochEntry) -> int:
 
 
 def parse_leader_epochs(content: bytes, path: str) -> list[EpochEntry]:
-    """The epochs in the content of a file. Raises ``CheckpointError``. The error names ``path``."""
+    """Return the epochs in the content of a file. Raises ``CheckpointError``. The error names ``path``."""
     rows = parse_checkpoint(content, path, 2)
     return [
         EpochEntry(parse_number(epoch, path, line), parse_number(offset, path, line))

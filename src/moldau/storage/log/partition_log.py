@@ -310,7 +310,7 @@ class PartitionLog:
         return self.leader_epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The leader epoch in which an offset was or will be written; -1 when it is unknown."""
+        """Return the leader epoch in which an offset was or will be written; -1 when it is unknown."""
         epoch = self.leader_epochs.epoch_for_offset(offset)
         return -1 if epoch is None else epoch
 

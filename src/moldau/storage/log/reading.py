@@ -76,7 +76,7 @@ class LogReader:
             return search_step(self._segments, timestamp_ms, start_offset, end_offset)
 
     def latest_batch(self, end_offset: int) -> memoryview | None:
-        """The batch with the largest timestamp below ``end_offset``, found by the headers of batches. It is
-        valid until the log is changed."""
+        """Return the batch with the largest timestamp below ``end_offset``, found by the headers of batches.
+        It is valid until the log is changed."""
         with self._gate.guarded("reading"):
             return latest_batch(self._segments, self._offsets.log_start_offset, end_offset)

@@ -24,7 +24,8 @@ def retention_due(
     log_start_offset: int,
     highest_copied_offset: int = -1,
 ) -> RetentionDue:
-    """The number of segments that may be deleted because of the log start, their age, or the log's size.
+    """Return the number of segments that may be deleted because of the log start, their age, or the log's
+    size.
 
     No record at or above the high watermark is deleted. The active segment may be included, unless it is
     empty. The caller then closes it first. If segments are copied to the remote tier, ``local.retention``

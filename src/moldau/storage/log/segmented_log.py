@@ -108,12 +108,12 @@ class SegmentedLog:
         return segment
 
     def index_holding(self, offset: int) -> int:
-        """The index of the segment that contains an offset. If the offset is below all segments, the result
-        is the first segment."""
+        """Return the index of the segment that contains an offset. If the offset is below all segments, the
+        result is the first segment."""
         return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
 
     def end_of(self, index: int) -> int:
-        """The offset at which the segment with this ``index`` ends."""
+        """Return the offset at which the segment with this ``index`` ends."""
         following = index + 1
         return self.segments[following].base_offset if following < len(self.segments) else self.end_offset
 
@@ -154,7 +154,7 @@ class SegmentedLog:
         )
 
     def last_batch(self) -> tuple[File, int] | None:
-        """The file and the position of the last batch; ``None`` while the active segment is empty."""
+        """Return the file and the position of the last batch; ``None`` while the active segment is empty."""
         active = self.active
         if not active.size_bytes:
             return None
@@ -166,7 +166,7 @@ class SegmentedLog:
         return active.file, self.last_position
 
     def find(self, offset: int) -> tuple[Segment, Sketch] | None:
-        """The batch that contains ``offset``, or the first batch after it."""
+        """Return the batch that contains ``offset``, or the first batch after it."""
         for segment in self.segments[self.index_holding(offset) :]:
             sketch = segment.find(offset)
             if sketch is not None:

@@ -123,7 +123,7 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, header: BatchHeader) -> BatchMetadata | None:
-        """The stored batch of the same epoch that has exactly the same range of sequence numbers."""
+        """Return the stored batch of the same epoch that has exactly the same range of sequence numbers."""
         if header.producer_epoch != self.producer_epoch:
             return None
         base_sequence = header.base_sequence

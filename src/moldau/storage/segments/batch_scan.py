@@ -46,7 +46,7 @@ def sketch_at(buffer: memoryview | bytes, start: int, position: int) -> Sketch:
 
 
 def checksum_at(file: File, position: int) -> int:
-    """The checksum in the header of the batch at ``position``."""
+    """Return the checksum in the header of the batch at ``position``."""
     return int.from_bytes(file.read_at(position + _CHECKSUM_AT, 4), "big")
 
 

@@ -24,13 +24,13 @@ class OffsetIndex(SparseIndex):
         self.add(last_offset - self.base_offset, position)
 
     def lookup(self, offset: int) -> int:
-        """The position of the batch that contains ``offset``, or a position shortly before it."""
+        """Return the position of the batch that contains ``offset``, or a position shortly before it."""
         index = self.floor(offset - self.base_offset)
         return self.at(index)[1] if index >= 0 else 0
 
     def boundary_before(self, position: int) -> int:
-        """The last indexed position, at or before ``position``, at which a batch starts. It is 0 when there
-        is none."""
+        """Return the last indexed position, at or before ``position``, at which a batch starts. It is 0 when
+        there is none."""
         index = self.floor_value(position)
         return self.at(index)[1] if index >= 0 else 0
 

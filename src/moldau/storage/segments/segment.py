@@ -87,7 +87,7 @@ class Segment:
         self._remembered: dict[int, int] = {}
 
     def path(self, suffix: str) -> str:
-        """The path of the segment's file with this suffix."""
+        """Return the path of the segment's file with this suffix."""
         return f"{self.folder}/{segment_file(self.base_offset, suffix)}{self.file_suffix}"
 
     @property
@@ -247,7 +247,8 @@ class Segment:
     # -- reading ------------------------------------------------------------------------------
 
     def find(self, offset: int) -> Sketch | None:
-        """The batch that contains ``offset``, or the first batch after the offset; ``None`` at the end."""
+        """Return the batch that contains ``offset``, or the first batch after the offset; ``None`` at the
+        end."""
         start = self._remembered.get(offset)
         if start is None:
             start = self.offset_index.lookup(offset)
@@ -257,8 +258,8 @@ class Segment:
         return None
 
     def position_of(self, offset: int) -> int:
-        """Position of the batch that contains ``offset``, or of the first batch after the offset. At the end,
-        the result is the size of the file."""
+        """Return the position of the batch that contains ``offset``, or of the first batch after the offset.
+        At the end, the result is the size of the file."""
         position = self._remembered.get(offset)
         if position is not None:
             return position
@@ -288,7 +289,7 @@ class Segment:
     # -- truncation and closing ---------------------------------------------------------------
 
     def end_before(self, offset: int) -> tuple[int, int]:
-        """Position and offset after the last batch that is completely before ``offset``."""
+        """Return the position and offset after the last batch that is completely before ``offset``."""
         end, end_offset = 0, self.base_offset
         for sketch in scan(self.file, self.offset_index.lookup(offset - 1), self.size_bytes):
             if sketch.last_offset >= offset:

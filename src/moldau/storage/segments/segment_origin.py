@@ -94,8 +94,8 @@ def check_origin(disk: Disk, segment: Segment, end_offset: int | None) -> str | 
 
 
 def _last_entry(disk: Disk, path: str, entry: Struct) -> tuple[int, int] | None:
-    """The last whole entry of an index file. It is ``None`` if there is no entry, or if zeros follow the
-    entries."""
+    """Return the last whole entry of an index file. It is ``None`` if there is no entry, or if zeros follow
+    the entries."""
     try:
         file = disk.open(path, read_only=True)
     except FileNotFoundError:

@@ -235,7 +235,7 @@ def _rewrite(segment: Segment, start: int, end: int) -> None:
 
 
 def _cut(segment: Segment, position: int, offset: int, size_bytes: int) -> Repair:
-    """The repair that describes the removal of ``position`` and all bytes after it. It is either an
+    """Return the repair that describes the removal of ``position`` and all bytes after it. It is either an
     incomplete batch or a loss of valid batches."""
     behind = valid_batch_behind(segment.file, position, offset)
     reason = f"cut {size_bytes} bytes at byte {position}, behind offset {offset - 1}"

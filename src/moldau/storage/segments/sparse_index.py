@@ -63,7 +63,7 @@ class SparseIndex:
         return len(self._keys) >= self.max_entries
 
     def at(self, index: int) -> tuple[int, int]:
-        """The entry with this ``index``, as (key, value)."""
+        """Return the entry with this ``index``, as (key, value)."""
         if self._sealed_size is None:
             return self._keys[index], self._values[index]
         size = self.entry.size
@@ -71,13 +71,14 @@ class SparseIndex:
         return key, value
 
     def floor(self, key: int) -> int:
-        """The index of the last entry whose key is at most ``key``; -1 when there is no such entry."""
+        """Return the index of the last entry whose key is at most ``key``; -1 when there is no such entry."""
         if self._sealed_size is None:
             return bisect_right(self._keys, key) - 1
         return self._floor_sealed(key, 0)
 
     def floor_value(self, value: int) -> int:
-        """The index of the last entry whose value is at most ``value``; -1 when there is no such entry."""
+        """Return the index of the last entry whose value is at most ``value``; -1 when there is no such
+        entry."""
         if self._sealed_size is None:
             return bisect_right(self._values, value) - 1
         return self._floor_sealed(value, 1)

@@ -24,7 +24,7 @@ class Step(NamedTuple):
 
 
 def search_step(log: SegmentedLog, at_least_ms: int, start_offset: int, end_offset: int) -> Step | None:
-    """The next batch of ``[start_offset, end_offset)`` whose header matches; ``None`` at the end."""
+    """Return the next batch of ``[start_offset, end_offset)`` whose header matches; ``None`` at the end."""
     if start_offset >= end_offset:
         return None
     left = _HEADERS_A_STEP
@@ -48,7 +48,7 @@ def search_step(log: SegmentedLog, at_least_ms: int, start_offset: int, end_offs
 
 
 def latest_batch(log: SegmentedLog, start_offset: int, end_offset: int) -> memoryview | None:
-    """The batch in ``[start_offset, end_offset)`` whose header has the largest timestamp."""
+    """Return the batch in ``[start_offset, end_offset)`` whose header has the largest timestamp."""
     best: tuple[Segment, Sketch] | None = None
     best_ms = NO_TIMESTAMP
     first = log.index_holding(start_offset)

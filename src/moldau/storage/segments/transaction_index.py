@@ -18,7 +18,7 @@ _LAST_OFFSET = attrgetter("last_offset")
 
 
 def encode_transactions(transactions: Iterable[AbortedEntry]) -> bytes:
-    """The content of an index with these entries."""
+    """Return the content of an index with these entries."""
     return b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions)
 
 
@@ -39,8 +39,8 @@ def decode_transactions(content: Buffer, path: str) -> list[AbortedEntry]:
 
 
 def ended_from(entries: Sequence[AbortedEntry], offset: int) -> Iterator[AbortedEntry]:
-    """The entries whose abort markers are at or after ``offset``, in order. Earlier entries are skipped
-    without cost.
+    """Return the entries whose abort markers are at or after ``offset``, in order. Earlier entries are
+    skipped without cost.
 
     A segment of 1 GiB may contain millions of aborted transactions, and each read_committed fetch searches
     the index.

@@ -54,12 +54,12 @@ class SnapshotReader(Protocol):
     def size_bytes(self) -> int: ...
 
     def read(self, position: int, max_bytes: int) -> memoryview:
-        """Raw bytes of the snapshot, beginning at ``position``, for FetchSnapshot. At the end of the snapshot
-        there may be fewer bytes."""
+        """Return raw bytes of the snapshot, beginning at ``position``, for FetchSnapshot. At the end of the
+        snapshot there may be fewer bytes."""
         ...
 
     def batches(self) -> Iterator[memoryview]:
-        """All record batches in order, including the control batches of the header and the footer.
+        """Return all record batches in order, including the control batches of the header and the footer.
 
         Raises ``KafkaError(corrupt_message)`` for a damaged batch.
         """

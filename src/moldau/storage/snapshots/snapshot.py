@@ -66,7 +66,7 @@ class LogName(NamedTuple):
 
 
 def origin_of(log: LogName, snapshot_id: LogPosition) -> SnapshotOrigin:
-    """The origin that the header of a snapshot of this log must contain."""
+    """Return the origin that the header of a snapshot of this log must contain."""
     topic, partition = log.topic_partition
     return SnapshotOrigin(topic, partition, log.topic_id or _UNKNOWN_ID, *snapshot_id)
 

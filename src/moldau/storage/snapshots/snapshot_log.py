@@ -258,7 +258,7 @@ class SnapshotLog:
         return True
 
     def _snapshot_ahead(self) -> LogPosition | None:
-        """The latest snapshot, if it ends above the log's end."""
+        """Return the latest snapshot if it ends above the log's end; otherwise None."""
         latest = self.latest_snapshot_id()
         if latest is None:
             return None

@@ -10,7 +10,8 @@ class DisklessDescribeCoordinatorRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """The partition of ``__diskless_metadata`` whose coordinator must answer. A broker may lead several of these partitions.
+    """The partition of ``__diskless_metadata`` whose coordinator must answer. A broker may lead several
+    of these partitions.
     """
     timeout_ms: int = wire("int32", default=60000)
 

@@ -110,5 +110,5 @@ class Role:
         """Handle an installed snapshot. The log now begins at the end of the snapshot."""
 
     def describe(self) -> str:
-        """A description in one line, for logs and golden tests."""
+        """Return a description in one line, for logs and golden tests."""
         return ""

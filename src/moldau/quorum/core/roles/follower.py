@@ -152,8 +152,8 @@ class Follower(Role):
         return core.acknowledges and core.flushed_offset < core.log.log_end.offset
 
     def _membership_wish(self) -> VoterChangeRequest | None:
-        """The change of the voters that this controller now requests from its leader, if there is such a
-        change (KIP-853)."""
+        """Return the change of the voters that this controller now requests from its leader, if there is such
+        a change (KIP-853)."""
         core = self.core
         own, logged = core.membership.own, core.log.voters
         if own is None or core.now_ms < self._ask_for_membership_ms or self._asked != self.leader_id:

@@ -186,7 +186,7 @@ class Reconfiguration:
         return False if request.validate_only else self._append(voters, level)
 
     def _changeable(self) -> VoterSet:
-        """The voters, if they may be changed now. Otherwise raises ``KafkaError``."""
+        """Return the voters, if they may be changed now. Otherwise raise ``KafkaError``."""
         logged = self._core.log.voters
         if logged is None:
             raise KafkaError(

@@ -55,7 +55,7 @@ class SimulatedDisk:
         self.trace(b"disk crash")
 
     def meet_fault(self, operation: str, path: str) -> int | None:
-        """The error number of a fault that applies to this operation, or None."""
+        """Return the error number of a fault that applies to this operation, or None."""
         for folder in self.failed_folders:
             if path == folder or path.startswith(folder + "/"):
                 self.error_count += 1
@@ -70,7 +70,7 @@ class SimulatedDisk:
         return None
 
     def room_bytes(self) -> int | None:
-        """Number of bytes that can still be written; None if the disk has no limit."""
+        """Return the number of bytes that can still be written; None if the disk has no limit."""
         if self.capacity_bytes is None:
             return None
         return max(0, self.capacity_bytes - self.volume.used_bytes())

@@ -181,7 +181,7 @@ T = TypeVar("T")
 
 
 def chosen(items: Sequence[T], chance: random.Random) -> list[T]:
-    """The unsynced items that survive: none, all, a prefix or a subset of the items."""
+    """Return the unsynced items that survive: none, all, a prefix or a subset of the items."""
     match chance.randrange(4):
         case 0:
             return []

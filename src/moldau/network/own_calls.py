@@ -47,8 +47,8 @@ class CallDeclaration(Generic[A, R]):
     version_min: int = 0
     """The oldest version that this side sends."""
     cuts: tuple[Cut, ...] = ()
-    """The arrays by which a large request is divided into slices. It is set only if the items of these arrays
-    are handled independently."""
+    """The arrays by which a large request is divided into slices. There are none unless the items of the
+    arrays are handled independently."""
     parsed_bytes_max: int | None = None
     """Maximum memory of a parsed request. ``None`` means that the common limit applies."""
     long_answers: tuple[tuple[str, ...], ...] = ()

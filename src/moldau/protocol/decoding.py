@@ -39,10 +39,11 @@ _decoders: dict[tuple[type[Message], int], Decoder] = {}
 def decoder(cls: type[Message], version: int) -> Decoder:
     """Return the decoder of ``version`` of a top-level message.
 
-    The arguments are (view, position, end, memory limit in bytes). The result is (message, new position).
+    The decoder's arguments are (view, position, end, memory limit in bytes). Its result is (message, new
+    position).
 
-    It raises any of Python's errors on malformed bytes. ``decode`` and ``decode_from`` convert these errors
-    to ProtocolError.
+    The decoder raises any of Python's errors on malformed bytes. ``decode`` and ``decode_from`` convert these
+    errors to ProtocolError.
     """
     found = _decoders.get((cls, version))
     if found is None:

@@ -1,8 +1,8 @@
 """Divides large requests into slices. A row is an item of an array in a request, for example a partition, or
 the item of the response that answers it. A slice is a request with some of the rows. Pure.
 
-This is possible for an API that handles each row independently. The rows of the slices' responses, one after
-another, are then the response to the whole request.
+A request can be divided if the API handles each row independently. The rows of the slices' responses, one
+after another, are then the response to the whole request.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -194,8 +194,8 @@ class QuorumDriver:
         self._subscriptions.add(listener)
 
     def append(self, values: Sequence[bytes], *, epoch: int | None = None) -> "asyncio.Future[int]":
-        """Append records as one unit. The result is the offset of the last record. It is set when the record
-        is committed and the listeners of this node have applied it.
+        """Append records, which are committed or refused together. The result is the offset of the last
+        record. It is set when the record is committed and the listeners of this node have applied it.
 
         Appends are written in the order of the calls, many of them in one batch. ``epoch`` is the epoch in
         which the records were decided (by default the current epoch). The future fails with

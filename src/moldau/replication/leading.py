@@ -95,7 +95,7 @@ class Leading:
         return listener.leader_quota.is_exceeded(self._monotonic_ms() / 1000)
 
     def propose(self, lag_ms_max: int, local_broker_epoch: int) -> InSyncProposal | None:
-        """The change of the in-sync set that must be requested now; see :meth:`LeaderReplica.propose`."""
+        """Return the change of the in-sync set that is needed now; see :meth:`LeaderReplica.propose`."""
         leader = self._replica.leader
         if leader is None:
             return None

@@ -222,8 +222,9 @@ class TransactionParticipant(Protocol):
         ...
 
     async def producers(self) -> Sequence["ActiveProducer"] | None:
-        """The producers with their open transactions (DescribeProducers). It is called if another node has
-        newer information than this replica. Raises ``KafkaError``."""
+        """Return the producers with their open transactions (DescribeProducers). They come from a node that
+        has newer information than this replica. If the result is ``None``, the caller uses this replica's own
+        state. Raises ``KafkaError``."""
         return None
 
 
@@ -300,8 +301,8 @@ class Partition(Protocol):
 
     @property
     def shares_writes(self) -> bool:
-        """Whether appends of one turn of a connection may share a write. They use :meth:`stage` and
-        :meth:`write_staged`."""
+        """Whether the appends that arrive together on a connection may share a write. If so, the caller uses
+        :meth:`stage` and :meth:`write_staged`."""
         return False
 
     def stage(

@@ -6,8 +6,8 @@ new objects are collected once and then frozen (excluded from later collections)
 some milliseconds. Newer objects are collected as usual.
 
 A full collection finds cycles among frozen objects. It runs when the number of objects has doubled. In a
-large process it would block the event loop. There it runs only if many dead cycles are likely, because the
-collections of newer objects have found many cycles.
+large process a full collection would block the event loop. Therefore it runs in a large process only if many
+dead cycles are likely, because the collections of newer objects have found many cycles.
 """
 
 import asyncio

@@ -208,8 +208,8 @@ def _release_locals(error: BaseException) -> None:
     """Clear the local variables of the frames in an error's traceback.
 
     The error and the future that gets the error refer to each other. Without this call, decompressed records
-    of many mebibytes would stay in memory until a garbage collection. This may take long, because the
-    collector counts objects and not bytes.
+    of many mebibytes would stay in memory until a garbage collection. This collection may come late, because
+    the collector counts objects and not bytes.
     """
     seen: BaseException | None = error
     while seen is not None:

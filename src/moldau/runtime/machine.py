@@ -53,8 +53,8 @@ class Machine:
 
     @staticmethod
     def real() -> "Machine":
-        """Return the ports of this machine: system clock, local disks and a small thread pool. It may open as
-        many files as the process's limit allows."""
+        """Return the ports of this machine: system clock, local disks and a small thread pool. The soft limit
+        of open files is raised to the hard limit."""
         allow_many_open_files()
         return Machine(
             SystemClock(),

@@ -39,8 +39,8 @@ class RecycledMemory:
             self.kept_bytes -= block_bytes if block is not None else 0
         if block is None:
             block = mmap.mmap(-1, block_bytes)
-        # A memory map cannot report when its views are gone. This object exists as long as the views, and can
-        # report it.
+        # A memory map cannot report when its views are gone. This object exists as long as the views, and
+        # reports its own end.
         shown = _array_type(block_bytes).from_buffer(block)
         weakref.finalize(shown, self._recycle, block).atexit = False
         return memoryview(shown).cast("B")[:size_bytes]

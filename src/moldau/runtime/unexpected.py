@@ -1,8 +1,8 @@
 """Catches exceptions that no code expects, logs each kind once, and shows the last one on the health page.
 
-Code that must release something after a failure (a request, a batch, a part of a budget) runs within
-:meth:`contained` and names the cleanup: answer with an error, return the bytes. Therefore a defect,
-or an exception of a plug-in, affects only one operation, and is reported.
+Some code must do a cleanup after a failure: for example answer a request with an error, or return bytes
+to a budget. Such code runs within :meth:`contained`, which gets the cleanup as a function. Therefore a defect or
+an exception of a plug-in affects only one operation, and is reported.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class UnexpectedErrors:
         task.add_done_callback(look)
 
     def problem(self) -> str | None:
-        """A sentence about the last error, for the health page. ``None`` if there is no recent error."""
+        """Return a sentence about the last error for the health page, or None if there is no recent error."""
         if not self.count or asyncio.get_running_loop().time() - self._last_s > SHOWN_S:
             return None
         return f"{self.count} unexpected errors, the last while {self._last}; the log has their stacks"

@@ -15,7 +15,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 UNKNOWN_HIGH_WATERMARK = -1
 ANY_HIGH_WATERMARK = 2**63 - 1
 """The value that means that a new high watermark must not wake a follower's fetch. It is used for fetches of
-versions below 18, which have no such field."""
+versions below 18, because they have no field for the high watermark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ class EventQueue:
         self._wake.set()
 
     def pop(self) -> ev.Event:
-        """The next event. There must be at least one."""
+        """Remove the next event from the queue and return it. There must be at least one."""
         return self._events.popleft()
 
     async def wait(self) -> None:

@@ -46,7 +46,7 @@ WireResponse: TypeAlias = (
 
 
 def sender_of(message: WireRequest) -> int:
-    """The id of the node that sent a request, according to the request; -1 when it has no such field."""
+    """Return the id that a request names as its sender; -1 when the request has no such field."""
     match message:
         case fetch_wire.FetchRequest():
             return max(message.replica_id, message.replica_state.replica_id)

@@ -93,7 +93,8 @@ class ClassicTransactions:
         )
 
     async def producers(self) -> Sequence[ActiveProducer] | None:
-        """This replica's log contains all producers, so no other node has newer information."""
+        """Return None, because this replica's log contains all producers. No other node has newer
+        information."""
         return None
 
     async def write_marker(self, marker: TransactionMarker) -> None:

@@ -1,8 +1,8 @@
 """Copies the logs of leaders. There is one task for each followed broker. Each task has a fetch session.
 
-It drives :class:`FollowerSession` and each partition's :class:`Following`. A partition is *held* while its
-log is truncated or synced, or for a pause after an error. Requests leave out a held partition and continue
-with the other partitions.
+A task drives :class:`FollowerSession` and each partition's :class:`Following`. A partition is *held* while
+its log is truncated or synced, or for a pause after an error. Requests leave out a held partition and
+continue with the other partitions.
 """
 
 import asyncio

@@ -53,7 +53,7 @@ class File(Protocol):
     def read_once(self, position: int, size: int) -> memoryview:
         """Like ``read_at``, for content that is not read again soon. Bypasses the page cache if possible.
 
-        The bytes are in recycled memory. It is reused when no view of it is left.
+        The bytes are in recycled memory. This memory is reused when no view of it is left.
         """
         ...
 

@@ -69,7 +69,7 @@ class _LocalLock:
 class LocalFile:
     """A file of the operating system. Reads of stable ranges use one memory map, which grows with the file.
 
-    Its descriptor may be closed while it is not used: see :mod:`moldau.runtime.files.descriptors`.
+    The file's descriptor may be closed while it is not used: see :mod:`moldau.runtime.files.descriptors`.
     """
 
     __slots__ = (

@@ -27,8 +27,8 @@ _RETRY_S_MAX: Final = 1.0
 
 
 class Residency:
-    """The maps of a process that had new views since their page table entries were last removed. It removes
-    these entries when there are too many bytes."""
+    """The maps of a process that had new views since their page table entries were last removed. If the views
+    contain too many bytes, this class removes the entries."""
 
     def __init__(self, size_bytes_max: int = RESIDENT_SIZE_BYTES_MAX) -> None:
         self._size_bytes_max = size_bytes_max

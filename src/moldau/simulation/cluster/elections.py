@@ -145,9 +145,10 @@ async def _stop_after_vote(scene: Scene) -> None:
     """Make two disconnected voters candidates in the same epoch. The third voter stops after its vote.
 
     The third voter is the leader at first. It is disconnected from both other voters and restarted, so both
-    candidates wait for its pre-vote. The messages of the candidates to the third voter are slow. It therefore
-    grants both pre-votes before it gets a vote request. It then receives only the vote request of one
-    candidate, and stops. After its restart it receives only the vote request of the other candidate.
+    candidates wait for its pre-vote. The messages of the candidates to the third voter are slow. Therefore
+    the third voter grants both pre-votes before it gets a vote request. It then receives only the vote
+    request of one candidate, and stops. After its restart it receives only the vote request of the other
+    candidate.
     """
     chance, voters = scene.chance, scene.voters
     if not await _look_for(scene, lambda: voters.leader_id() != 0, STAND_LIMIT_S):

@@ -66,7 +66,7 @@ _PROPERTIES: Final = {
     "log.segment.delete.delay.ms": "500",
     "auto.leader.rebalance.enable": "true",
     "leader.imbalance.check.interval.seconds": "7",
-    # After a start that truncated a log, no remote segment is deleted for this time. It is shorter than the
+    # Time for which no remote segment is deleted after a start that truncated a log. It is shorter than the
     # quiet time at the end.
     "diskless.coordinator.orphan.scan.grace.period.ms": "20000",
 }

@@ -62,7 +62,7 @@ def diskless_power() -> Scenario:
 
 
 def diskless_disk() -> Scenario:
-    """The disk contains the coordinators' log, their databases and the cache. It fails and fills up."""
+    """The disk fails and fills up. It contains the coordinators' log, their databases and the cache."""
     return story((*ALWAYS, Fault.POWER_LOSS, *(Fault.DISK_ERROR, Fault.DISK_FULL) * 3))
 
 

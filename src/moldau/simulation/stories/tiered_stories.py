@@ -33,7 +33,7 @@ _PROPERTIES = {
     "log.retention.check.interval.ms": "700",
     "log.index.interval.bytes": "256",
     "log.segment.delete.delay.ms": "500",
-    # After a start that truncated a log, no remote segment is deleted for this time. It is shorter than the
+    # Time for which no remote segment is deleted after a start that truncated a log. It is shorter than the
     # quiet time at the end.
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
 }
@@ -56,7 +56,7 @@ def tiered_power() -> Scenario:
 
 
 def tiered_disk() -> Scenario:
-    """The disk contains the logs, the remote tier's caches and its metadata topic. It fails and fills up."""
+    """The disk fails and fills up. It contains the logs, the remote tier's caches and its metadata topic."""
     return _story((*_ALWAYS, *_STORE, Fault.POWER_LOSS, *(Fault.DISK_ERROR, Fault.DISK_FULL) * 3), _SYNCED)
 
 

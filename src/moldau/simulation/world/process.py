@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 PROCESS: contextvars.ContextVar["Process"] = contextvars.ContextVar("moldau_simulated_process")
-"""The process for which the current callback runs. The context of handles and tasks contains it."""
+"""The process to which the running callback belongs. Each handle and each task has it in its context."""
 
 _TASKS_PRUNE_MIN = 256
 _SIMULATION = "moldau/simulation/"

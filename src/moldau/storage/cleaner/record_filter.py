@@ -110,7 +110,7 @@ class BatchFilter:
 
 
 def kind_of_control(batch: memoryview) -> ControlType | None:
-    """The type of a control batch's first record. It is None when the batch has no records any more."""
+    """Return the type of a control batch's first record, or None when the batch has no records any more."""
     return _kind_of(list(islice(iter_records(batch), 1)))
 
 

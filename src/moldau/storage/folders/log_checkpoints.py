@@ -30,8 +30,8 @@ class LogCheckpoints:
         logs_of: Callable[[LogDirectory], Iterable[PartitionLog]],
         other_watermarks: Callable[[LogDirectory], Offsets],
     ) -> None:
-        """``other_watermarks`` returns the high watermarks of logs that are stored elsewhere. They are
-        written into the checkpoint of a folder."""
+        """``other_watermarks`` returns the high watermarks of logs that are stored elsewhere. These
+        watermarks are also written into the checkpoint of a folder."""
         self._machine = machine
         self._logs_of = logs_of
         self._other_watermarks = other_watermarks

@@ -59,8 +59,8 @@ class TimestampOffset(NamedTuple):
 
 
 class EpochEndOffset(NamedTuple):
-    """An epoch of a log, and the offset after the epoch's last record. It answers a request for an epoch. If
-    the log does not have the requested epoch, it is the next lower epoch."""
+    """An epoch of a log, and the offset after the epoch's last record. The epoch is the requested epoch, or
+    the next lower epoch if the log does not have the requested epoch."""
 
     epoch: int
     end_offset: int

@@ -77,6 +77,6 @@ class LogReader:
 
     def latest_batch(self, end_offset: int) -> memoryview | None:
         """Return the batch with the largest timestamp below ``end_offset``, found by the headers of batches.
-        It is valid until the log is changed."""
+        The batch is valid until the log is changed."""
         with self._gate.guarded("reading"):
             return latest_batch(self._segments, self._offsets.log_start_offset, end_offset)

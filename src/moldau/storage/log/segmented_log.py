@@ -290,9 +290,9 @@ class SegmentedLog:
     ) -> None:
         """Make durable every segment that ends at or above ``from_offset`` and begins below ``up_to``.
 
-        The worker calls ``sync_beside``, then syncs the segments, the oldest first, and then calls ``then``.
-        A segment that ends exactly at ``from_offset`` is included. It may have been sealed after its last
-        sync, and sealing completes its indexes.
+        The worker calls ``sync_beside``, and syncs the segments, the oldest first. At the end it calls
+        ``then``. A segment that ends exactly at ``from_offset`` is included. It may have been sealed after
+        its last sync, and sealing completes its indexes.
         """
         last = self.index_holding(up_to - 1)
         segments = self.segments[self.index_holding(from_offset - 1) : last + 1]

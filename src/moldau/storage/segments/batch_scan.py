@@ -145,9 +145,9 @@ def scan_checked(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
     """Triples ``(position, header, batch)`` for the batches of ``file[position:end]``, up to the first
     invalid batch.
 
-    It is used for bytes that a crash may have damaged. It checks length, magic and CRC, and does not accept
-    zeros as a batch. A start after a kill reads all batches since the last checkpoint here, so the loop is
-    optimised.
+    This function is for bytes that a crash may have damaged. It checks length, magic and CRC, and does not
+    accept zeros as a batch. When the node starts after a kill, it reads all batches since the last checkpoint
+    by this function, so the loop is optimised.
     """
     while end - position >= HEADER_SIZE_BYTES:
         chunk = memoryview(file.read_at(position, min(_CHECK_CHUNK_SIZE_BYTES, end - position)))

@@ -15,7 +15,8 @@ class AlterChunkAssignment(Message):
     chunk_epoch: int = wire("int32", default=-1)
     """The epoch that the caller knows. The value -1 means any epoch."""
     broker_ids: Sequence[int] | None = wire(["int32"], nullable="0+", default=())
-    """The target replicas of the chunk. Null cancels a move in progress. It is Moldau's own value."""
+    """The target replicas of the chunk. Null cancels a move in progress. The KIP does not have this use of
+    null."""
 
 
 @message

@@ -32,7 +32,7 @@ class ConsolidationPublished(Message):
     """
     error_message: str | None = wire("string", nullable="0+", default=None)
     is_waiting: bool = wire("bool", default=False)
-    """Whether the segment must wait. It is published after the segments before it in its partition."""
+    """Whether the segment must wait until the earlier segments of its partition are published."""
 
 
 @message

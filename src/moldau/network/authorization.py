@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from moldau.network.context import RequestContext
 
 CLUSTER_NAME: Final = "kafka-cluster"
-"""The name of the only resource of type cluster."""
+"""The name of the cluster as a resource. It is the only resource of the type cluster."""
 
 
 class AclOperation(enum.Enum):

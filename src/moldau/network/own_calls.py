@@ -37,11 +37,11 @@ class CallDeclaration(Generic[A, R]):
     response: type[Message]
     right: Right
     request_fields: Callable[[A, int], Fields]
-    """Converts arguments to the fields of a request in a version."""
+    """Converts arguments to the fields of a request. The second argument is the version of the request."""
     arguments: Callable[[Any], A]
     """Reads the arguments from a request. Raises INVALID_REQUEST."""
     response_fields: Callable[[R, int], Fields]
-    """Converts a result to the fields of a response in a version."""
+    """Converts a result to the fields of a response. The second argument is the version of the response."""
     result: Callable[[Any], R]
     """Reads the result from a response."""
     version_min: int = 0
@@ -109,9 +109,9 @@ class BrokerCall(CallDeclaration[A, R], Generic[S, A, R]):
     answers the call."""
 
     serve: Callable[[S, A], Awaitable[R]]
-    """The operation that the broker performs."""
+    """The operation that the broker performs for the call."""
     topics: Callable[[Any], Iterable[str]] = _no_topics
-    """The topics that a request names. A call that requires READ must define them."""
+    """Returns the topics that a request names. A call that requires READ must define this function."""
 
     def __post_init__(self) -> None:
         """Raises ``ValueError`` if the call requires READ on topics, and does not name the topics."""

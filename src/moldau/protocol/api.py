@@ -34,9 +34,9 @@ class Scope(enum.Flag):
     """The listeners on which an API is served."""
 
     BROKER = enum.auto()
-    """Brokers' listeners, for clients."""
+    """The listeners of brokers, which serve clients."""
     CONTROLLER = enum.auto()
-    """Controllers' listeners, for brokers, other controllers and admin clients."""
+    """The listeners of controllers, which serve brokers, other controllers and admin clients."""
     INTERNAL = enum.auto()
     """Connections between nodes of the cluster. These APIs are never advertised on a client listener."""
     BOTH = BROKER | CONTROLLER

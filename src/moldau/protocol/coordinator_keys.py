@@ -9,8 +9,8 @@ class CoordinatorKeyType(enum.IntEnum):
     supported yet."""
 
     GROUP = 0
-    """A group's id."""
+    """The key is a group's id."""
     TRANSACTION = 1
-    """A transactional id."""
+    """The key is a transactional id."""
     DISKLESS = 116
-    """The number of a diskless coordinator (KIP-1164), which is Moldau's own type."""
+    """The key is the number of a diskless coordinator (KIP-1164). This type is Moldau's own."""

@@ -24,7 +24,7 @@ _pack_length_id_and_tags = Struct(">iix").pack
 
 _COPIED_BODY_BYTES = 512
 _HEADER_TAGS_COST = 64 * 1024
-"""Maximum number of tagged fields in a header. Kafka defines no such fields."""
+"""Maximum memory cost of the tagged fields in a header (see ``costs``). Kafka defines no such fields."""
 
 
 class RequestHeader(NamedTuple):

@@ -17,7 +17,8 @@ class RaftSettings:
     """``controller.quorum.election.backoff.max.ms``: the longest wait of a candidate that has lost an
     election, and of a successor that is not the preferred one."""
     request_timeout_ms: int = 2000
-    """``controller.quorum.request.timeout.ms``"""
+    """``controller.quorum.request.timeout.ms``: the time after which a request without an answer has failed.
+    """
     retry_backoff_ms: int = 20
     """``controller.quorum.retry.backoff.ms``: pause before a failed request is repeated."""
     fetch_max_wait_ms: int = 500

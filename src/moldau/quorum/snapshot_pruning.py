@@ -23,7 +23,7 @@ from moldau.storage.snapshots.replicated_log import LogPosition, ReplicatedLog
 logger = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 60.0
-"""Kafka's interval of the same check."""
+"""Interval of the check, in seconds. Kafka uses the same interval."""
 
 
 @dataclass(frozen=True, slots=True)

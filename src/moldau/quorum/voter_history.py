@@ -24,7 +24,7 @@ class VoterHistory:
     def __init__(self) -> None:
         self._voters: list[LoggedVoters] = []
         self._versions: list[tuple[int, int]] = []
-        """Offset and level of each KRaftVersionRecord."""
+        """The offset and the level of each KRaftVersionRecord."""
 
     @property
     def latest(self) -> LoggedVoters | None:

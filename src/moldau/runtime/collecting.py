@@ -19,7 +19,7 @@ __all__ = ["collect_rarely", "keep_collections_short", "keep_imported"]
 
 LOOK_EVERY_S: Final = 0.1
 LOOK_AGAIN_S: Final = 0.02
-"""Interval of the checks while the process grows."""
+"""Interval of the checks in seconds while the process grows."""
 PIECE_OBJECTS: Final = 30_000
 """Number of new objects after which they are collected and frozen. This takes about 8 ms of CPU."""
 THRESHOLDS: Final = (10_000, 2, 50)
@@ -29,7 +29,7 @@ OLDEST: Final = 2
 """The oldest generation. It contains the objects that have survived a collection of all objects that are not
 frozen."""
 FULL_EVERY_S: Final = 60.0
-"""Minimum interval between two full collections."""
+"""Minimum interval between two full collections, in seconds."""
 GROWTH: Final = 2.0
 LARGE_BLOCKS: Final = 150_000
 """Number of memory blocks. A process with at least this number is large. A full collection of these blocks

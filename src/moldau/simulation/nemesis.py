@@ -50,7 +50,7 @@ class Weather:
     pause_s_max: float = 3.0
     between_s_max: float = 4.0
     store_s_max: float = 15.0
-    """A failure of the store may last longer than a producer waits."""
+    """Maximum duration of a failure of the store. Such a failure may last longer than a producer waits."""
     clock_skew_ms: int = 0
     """If this is set, a clock jumps forward by this time, back by this time, or to the correct time."""
     cached_topics: tuple[str, ...] = ()

@@ -311,4 +311,4 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "stop-damage": stop_damage,
     "power-damage": power_damage,
 }
-"""Every scenario by its name; `make simulate` runs all of them."""
+"""All scenarios by their names. `make simulate` runs all of them."""

@@ -133,10 +133,10 @@ class Scenario:
     stamped: bool = False
     """Whether records get the time of their producers' clocks. These clocks are correct."""
     committer_count: int = 0
-    """Groups that commit offsets of the first topic."""
+    """Number of groups that commit offsets of the first topic."""
     commits_per_committer: int = 40
     group_member_count: int = 0
-    """Members of a group. They join and leave the group."""
+    """Number of members of a group. They join and leave the group."""
     joins_per_member: int = 12
     fault_count: int = 3
     time_limit_s: float = 600.0

@@ -167,7 +167,8 @@ class Membership:
     own: Voter | None = None
     """A controller's own entry in the set of voters; ``None`` for a node that can never be a voter."""
     bootstrap_ids: tuple[int, ...] = ()
-    """Ids of ``controller.quorum.bootstrap.servers``. The ids are negative numbers, which no node has."""
+    """The ids that stand for ``controller.quorum.bootstrap.servers``. They are negative numbers, which no
+    node has."""
     auto_join: bool = False
     """``controller.quorum.auto.join.enable``: whether a controller that is not a voter asks to become a
     voter."""

@@ -116,7 +116,7 @@ class LeaderReplica:
         self.partition_epoch = term.partition_epoch
         self.policy = policy
         self.in_sync = frozenset(term.in_sync)
-        """The committed set."""
+        """The committed in-sync set."""
         self.pending: InSyncProposal | None = None
         """The proposal in progress; ``None`` if there is none. There is at most one."""
         self._must_send_again = False

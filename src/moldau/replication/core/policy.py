@@ -30,7 +30,7 @@ class ReplicaPolicy:
 
 
 WRITTEN: Final = ReplicaPolicy()
-"""Apache Kafka's rules for the partitions of users."""
+"""Apache Kafka's rules for the partitions of users' topics."""
 FSYNCED: Final = ReplicaPolicy(Durability.FSYNCED, needs_min_in_sync_always=True)
 """The policy for records that allow deletions of data or decide outcomes. A committed record survives a loss
 of power."""

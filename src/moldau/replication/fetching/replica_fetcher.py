@@ -47,7 +47,7 @@ HURRIES_MAX: Final = 5
 """Number of consecutive errors of a partition. After these errors, no more requests are cancelled for this
 partition."""
 THROTTLED_S: Final = 0.1
-"""The pause after which a follower checks its quota again."""
+"""Pause in seconds after which a throttled follower checks its quota again."""
 SYNC_POLL_MS: Final = 5
 """Longest wait of a fetch while a partition is synced. The fetch is for the other partitions. The synced
 records are acknowledged only by the next fetch, and a connection has one fetch at a time."""
@@ -80,10 +80,10 @@ class FetcherSettings:
 
     limits: FetchLimits = field(default_factory=FetchLimits)
     backoff_ms: int = 1_000
-    """Longest pause after errors."""
+    """Longest pause after an error, in ms."""
     request_timeout_ms: int = 30_000
     fetcher_count: int = 1
-    """Connections to one leader (``num.replica.fetchers``)."""
+    """Number of connections to one leader (``num.replica.fetchers``)."""
 
 
 class _Followed:

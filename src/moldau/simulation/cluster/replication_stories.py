@@ -191,7 +191,8 @@ class ReplicationStory:
         self.nodes: dict[int, ServerNode] = {}
         """The newest process of each node that has started."""
         self._lives: dict[int, int] = {}
-        """The numbers of these processes. A node may have been restarted since."""
+        """The number of the newest process of each node. It differs from ``Host.life`` while a restarted node
+        has not started completely."""
 
     async def run(self) -> list[str]:
         """Run the scenario; return the violations."""

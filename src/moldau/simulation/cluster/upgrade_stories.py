@@ -49,7 +49,7 @@ _SNAPSHOTS: Final = {
     "metadata.log.max.record.bytes.between.snapshots": "4000",
     "metadata.max.retention.bytes": "1",
 }
-"""A node also starts from snapshots that the other version has written."""
+"""With these configs, a node also starts from snapshots that the other version has written."""
 
 
 def upgrade_separate() -> Scenario:

@@ -35,7 +35,7 @@ class AgreementTally:
 
     def __init__(self) -> None:
         self.terms = 0
-        """Number of loads whose state was compared."""
+        """Number of loads of coordinators after which the state was compared."""
         self.states = 0
         """Number of states that were compared."""
         self.generations = 0

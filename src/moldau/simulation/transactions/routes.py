@@ -14,7 +14,7 @@ from moldau.simulation.history import PartitionName
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
-"""Key types of FindCoordinator."""
+"""A key type of FindCoordinator, like ``GROUP``."""
 
 
 class BrokerRoutes:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "", None})
 EPHEMERAL_PORT_FIRST = 32_768
 CONNECT_TIMEOUT_S = 127.0
-"""Linux's default timeout of a SYN (six retries)."""
+"""Time limit of an attempt to connect. It is Linux's default, in which a SYN is sent again six times."""
 
 
 @dataclass(frozen=True, slots=True)

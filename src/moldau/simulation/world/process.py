@@ -49,11 +49,12 @@ class Process:
         self.tasks: list[asyncio.Task[Any]] = []
         self.on_exit: list[Callable[[], None]] = []
         self.serves = False
-        """Whether its event loop answers clients. From then on only workers may wait for a disk."""
+        """Whether the event loop of the process answers clients. From then on only workers may wait for a
+        disk."""
         self.working = 0
-        """Jobs of workers that are taking effect at this moment."""
+        """Number of jobs of workers that are taking effect at this moment."""
         self.loop_syncs: list[str] = []
-        """Syncs for which its event loop has waited while the process served clients."""
+        """Descriptions of syncs that blocked the event loop while the process served clients."""
         self._prune_at = _TASKS_PRUNE_MIN
 
     def context(self) -> contextvars.Context:

@@ -14,6 +14,6 @@ class AuxiliaryState(NamedTuple):
     offset: int
     log_start_offset: int
     leader_epochs: Sequence[EpochEntry]
-    """The epochs of the offsets before ``offset``."""
+    """The leader epochs of the offsets before ``offset``."""
     producers: Sequence[ProducerEntry]
     """The state of the producers at ``offset``."""

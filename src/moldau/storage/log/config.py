@@ -37,7 +37,7 @@ class LogConfig:
     flush_ms: int = from_key("flush.ms", _INT64_MAX)
     max_message_bytes: int = from_key("max.message.bytes", 1024**2 + 12)
     compression: TargetCompression | None = None
-    """``compression.type`` with its level; ``None`` means ``producer``."""
+    """The config ``compression.type`` with the level of the codec; ``None`` means the value ``producer``."""
     message_timestamp_type: TimestampType = from_key(
         "message.timestamp.type", TimestampType.CREATE_TIME, _TIMESTAMP_TYPES.__getitem__
     )

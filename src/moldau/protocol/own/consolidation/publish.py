@@ -55,7 +55,7 @@ class ConsolidationPublishResponse(Message):
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
     error_message: str | None = wire("string", nullable="0+", default=None)
     segments: Sequence[ConsolidationPublished] = wire([ConsolidationPublished], default=())
-    """Outcomes in the order of the copies."""
+    """The outcomes of the copies, in the same order as in the request."""
 
 
 REQUEST = ConsolidationPublishRequest

@@ -33,7 +33,7 @@ class DisklessDescribeCoordinatorResponse(Message):
     log_start_offset: int = wire("int64", default=-1)
     log_end_offset: int = wire("int64", default=-1)
     snapshot_offset: int = wire("int64", default=-1)
-    """The value is -1 when the coordinator has no snapshot."""
+    """The offset of the coordinator's last snapshot. It is -1 when the coordinator has no snapshot."""
     snapshot_epoch: int = wire("int32", default=-1)
 
 

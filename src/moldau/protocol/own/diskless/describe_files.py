@@ -18,7 +18,7 @@ class DisklessDescribeFileResult(Message):
     error_message: str | None = wire("string", nullable="0+", default=None)
     has_live_batches: bool = wire("bool", default=False)
     is_known: bool = wire("bool", default=False)
-    """Moldau's own field, like all fields after it."""
+    """Moldau's own field, like all fields after it: whether the coordinator knows the object."""
     is_closed: bool = wire("bool", default=False)
     file_size: int = wire("int64", default=-1)
     used_bytes: int = wire("int64", default=0)
@@ -40,7 +40,8 @@ class DisklessDescribeFilesRequest(Message):
     files: Sequence[DisklessDescribeFileEntry] | None = wire(
         [DisklessDescribeFileEntry], nullable="0+", default=()
     )
-    """Null is Moldau's own value. Tools use it to request the files after ``after_key``."""
+    """The files to describe. The value null is Moldau's own. With null, tools request the files after
+    ``after_key``."""
     after_key: str = wire("string", default="")
     limit: int = wire("int32", default=1000)
     timeout_ms: int = wire("int32", default=60000)

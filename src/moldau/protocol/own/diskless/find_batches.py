@@ -65,12 +65,12 @@ class DisklessFindBatchesPartitionResult(Message):
     wal_start_offset: int = wire("int64", default=-1)
     """Moldau's own field: the first offset of the partition that is still in the WAL."""
     moved_to_tier: bool = wire("bool", default=False)
-    """Moldau's own field: the offset must be read from remote storage."""
+    """Moldau's own field: whether the requested offset must be read from remote storage."""
     batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
     last_stable_offset: int = wire("int64", "1+", default=-1)
     """Moldau's own field: the last stable offset of the partition."""
     aborted: Sequence[DisklessAbortedRange] = wire([DisklessAbortedRange], "1+", default=())
-    """Moldau's own field: aborted transactions with an offset within the batches."""
+    """Moldau's own field: the aborted transactions that have records among these batches."""
 
 
 @message

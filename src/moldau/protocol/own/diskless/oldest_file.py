@@ -27,7 +27,7 @@ class DisklessOldestFileResponse(Message):
     """Moldau's own field: the error of the whole call."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     created_ms: int = wire("int64", default=-1)
-    """The value is -1 when the coordinator has no file."""
+    """The creation time of the oldest file. It is -1 when the coordinator has no file."""
 
 
 REQUEST = DisklessOldestFileRequest

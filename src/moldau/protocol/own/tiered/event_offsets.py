@@ -28,7 +28,7 @@ class TieredEventOffsetsResponse(Message):
     error_message: str | None = wire("string", nullable="0+", default=None)
     start_offset: int = wire("int64", default=-1)
     end_offset: int = wire("int64", default=-1)
-    """The high watermark."""
+    """The high watermark of the metadata partition."""
     log_end_offset: int = wire("int64", default=-1)
     epoch_end_offset: int = wire("int64", default=-1)
     """End of the requested epoch. It is -1 when the log does not have the epoch."""

@@ -55,7 +55,7 @@ class Leader(Role):
         self.granting_voters = granting_voters
         others = core.voters.others(core.local.id)
         self.progress: dict[ReplicaKey, ReplicaProgress] = {}
-        """The progress of observers."""
+        """The progress of each observer."""
         self._voter_progress = {voter_id: ReplicaProgress(last_fetch_ms=None) for voter_id in others}
         self._voters = core.voters
         self._majority_high_watermark: int | None = None

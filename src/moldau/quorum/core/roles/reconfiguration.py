@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An appended change. Its request is answered when the change is committed."""
+    """An appended change of the voters. Its request is answered when the change is committed."""
 
     request_id: int
     deadline_ms: int

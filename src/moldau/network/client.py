@@ -24,7 +24,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """Limits of a client. A limit that Kafka's clients also have has Kafka's name."""
+    """Limits of a client. Limits that also exist in Kafka's clients have Kafka's names."""
 
     max_in_flight_requests: int = 64
     connect_timeout_ms: int = 10_000

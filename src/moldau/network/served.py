@@ -40,7 +40,8 @@ class Served:
     """Whether large requests are usual for the API. The cost of such a request grows with its records and not
     with its partitions. Several of them may be handled in one turn of a connection."""
     right: Right | None = None
-    """The right that the handler checks, which each of our own APIs declares; ``None`` for Kafka's APIs."""
+    """The right that the handler checks. Each of our own APIs declares such a right. It is ``None`` for
+    Kafka's APIs."""
 
     def __call__(self, context: RequestContext, request: Any) -> Outcome:
         return self.handle(context, request)

@@ -16,8 +16,8 @@ UNBOUNDED: Final = 1 << 62
 """The limit for messages from trusted senders: responses of brokers, and records of internal topics."""
 
 PARSED_BYTES_RATIO: Final = 16
-"""Memory limit of a parsed request for each byte of the request. ``PARSED_BYTES_FLOOR`` is added to the
-limit."""
+"""Bytes of memory that a parsed request may take for each byte of the request. ``PARSED_BYTES_FLOOR`` is
+added to this limit."""
 PARSED_BYTES_FLOOR: Final = 4 * 1024 * 1024
 """Memory that is added to the limit of each parsed request. With it, no request below 40 KB is refused."""
 PARSED_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -53,7 +53,8 @@ def allowance(size_bytes: int, rows_share: float = 1) -> int:
 
 
 def item_cost(field: FieldLayout, version: int, flexible: bool) -> int:
-    """Return the bytes of memory that an item takes of an array, without the content of its own arrays."""
+    """Return the bytes of memory that an item of an array takes, without the content of the item's own
+    arrays."""
     if isinstance(field.kind, str):
         return _FIELD_BYTES.get(field.kind, _NUMBER_BYTES) + 2 * _SLOT_BYTES
     return _struct_cost(field.kind, version, flexible)

@@ -35,8 +35,8 @@ class QuorumListener(Protocol):
         ...
 
     def on_snapshot(self, reader: SnapshotReader) -> Iterator[None] | None:
-        """Replace the state by this snapshot. The reader is closed when this returns or, if this returns
-        steps, after the last step.
+        """Replace the state by this snapshot. The reader is closed when this method returns. If the method
+        returns steps, the reader is closed after the last step.
 
         If the work is long, return its steps, as in ``on_commit``. The last step replaces the state.
         """

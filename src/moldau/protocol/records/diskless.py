@@ -96,7 +96,7 @@ class DisklessFileCommittedRecord(Message):
     """The positions and the producers of the accepted batches, encoded as columns."""
     uploader_broker_epoch: int = wire("int64", tag=0, tagged="1+", default=-1)
     commit_number: int = wire("int64", tag=1, tagged="1+", default=-1)
-    """The position in the order of the uploader's commits. Older nodes ignore this field."""
+    """The position of this commit in the order of the uploader's commits. Older nodes ignore this field."""
 
 
 @message

@@ -1,5 +1,5 @@
-"""Handles the requests of peers. It has the checks before a request reaches the role, and the answers to
-voters."""
+"""Handles the requests of peers. Each request is checked first. Valid fetches and valid changes of the voters
+are passed to the role, which answers them. All other requests are answered here."""
 
 from typing import TYPE_CHECKING, assert_never
 

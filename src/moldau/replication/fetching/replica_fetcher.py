@@ -390,7 +390,7 @@ class ReplicaFetcher:
         return (await list_offset(self._ask, partition, sent, timestamp)).offset
 
     async def _ask(self, request: Message, version: int | None = None) -> Any:
-        """Send a request that is not a fetch to the leader. ``version`` has the meaning that it has in
+        """Send a request that is not a fetch to the leader. ``version`` means the same as in
         :meth:`RemoteNode.ask`."""
         leader = self._leader()
         if leader is None:

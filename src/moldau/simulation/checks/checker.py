@@ -4,7 +4,7 @@
 - No record occurs twice. (A plain producer does not retry, so the rule holds for it, too.)
 - A record that was refused permanently, or never sent, does not occur.
 - Offsets are dense, and the records of a producer are in the order in which it sent them.
-- A consumer reads without gaps or steps back, and each record that it read is still at that offset.
+- A consumer reads without gaps or steps back, and each record that it read is still at its offset.
 
 In a partition whose first records are deleted, these rules hold from its first offset on, and acknowledged
 deletions are not undone.

@@ -180,7 +180,7 @@ class ProducerState:
         must not be appended.
 
         Sequence numbers are checked only for clients, because a coordinator's batches have none. Raises
-        :class:`KafkaError`: INVALID_PRODUCER_EPOCH below the known epoch, OUT_OF_ORDER_SEQUENCE_NUMBER,
+        :class:`KafkaError`: INVALID_PRODUCER_EPOCH for an old epoch, OUT_OF_ORDER_SEQUENCE_NUMBER,
         INVALID_TXN_STATE for a batch outside the producer's open transaction.
         """
         entry = self._producers.get(header.producer_id)

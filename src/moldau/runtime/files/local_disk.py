@@ -343,7 +343,7 @@ class LocalFile:
 
 
 def _pieces(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """The buffers, split where they exceed the size of one write."""
+    """Split the buffers that are larger than one write."""
     piece: list[Buffer] = []
     room = WRITE_SIZE_BYTES_MAX
     for buffer in buffers:

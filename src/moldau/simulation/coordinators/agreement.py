@@ -67,8 +67,8 @@ class CoordinatorAgreement:
         """The log whose snapshots wait for the reference."""
 
     async def look(self, life: str, host: ShardHost[Any, Any]) -> None:
-        """Replay committed records. If the coordinator is loaded and has no later decisions, compare the
-        states."""
+        """Replay committed records. If the coordinator is loaded and has not decided on later records,
+        compare the states."""
         log = host.term.log
         if host.term.epoch < self._newest_epoch:
             return  # another node leads now, but this node does not know it yet

@@ -1,8 +1,9 @@
 """Worker threads without real threads. A job takes effect at a later moment, and its result arrives after
 that.
 
-Bytes that are written after a ``sync`` takes effect and before its result arrives are not synced, as with a
-real thread. A kill may happen before the effect, or between the effect and the result.
+A ``sync`` takes effect at one moment, and its result arrives later. Bytes that are written between these two
+moments are not synced, as with a real thread. A kill may happen before the effect, or between the effect and
+the result.
 """
 
 import asyncio

@@ -32,7 +32,8 @@ def home_for_new(
     the folder with the fewest logs according to ``counts``.
 
     A log that may be in an offline folder is not created in another folder, because it would be empty there.
-    If every folder is online and the assigned folder is not among them, the assigned folder was replaced.
+    If every folder is online and the assigned folder is not among them, the assigned folder was replaced. The
+    log is then created in another folder.
 
     Raises ``KafkaError(kafka_storage_error)`` if no folder can be used.
     """

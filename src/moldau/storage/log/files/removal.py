@@ -18,8 +18,8 @@ class SegmentRemoval:
     """Takes segments out of a log and renames their files.
 
     Each method returns the paths of the renamed files, which the caller removes later. Before files are
-    renamed, the method makes the log's start durable. It also makes state durable if this state could be
-    computed again only from the removed batches.
+    renamed, the method makes the log's start durable. Some state can be computed again only from the removed
+    batches. The method also makes this state durable.
     """
 
     def __init__(

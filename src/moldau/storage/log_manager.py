@@ -87,7 +87,7 @@ class LogManager:
         self.stray_count = 0  # Folders that were moved aside since the node started.
         self.cleaner = LogCleaner(machine, self, self._settings.cleaner)
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- start and stop -----------------------------------------------------------------------
 
     async def start(self, config_of: ConfigOfTopic) -> None:
         """Lock the folders, load every partition in them, and begin the maintenance tasks.

@@ -290,7 +290,7 @@ class RaftCore:
             elif known != leader_id:
                 raise RaftInvariantError(f"epoch {epoch} has two leaders, {known} and {leader_id}")
 
-    # Moves
+    # Changes of the role
 
     def become_unattached(self, epoch: int) -> None:
         """Enter a newer epoch whose leader is unknown."""

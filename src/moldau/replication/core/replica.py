@@ -77,7 +77,7 @@ class Replica:
         role = self.role
         return role if isinstance(role, FollowerReplica) else None
 
-    # -- moves ----------------------------------------------------------------------------------
+    # -- changes of the role --------------------------------------------------------------------
 
     def lead(
         self,

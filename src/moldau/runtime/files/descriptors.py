@@ -148,7 +148,7 @@ class Descriptors:
                 if error.errno not in LACK_OF_DESCRIPTORS or not self.make_room():
                     raise
 
-    # -- names --------------------------------------------------------------------------------
+    # -- renames and removals -----------------------------------------------------------------
 
     @contextlib.contextmanager
     def renaming(self, source: str, target: str) -> Iterator[None]:

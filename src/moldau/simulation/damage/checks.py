@@ -37,7 +37,8 @@ class Reports:
 
 
 def check_refusal(damages: Sequence[FileDamage], error: BaseException) -> list[str]:
-    """Check a refused start. ``error`` ended the start, and its text is the line that an operator gets."""
+    """Check a refused start. ``error`` is the exception that ended the start. Its text is the line that an
+    operator gets."""
     text = str(error)
     if not any(_is_named(each, text) for each in damages):
         return [f"the refusal names none of the damaged files: {error!r}, after {_list(damages)}"]

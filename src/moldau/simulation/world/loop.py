@@ -177,7 +177,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         process.adopt(task)
         return task
 
-    # The turn of the loop ----------------------------------------------------------------------
+    # One turn of the loop ----------------------------------------------------------------------
 
     def _run_once(self) -> None:
         runnable = self._runnable

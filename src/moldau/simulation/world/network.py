@@ -175,7 +175,7 @@ class Network:
         """Note that the protocol was told about its lost connection."""
         self._transports.pop(transport.number, None)
 
-    # Bytes on their way --------------------------------------------------------------------------
+    # Bytes in flight -----------------------------------------------------------------------------
 
     def _latency(self, source: str, target: str) -> float:
         options = self.options

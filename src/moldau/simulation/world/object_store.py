@@ -121,7 +121,8 @@ class SimulatedObjectStore:
     async def list(
         self, prefix: str, start_after: str = "", limit: int = 1_000
     ) -> list[tuple[str, int, int]]:
-        """(key, size in bytes, created in ms since the epoch) of keys with a prefix, in order."""
+        """List the objects whose keys have this prefix, in order. An entry has the key, the size in bytes,
+        and the creation time in ms since the epoch."""
         await self._arrive()
         self.counts.lists += 1
         keys = [key for key in sorted(self.objects) if key.startswith(prefix) and key > start_after]

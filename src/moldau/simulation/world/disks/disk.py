@@ -281,7 +281,7 @@ class MountedDisk:
         self.process.on_exit.append(lock.close)
         return lock
 
-    # Facts -----------------------------------------------------------------------------------
+    # Sizes and times -------------------------------------------------------------------------
 
     def exists(self, path: str) -> bool:
         self.check("stat", path)

@@ -14,9 +14,9 @@ _TINY_BYTES = 1024
 """If parts are smaller than this on average, they are joined, even if there are many."""
 
 _RUN_BYTES = 256 * 1024
-"""Minimum number of bytes of large responses that a connection may write in one turn. With this number, the
-transport reaches its high-water mark. Writing these bytes takes a tenth of a millisecond of the event loop.
-With half of this number, the CPU cost would be a fifth higher."""
+"""Large responses are passed to the transport in parts of at least this number of bytes. After each part the
+transport can report that its high-water mark is reached. Writing one part takes a tenth of a millisecond of
+the event loop. With half of this number, the CPU cost would be a fifth higher."""
 
 _TURN_BYTES = 1024 * 1024
 """Number of bytes of large answers that are written in a turn of the event loop before connections get

@@ -54,7 +54,7 @@ class Unattached(Role):
 
 
 class Voted(Unattached):
-    """The voted role. The replica has voted for another replica in this epoch, and waits for the result."""
+    """The voted role. The replica has voted in this epoch, and waits for the result."""
 
     name = RoleName.VOTED
 

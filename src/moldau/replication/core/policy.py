@@ -9,7 +9,7 @@ from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 
 
 class Durability(Enum):
-    """The state in which a replica's copy of a record counts as a copy for the high watermark."""
+    """The state in which a replica's copy of a record counts for the high watermark."""
 
     WRITTEN = "written to the log, which the operating system syncs later"
     FSYNCED = "synced to the disk; appends that meet share one sync"

@@ -64,8 +64,8 @@ class LogEpochs:
         self._noted = entries.entries
         entries.truncate_from_end(end_offset)
         if earliest is not None and not len(entries):
-            # All records were deleted. Only this file may contain the log's start, so the start must stay in
-            # the file.
+            # All records were deleted. It is possible that only this file contains the start of the log.
+            # Therefore the start must stay in the file.
             entries.assign(earliest.epoch, end_offset)
         entries.truncate_from_start(log_start_offset)
         if not self._noted and end_offset:

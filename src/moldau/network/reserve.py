@@ -11,7 +11,8 @@ QUIET_S: Final = 1.0
 """Time in seconds. If a connection has a reserved place, has no pending request and was idle for this time, a
 new connection may take the place."""
 WAITING_S: Final = 5.0
-"""The same time for a connection with a pending request. It is longer, because a fetch may wait for days."""
+"""This time is for a connection with a pending request. It is longer than :data:`QUIET_S`, because a fetch
+may wait for days."""
 HELD_S: Final = 30.0
 """Time in seconds. If a connection has had a reserved place for this time, a new connection may take the
 place, even if the old connection is busy."""

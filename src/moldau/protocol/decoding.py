@@ -6,8 +6,9 @@ these types, and -1 means "none" in some fields and is refused in others. Second
 Third, the adapter was slower, because building kio's object and copying it into Moldau's object costs as much
 as parsing. The tests compare the results with kio's results, version by version.
 
-Sizes in the input are checked before memory is allocated. An array or string is checked against the bytes
-that are left, and an array also against the memory limit of the message (see ``costs``).
+Sizes in the input are checked before memory is allocated. The length of an array or string is checked against
+the number of bytes that are left. The length of an array is also checked against the memory limit of the
+message (see ``costs``).
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 A frame is an int32 length and then that many bytes, which are a header and a body. Request headers have
 version 1, or version 2 with tagged fields. Response headers have version 0, or version 1 with tagged fields
-(see ``api``). In both versions of the request header the client id has its old int16 length. A server can
+(see ``api``). The length of the client id is an int16 in both versions of the request header. A server can
 therefore read the client id before it knows the version.
 """
 

@@ -64,7 +64,8 @@ class TopicRecord(Message):
     FLEXIBLE = "0+"
     name: str = wire("string", default="")
     topic_id: UUID = wire("uuid", default=ZERO_UUID)
-    # Moldau's own field: the topic's kind, if the kind has a mark. Kafka's readers skip the tag.
+    # Moldau's own field: the name of the topic's kind. It is empty for kinds whose name is not stored in
+    # records. Kafka's readers skip the tag.
     kind: str = wire("string", default="", tag=11640)
 
 
@@ -90,8 +91,8 @@ class PartitionRecord(Message):
     last_known_elr: Sequence[int] | None = wire(
         ["int32"], "2+", default=None, nullable="2+", tag=2, tagged="2+"
     )
-    # Moldau's own field: the partition of an internal topic that owns this partition, if the kind has owners.
-    # Kafka's readers skip the tag.
+    # Moldau's own field: the partition of an internal topic that owns this partition. The field is set only
+    # for kinds of topics with owners. Kafka's readers skip the tag.
     owner: int = wire("int32", default=-1, tag=11640)
     # Moldau's own field: the first offset of each generation of the log. The first generation is left out.
     generation_starts: Sequence[int] = wire(["int64"], default=(), tag=11641)

@@ -451,5 +451,5 @@ def encode_record(record: Message, version: int | None = None) -> bytes:
 
 
 def decode_record(value: Buffer) -> Message:
-    """Read a record's value. Raises ProtocolError for malformed bytes, an unknown type or version."""
+    """Read a record's value. Raises ProtocolError for malformed bytes, and for an unknown type or version."""
     return RECORDS.decode(value)

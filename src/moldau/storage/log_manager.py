@@ -335,7 +335,7 @@ class LogManager:
             await self.futures.exchange(move)
         except (KafkaError, OSError):
             if log.is_offline and home.is_online:
-                self._homes[name] = target  # The next start renames the folder of the log in that log folder.
+                self._homes[name] = target  # The next start of the node completes the move.
             raise
         target.recovery_points[name], target.log_start_offsets[name] = (
             log.log_end_offset,

@@ -63,7 +63,8 @@ class FramedRecords:
         return frame + _encode(record, version)
 
     def decode(self, value: Buffer) -> Message:
-        """Read a record's value. Raises ProtocolError for malformed bytes, and for an unknown type or version."""
+        """Read a record's value. Raises ProtocolError for malformed bytes, and for an unknown type
+        or version."""
         record, _ = self.decode_versioned(value)
         return record
 

@@ -377,8 +377,7 @@ class ClassicPartition:
             return None
         self._staged_messages += header[12]
         self._staged_bytes += len(records)
-        # An AppendOutcome is made here without its class. Calling the class would take twice the time, and
-        # each pipelined request makes an outcome.
+        # Each pipelined request makes such a tuple. A call of the class would take twice the time.
         return _new(AppendOutcome, (_APPENDED, offset, -1, log.offsets.log_start_offset, None, ()))
 
     def write_staged(self) -> None:

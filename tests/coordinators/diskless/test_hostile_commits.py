@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from diskless_house import TOPIC, House, batch, file, topic
 
-from moldau.coordinators.diskless.calls import MAX_FILE_BATCHES, BatchToCommit
-from moldau.coordinators.diskless.calls.commit import COMMIT_FILE, batches_of
+from moldau.coordinators.diskless.calls import BatchToCommit
+from moldau.coordinators.diskless.calls.commit import COMMIT_FILE, REQUEST_BATCHES_MAX, batches_of
 from moldau.coordinators.diskless.calls.commit_parts import COMMIT_PARTS
 from moldau.coordinators.diskless.codecs.batch_columns import decode_batches, decode_results, encode_batches
 from moldau.coordinators.diskless.codecs.columns import ColumnError, put_varint
-from moldau.protocol.own.diskless.commit_file import DisklessCommitFileRequest
+from moldau.protocol.own.diskless.commit_file import DisklessCommitBatch, DisklessCommitFileRequest
 from moldau.protocol.own.diskless.commit_parts import DisklessCommitPart, DisklessCommitPartsRequest
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -49,16 +49,26 @@ def commit_parts(*columns: bytes) -> Any:
 
 def test_equal_batches_take_no_bytes() -> None:
     assert decode_batches(equal_batches(3)) == [batch(0, at=100 * at) for at in range(3)]
-    assert len(equal_batches(MAX_FILE_BATCHES)) < 70
+    assert len(equal_batches(REQUEST_BATCHES_MAX)) < 70
 
 
-@pytest.mark.parametrize("count", [MAX_FILE_BATCHES + 1, 10**9, 10**20])
+@pytest.mark.parametrize("count", [REQUEST_BATCHES_MAX + 1, 10**9, 10**20])
 @pytest.mark.parametrize("read", [commit_file, commit_parts])
 def test_a_file_with_too_many_batches_is_refused_before_they_are_made(
     read: Callable[[bytes], Any], count: int
 ) -> None:
-    with pytest.raises(KafkaError, match="items, which must be from 0 to 65536") as refused:
+    with pytest.raises(KafkaError, match="items, which must be from 0 to 5000") as refused:
         read(equal_batches(count))
+    assert refused.value.code is ErrorCode.invalid_request
+
+
+def test_the_older_form_has_the_same_maximum() -> None:
+    row = DisklessCommitBatch(
+        topic_id=TOPIC, partition_index=0, byte_offset=0, size=100, last_offset=0, batch_max_timestamp=5000
+    )
+    rows = [row] * (REQUEST_BATCHES_MAX + 1)
+    with pytest.raises(KafkaError, match="at most 5000 batches") as refused:
+        COMMIT_FILE.arguments(DisklessCommitFileRequest(object_key="f", file_size=1, batches=rows))
     assert refused.value.code is ErrorCode.invalid_request
 
 
@@ -69,8 +79,8 @@ def test_a_file_without_parts_is_refused() -> None:
 
 
 def test_the_parts_of_a_file_share_its_maximum() -> None:
-    half = equal_batches(MAX_FILE_BATCHES // 2)
-    assert sum(len(call.batches) for _, call in commit_parts(half, half)) == MAX_FILE_BATCHES
+    half = equal_batches(REQUEST_BATCHES_MAX // 2)
+    assert sum(len(call.batches) for _, call in commit_parts(half, half)) == REQUEST_BATCHES_MAX
     with pytest.raises(KafkaError, match="items, which must be from 0 to 0"):
         commit_parts(half, half, equal_batches(1))
 

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until_room
 
-from moldau.coordinators.diskless.calls import MAX_FILE_BATCHES
+from moldau.coordinators.diskless.calls.commit import REQUEST_BATCHES_MAX
 from moldau.diskless.wal import parse_object
 from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.open_buffer import BATCHES_MAX
@@ -239,7 +239,7 @@ def test_an_object_has_a_limited_number_of_batches() -> None:
         await bench.writer.close()
         assert (await wait(answers[-1])).error is ErrorCode.none
 
-    assert BATCHES_MAX < MAX_FILE_BATCHES
+    assert BATCHES_MAX < REQUEST_BATCHES_MAX
     run_in_virtual_time(story)
 
 

@@ -34,7 +34,7 @@ OBJECT_FORMAT_WAL: Final = 1
 
 MAX_FILE_BATCHES: Final = 65_536
 """Maximum number of batches in a file. A file with more batches is refused, because its record must fit in
-one batch of the coordinator's log."""
+one batch of the coordinator's log. Requests have a smaller limit, but a restore commits older files, too."""
 
 METADATA_MAX_MESSAGE_BYTES: Final = 8 << 20
 """``max.message.bytes`` of ``__diskless_metadata``. It is large enough for the record of the largest file."""

@@ -5,13 +5,8 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from moldau.coordinators.diskless.calls import (
-    MAX_FILE_BATCHES,
-    CommitFileCall,
-    CommitFileResult,
-    CommitPlace,
-)
-from moldau.coordinators.diskless.calls.commit import batches_of, place_of
+from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult, CommitPlace
+from moldau.coordinators.diskless.calls.commit import REQUEST_BATCHES_MAX, batches_of, place_of
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields, Lane
 from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.coordinators.diskless.codecs.batch_columns import decode_results, encode_batches, encode_results
@@ -71,7 +66,7 @@ def _arguments(request: Any) -> CommitParts:
     if not request.parts:
         raise KafkaError(ErrorCode.invalid_request, "The file has no parts.")
     parts: list[tuple[int, CommitFileCall]] = []
-    room = MAX_FILE_BATCHES
+    room = REQUEST_BATCHES_MAX
     for part in request.parts:
         batches = batches_of(part.columns, room)
         room -= len(batches)

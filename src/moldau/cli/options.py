@@ -13,6 +13,7 @@ BootstrapOption = Annotated[
     str,
     typer.Option(
         "--bootstrap",
+        "--bootstrap-server",
         "-b",
         metavar="HOST:PORT",
         envvar="MOLDAU_BOOTSTRAP",

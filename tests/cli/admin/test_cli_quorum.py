@@ -19,6 +19,7 @@ def cluster() -> "Iterator[moldau.testing.Cluster]":
 def test_the_quorum_is_described_through_any_node(cli: Any, cluster: moldau.testing.Cluster) -> None:
     leader_id = cluster.active_controller()
     doors = [("--bootstrap", cluster.address(node_id)) for node_id in cluster.brokers]
+    doors.append(("--bootstrap-server", cluster.bootstrap_servers))
     doors += [("--bootstrap-controller", cluster.address(node_id)) for node_id in cluster.controllers]
     for option, address in doors:
         ran = cli("quorum", "describe", "--json", option, address)

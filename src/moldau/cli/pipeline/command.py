@@ -35,6 +35,7 @@ def run(
         str | None,
         typer.Option(
             "--bootstrap",
+            "--bootstrap-server",
             "-b",
             metavar="HOST:PORT",
             envvar="MOLDAU_BOOTSTRAP",

@@ -84,6 +84,8 @@ class Broker:
         self.files: dict[str, bytes] = {}
         """The files of the chunk on other brokers; none of these is alive without files."""
 
+    async def handed_over(self, *wanted: Any) -> None: ...
+
     async def fetch_file(self, chunk: ChunkRegistration, wanted: ChunkFileFetch) -> ChunkFilePiece:
         if not self.files:
             raise KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")

@@ -15,6 +15,7 @@ __all__ = [
     "FETCH_CHUNK_FILE",
     "FIND_IN_CHUNK",
     "HAND_OVER_CHUNK",
+    "HAND_OVER_FILE",
     "READ_CHUNK",
     "ChunkFileFetch",
     "ChunkFilePiece",
@@ -24,6 +25,10 @@ __all__ = [
     "ChunkService",
     "HandedOver",
 ]
+
+HAND_OVER_FILE: Final = "hand-over"
+"""The name in a file request that means the state at the first offset of an active chunk. The brokers of the
+active chunk have this state. It is not a file of a chunk's folder."""
 
 
 class ChunkRead(NamedTuple):

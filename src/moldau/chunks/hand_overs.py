@@ -76,6 +76,27 @@ def decode_producers(content: bytes) -> list[ProducerEntry]:
     return list(found.values())
 
 
+def encode_state(state: HandedOver) -> bytes:
+    """A state at a border, as a file contains it and as another replica of the chunk fetches it."""
+    body = encode_versioned(HAND_OVER_CHUNK.ask(state, 0, 0))
+    return crc32c(body).to_bytes(_CRC_BYTES, "big") + body
+
+
+def decode_state(content: bytes) -> HandedOver:
+    """Decode the result of :func:`encode_state`. Raises ``ProtocolError``."""
+    body = content[_CRC_BYTES:]
+    if int.from_bytes(content[:_CRC_BYTES], "big") != crc32c(body):
+        raise ProtocolError("the checksum is another")
+    return handed_over(decode_versioned(HandOverChunkRequest, body))
+
+
+def auxiliary_state(state: HandedOver) -> AuxiliaryState:
+    """The state with which a log begins at the border. Raises :class:`CorruptSnapshotError`."""
+    producers = decode_producers(state.producer_snapshot)
+    epochs = [EpochEntry(epoch, start) for epoch, start in state.leader_epochs]
+    return AuxiliaryState(state.start_offset, state.log_start_offset, epochs, producers)
+
+
 class HandOvers:
     """The states that other brokers have handed over to this broker. It is used on the event loop."""
 
@@ -97,12 +118,8 @@ class HandOvers:
         if not disk.is_dir(self._folder):
             return []
         for name in disk.list(self._folder):
-            content = disk.read(f"{self._folder}/{name}")
-            body = content[_CRC_BYTES:]
             try:
-                if int.from_bytes(content[:_CRC_BYTES], "big") != crc32c(body):
-                    raise ProtocolError("the checksum is another")
-                found.append(handed_over(decode_versioned(HandOverChunkRequest, body)))
+                found.append(decode_state(disk.read(f"{self._folder}/{name}")))
             except ProtocolError as error:
                 logger.warning("%s/%s is not used: %s", self._folder, name, error)
         return found
@@ -117,10 +134,10 @@ class HandOvers:
             decode_producer_snapshot(state.producer_snapshot)
         except CorruptSnapshotError as error:
             raise KafkaError(ErrorCode.invalid_request, str(error)) from error
-        body = encode_versioned(HAND_OVER_CHUNK.ask(state, 0, 0))
+        content = encode_state(state)
         async with self._writing:
             try:
-                await self._machine.workers.run(self._write, _file_of(key), body)
+                await self._machine.workers.run(self._write, _file_of(key), content)
                 self._states[key] = state
                 for old in map(_key_of, self._superseded(state)):
                     del self._states[old]
@@ -139,12 +156,12 @@ class HandOvers:
         earlier = [each for each in others if each.leader_epoch < new.leader_epoch]
         return [each for each in others if each not in earlier[: STATES_MAX - 1]]
 
-    def _write(self, name: str, body: bytes) -> None:
+    def _write(self, name: str, content: bytes) -> None:
         disk = self._machine.disk
         if not disk.is_dir(self._folder):
             disk.make_dirs(self._folder)
             disk.sync_dir(self._directory.path)
-        disk.write_atomically(f"{self._folder}/{name}", crc32c(body).to_bytes(_CRC_BYTES, "big") + body)
+        disk.write_atomically(f"{self._folder}/{name}", content)
 
     def at(self, topic_id: UUID, partition: int, start_offset: int) -> AuxiliaryState | None:
         """The state of a partition at a border."""
@@ -152,11 +169,14 @@ class HandOvers:
         if state is None:
             return None
         try:
-            producers = decode_producers(state.producer_snapshot)
+            return auxiliary_state(state)
         except CorruptSnapshotError:
             return None
-        epochs = [EpochEntry(epoch, start) for epoch, start in state.leader_epochs]
-        return AuxiliaryState(start_offset, state.log_start_offset, epochs, producers)
+
+    def encoded(self, topic_id: UUID, partition: int, start_offset: int) -> bytes | None:
+        """The state of a partition at a border, for another replica of the chunk."""
+        state = self._states.get((topic_id, partition, start_offset))
+        return None if state is None else encode_state(state)
 
     async def forget(self, topic_id: UUID, partition: int) -> None:
         """Remove a partition's states, which were used or are not needed any more. Raises ``OSError``."""

@@ -5,7 +5,15 @@ from typing import Final
 
 from crc32c import crc32c
 
-from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece, ChunkRead, ChunkRecords, ChunkSearch
+from moldau.chunks.calls import (
+    HAND_OVER_FILE,
+    ChunkFileFetch,
+    ChunkFilePiece,
+    ChunkRead,
+    ChunkRecords,
+    ChunkSearch,
+)
+from moldau.chunks.hand_overs import HandOvers
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition_interface import AbortedTransaction, FoundOffset
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -22,9 +30,10 @@ PIECE_MAX_BYTES: Final = 1024 * 1024
 class ChunkHolder:
     """Reads and searches chunks. A chunk does not change, so no leader epoch is checked."""
 
-    def __init__(self, machine: Machine, store: ChunkStore) -> None:
+    def __init__(self, machine: Machine, store: ChunkStore, hand_overs: HandOvers) -> None:
         self._machine = machine
         self._store = store
+        self._hand_overs = hand_overs
 
     def has(self, chunk: ChunkId) -> bool:
         """Whether this broker has a copy of a chunk."""
@@ -74,11 +83,22 @@ class ChunkHolder:
     async def fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece:
         """A piece of a chunk's file, or the list of files. Raises ``KafkaError``."""
         chunk = ChunkId(*wanted[:3])
+        if wanted.name == HAND_OVER_FILE:
+            return self._handed_over(chunk, wanted)
         if not wanted.name:
             return ChunkFilePiece(await self._store.files(chunk))
         size_bytes = min(wanted.max_bytes, PIECE_MAX_BYTES)
         content = await self._store.read_file(chunk, wanted.name, wanted.position, size_bytes)
         return ChunkFilePiece({}, content, crc32c(content))
+
+    def _handed_over(self, chunk: ChunkId, wanted: ChunkFileFetch) -> ChunkFilePiece:
+        content = self._hand_overs.encoded(*chunk)
+        if content is None:
+            reason = f"no state at {chunk.start_offset} was handed over to this broker"
+            raise KafkaError(ErrorCode.resource_not_found, reason)
+        end = wanted.position + min(wanted.max_bytes, PIECE_MAX_BYTES)
+        piece = content[max(0, wanted.position) : end]
+        return ChunkFilePiece({}, piece, crc32c(piece))
 
     def lookup(self, topic: str, partition: int) -> RecordLookup:
         """The lookup for a search that another broker has requested."""

@@ -48,6 +48,11 @@ class ChunkReads(Protocol):
         self, topic: str, chunk: ChunkRegistration, wanted: ChunkSearch, lookup: RecordLookup
     ) -> FoundOffset: ...
 
+    async def handed_over(self, key: PartitionKey, partition: PartitionRegistration) -> AuxiliaryState | None:
+        """The state at the first offset of the active chunk, from a broker of this chunk. The result is
+        ``None`` if none of these brokers has it."""
+        ...
+
 
 class ChunkedPart:
     """A :class:`moldau.replication.remote.RemotePart` over the inactive chunks of a partition."""
@@ -190,23 +195,32 @@ class ChunkedPart:
     async def auxiliary_state(
         self, leader_epoch: int, end_offset: int, log_start_offset: int
     ) -> AuxiliaryState:
-        chunks = self._chunks
-        return await state_at_border(self._reads, self._partition.key, chunks, end_offset, log_start_offset)
+        registration = self._registration()
+        if registration is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        return await state_at_border(
+            self._reads, self._partition.key, registration, end_offset, log_start_offset
+        )
 
 
 async def state_at_border(
     reads: ChunkReads,
     key: PartitionKey,
-    chunks: Sequence[ChunkRegistration],
+    partition: PartitionRegistration,
     border: int,
     log_start_offset: int,
 ) -> AuxiliaryState:
-    """The state at the end of the inactive chunk before ``border``. It is read from a broker that has the
-    chunk.
+    """The state at the first offset of the active chunk.
 
-    Raises ``KafkaError`` if no broker has the chunk.
+    It is the state that was handed over to a broker of the active chunk. If none of these brokers has the
+    state, it is read from a broker that has the previous chunk. Raises ``KafkaError`` if no such broker
+    responds.
     """
-    chunk = next((each for each in chunks if each.end_offset == border - 1), None)
+    if border == partition.start_offset:
+        state = await reads.handed_over(key, partition)
+        if state is not None:
+            return state._replace(log_start_offset=log_start_offset)
+    chunk = next((each for each in partition.chunks if each.end_offset == border - 1), None)
     if chunk is None:
         raise KafkaError(ErrorCode.offset_moved_to_tiered_storage, f"no inactive chunk ends before {border}")
     names = (await reads.fetch_file(chunk, ChunkFileFetch(*key, chunk.start_offset))).files

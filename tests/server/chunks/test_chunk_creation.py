@@ -18,6 +18,7 @@ from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.protocol.own.chunks.create_chunks import CreateChunksResult, CreateChunksTopicPartition
+from moldau.protocol.own.chunks.report_chunks import ReportChunksRequest
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
@@ -49,23 +50,29 @@ class Broker:
             min_in_sync=1,
             high_watermark=0,
         )
-        self.image = self._image(-1)
         self.answers: list[Callable[[], Any]] = []
         """What the controller does with each request: answers, or raises."""
+        self.is_controller_silent = False
+        self.partition_epoch = 5
+        self.image = self._image(-1)
+        self.broker_epoch = 7
+        self.requests: list[Any] = []
         self.handed_over: list[HandedOver] = []
         registry = SimpleNamespace(get=lambda name, index: self.partition)
         self.creation = ChunkCreation(
-            1, machine, cast(Any, registry), cast(Any, self), lambda: self.image, self, lambda: 7
+            1, machine, cast(Any, registry), cast(Any, self), lambda: self.image, self, self.epoch
         )
 
-    @staticmethod
-    def _image(start_offset: int) -> MetadataImage:
+    def epoch(self) -> int:
+        return self.broker_epoch
+
+    def _image(self, start_offset: int) -> MetadataImage:
         registration = PartitionRegistration(
             replicas=(1,),
             isr=(1,),
             leader=1,
             leader_epoch=EPOCH,
-            partition_epoch=5,
+            partition_epoch=self.partition_epoch,
             directories=(UUID(int=100),),
             start_offset=start_offset,
         )
@@ -82,10 +89,18 @@ class Broker:
         )
 
     async def send(self, request: Any, caller: Any = None, deadline: float | None = None) -> Any:
+        if isinstance(request, ReportChunksRequest):
+            return lost() if self.is_controller_silent else answer()
+        self.requests.append(request)
         return self.answers.pop(0)()
 
     async def hand_over(self, broker_id: int, state: HandedOver) -> None:
         self.handed_over.append(state)
+
+    def show_change(self) -> None:
+        """Another change of the partition is in the image, for example a change of the in-sync set."""
+        self.partition_epoch += 1
+        self.image = self._image(-1)
 
     def show_border(self) -> None:
         self.image = self._image(1)
@@ -250,5 +265,43 @@ def test_producers_are_refused_while_the_controller_does_not_answer_for_long(
         assert (await creating).error_code is ErrorCode.invalid_update_version
         assert broker.append().error is ErrorCode.none
         assert broker.partition.log.log_end_offset == 2
+
+    on_broker(tmp_path, story)
+
+
+def test_nothing_is_frozen_while_no_controller_responds(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        broker.is_controller_silent = True
+        assert (await broker.create()).error_code is ErrorCode.not_controller
+        assert (broker.requests, broker.handed_over) == ([], [])
+        assert broker.append().error is ErrorCode.none
+
+    on_broker(tmp_path, story)
+
+
+def test_appends_go_on_when_the_image_shows_that_the_switch_can_never_succeed(tmp_path: Path) -> None:
+    """The controller's responses are lost again and again, but its records arrive."""
+
+    async def story(broker: Broker) -> None:
+        broker.answers = [lost, lost, lambda: (broker.show_change(), lost()), *[lost] * 200]
+        assert (await broker.create()).error_code is ErrorCode.invalid_update_version
+        assert len(broker.requests) == 3
+        assert broker.append().error is ErrorCode.none
+        assert broker.partition.log.log_end_offset == 2
+
+    on_broker(tmp_path, story)
+
+
+def test_each_attempt_has_the_present_broker_epoch(tmp_path: Path) -> None:
+    """A broker that registers again gets another epoch. The old epoch would be refused in every attempt."""
+
+    async def story(broker: Broker) -> None:
+        broker.answers = [
+            lambda: (setattr(broker, "broker_epoch", 9), lost()),
+            refused(ErrorCode.stale_broker_epoch),
+            refused(ErrorCode.invalid_update_version),
+        ]
+        assert (await broker.create()).error_code is ErrorCode.invalid_update_version
+        assert [each.broker_epoch for each in broker.requests] == [7, 9, 9]
 
     on_broker(tmp_path, story)

@@ -13,6 +13,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import moldau.testing
 from moldau.network.client import RpcClient
+from moldau.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.own.chunks.alter_chunk_assignments import (
     AlterChunkAssignment,
@@ -76,6 +81,16 @@ class Chunks:
         result = answer.results[0]
         assert not result.error_code, (result.error_code, result.error_message)
         return int(result.start_offset)
+
+    def reassign(self, brokers: Sequence[int]) -> None:
+        """Move the active chunk to other brokers."""
+        row = ReassignableTopic(
+            name=self.topic, partitions=[ReassignablePartition(partition_index=0, replicas=list(brokers))]
+        )
+        request = AlterPartitionReassignmentsRequest(topics=[row])
+        answer = ask(self.cluster.address(self.leader()), request, 0)
+        assert not answer.error_code, answer
+        assert not answer.responses[0].partitions[0].error_code, answer
 
     def folders(self) -> dict[int, list[str]]:
         """The folders of the topic's chunks on each broker."""
@@ -248,3 +263,20 @@ def test_a_chunk_is_copied_to_a_broker_and_removed_by_retention(cluster: moldau.
     cluster.restart(2)
     until(lambda: not chunks.folders())
     assert any(each.endswith("-stray") for each in os.listdir(cluster.log_dirs(2)[0]))
+
+
+def test_a_replica_joins_the_active_chunk_while_no_broker_of_the_old_chunk_lives(
+    cluster: moldau.testing.Cluster,
+) -> None:
+    chunks = Chunks(cluster, "joined")
+    chunks.create_topic([1])
+    chunks.produce(0, 10)
+    chunks.create([2])
+    chunks.produce(10, 10)
+    cluster.kill(1)
+    try:
+        chunks.reassign([3])
+        until(lambda: chunks.leader() == 3)
+    finally:
+        cluster.restart(1)
+    assert chunks.read(20) == [(number, number) for number in range(20)]

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from moldau.chunks.calls import HandedOver
@@ -23,6 +24,7 @@ from moldau.protocol.own.chunks.create_chunks import (
     CreateChunksResult,
     CreateChunksTopicPartition,
 )
+from moldau.protocol.own.chunks.report_chunks import ReportChunksRequest
 from moldau.replication.appending.freezing import AppendFreeze
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.partition_interface import PartitionKey
@@ -36,6 +38,8 @@ logger = logging.getLogger(__name__)
 DRAIN_TIMEOUT_S: Final = 5.0
 """Maximum time in seconds for which appends are delayed. In this time all earlier appends must be committed,
 and the outcome of the switch must be known."""
+ATTEMPT_S: Final = 2.0
+"""Time limit in seconds of one request to the controller. After it, the leadership is checked again."""
 RETRY_S: Final = 0.2
 """Pause in seconds before the request to the controller is repeated, if its response was lost."""
 POLL_S: Final = 0.005
@@ -87,6 +91,7 @@ class ChunkCreation:
             raise _refusal(ErrorCode.reassignment_in_progress, "a chunk of the partition is being created")
         self._under_way.add(key)
         try:
+            await self._check_controller()
             async with self._frozen(partition):
                 # All replicas may lose power after the switch. Because of this flush, at least one of them
                 # then still has the whole chunk.
@@ -123,6 +128,19 @@ class ChunkCreation:
     def _check_leads(partition: ClassicPartition, epoch: int) -> None:
         if not partition.is_leader or partition.leader_epoch != epoch:
             raise _refusal(ErrorCode.not_leader_or_follower, "the leadership ended")
+
+    async def _check_controller(self) -> None:
+        """Raise ``KafkaError`` if no controller responds, before any producer has to wait.
+
+        If the response to the switch is lost, the outcome is unknown, and producers wait until a controller
+        responds. Therefore the switch is not begun without a controller.
+        """
+        deadline = asyncio.get_running_loop().time() + ATTEMPT_S
+        # A report without chunks changes nothing.
+        nothing = ReportChunksRequest(broker_id=self._broker_id, broker_epoch=self._broker_epoch(), chunks=[])
+        response = await self._channel.send(nothing, deadline=deadline)
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code, response.error_message)
 
     # -- steps ----------------------------------------------------------------------------------
 
@@ -226,10 +244,13 @@ class ChunkCreation:
         If the chunk has ended, the replica is no longer leader when this method returns. Raises
         ``KafkaError`` if nothing has changed, or if the replica is no longer leader.
         """
-        may_be_done = False
+        may_be_done, loop = False, asyncio.get_running_loop()
         while True:
+            # The broker may have registered again since the last attempt.
+            request = replace(request, broker_epoch=self._broker_epoch())
             try:
-                self._raise_refusal(await self._channel.send(request))
+                sent = self._channel.send(request, deadline=loop.time() + ATTEMPT_S)
+                self._raise_refusal(await sent)
             except KafkaError as error:
                 if error.code not in (_UNKNOWN_IF_REPEATED if may_be_done else _UNKNOWN_OUTCOME):
                     raise
@@ -241,7 +262,17 @@ class ChunkCreation:
                 await self._until_resigned(partition, epoch)
                 return border
             self._check_leads(partition, epoch)
+            self._check_unchanged(partition, epoch, request.topic_partitions[0].partition_epoch)
             await asyncio.sleep(RETRY_S)
+
+    def _check_unchanged(self, partition: ClassicPartition, epoch: int, partition_epoch: int) -> None:
+        """Raise INVALID_UPDATE_VERSION if the image shows another change of the partition. The controller
+        compares the partition epoch, so the switch can then never be carried out."""
+        metadata = self._image().topics.partition(*partition.key)
+        if metadata is None or metadata.leader_epoch != epoch:
+            return
+        if metadata.partition_epoch > partition_epoch:
+            raise _refusal(ErrorCode.invalid_update_version, "the partition has changed since")
 
     @staticmethod
     def _raise_refusal(response: Any) -> None:

@@ -139,14 +139,15 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
             await self._logs.exchange(topic, index, self._find_state)
 
     async def _find_state(self, topic: Topic, index: int) -> AuxiliaryState:
-        """The state at the border. It is read from the brokers of the last inactive chunk. If no broker has
-        the state, it is empty, because the leader must begin at the border in any case."""
+        """The state at the border. It is read from the other brokers of the active chunk, or from the brokers
+        of the last inactive chunk. If no broker has the state, it is empty, because the leader must begin at
+        the border in any case."""
         metadata = topic.partitions[index]
         border = metadata.start_offset
         start_offset = metadata.chunks[0].start_offset if metadata.chunks else border
         key = PartitionKey(topic.topic_id, index)
         try:
-            return await state_at_border(self._reads, key, metadata.chunks, border, start_offset)
+            return await state_at_border(self._reads, key, metadata, border, start_offset)
         except KafkaError as error:
             logger.error(
                 "%s-%d begins at %d without its producers, because their state is lost: %s",

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
@@ -10,6 +11,7 @@ from moldau.chunks.calls import (
     FETCH_CHUNK_FILE,
     FIND_IN_CHUNK,
     HAND_OVER_CHUNK,
+    HAND_OVER_FILE,
     READ_CHUNK,
     ChunkFileFetch,
     ChunkFilePiece,
@@ -18,17 +20,21 @@ from moldau.chunks.calls import (
     ChunkSearch,
     HandedOver,
 )
-from moldau.chunks.hand_overs import HandOvers
-from moldau.chunks.holder import ChunkHolder
+from moldau.chunks.hand_overs import HandOvers, auxiliary_state, decode_state
+from moldau.chunks.holder import PIECE_MAX_BYTES, ChunkHolder
 from moldau.cluster.image.chunks import ChunkRegistration
+from moldau.cluster.image.partition import PartitionRegistration
 from moldau.network.client import RpcClient
 from moldau.network.own_calls import BrokerCall, BrokerChannel
+from moldau.protocol.errors import ProtocolError
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition_interface import FoundOffset
+from moldau.replication.partition_interface import FoundOffset, PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.context import BrokerContext
 from moldau.storage.chunks.chunk_store import ChunkId
 from moldau.storage.folders.partition_metadata import MalformedMetadataError
+from moldau.storage.log.auxiliary_state import AuxiliaryState
+from moldau.storage.producers.producer_snapshot import CorruptSnapshotError
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +142,34 @@ class ChunkPeers:
             await self._hand_overs.keep(state)
             return
         await self._channel(broker_id, HAND_OVER_TIMEOUT_MS).call(HAND_OVER_CHUNK, state)
+
+    async def handed_over(self, key: PartitionKey, partition: PartitionRegistration) -> AuxiliaryState | None:
+        """The state at the first offset of the active chunk, from another broker of this chunk. This broker
+        keeps the state, so that it can send it to other brokers."""
+        wanted = ChunkFileFetch(*key, partition.start_offset, HAND_OVER_FILE, 0, PIECE_MAX_BYTES)
+        brokers = self._view.image.brokers
+        # Other replicas may have the state of a creation that failed.
+        for broker_id in dict.fromkeys((partition.leader, *partition.isr)):
+            if broker_id == self._view.local_id or broker_id not in brokers or brokers[broker_id].fenced:
+                continue
+            try:
+                state = decode_state(await self._whole(broker_id, wanted))
+                found = auxiliary_state(state)
+            except (KafkaError, ProtocolError, CorruptSnapshotError) as error:
+                logger.info("broker %d has no state at %d: %s", broker_id, partition.start_offset, error)
+                continue
+            with suppress(KafkaError):
+                await self._hand_overs.keep(state)
+            return found
+        return None
+
+    async def _whole(self, broker_id: int, wanted: ChunkFileFetch) -> bytes:
+        channel, content = self._channel(broker_id, READ_TIMEOUT_MS), b""
+        while True:
+            piece = await channel.call(FETCH_CHUNK_FILE, wanted._replace(position=len(content)))
+            content += piece.content
+            if len(piece.content) < wanted.max_bytes:
+                return content
 
     def _channel(self, broker_id: int, timeout_ms: int) -> BrokerChannel:
         address = self._view.address(broker_id, self._listener_name)

@@ -48,7 +48,7 @@ class ChunksSubsystem(Subsystem):
         logs, machine, view = context.logs, context.machine, context.view
         self.store = ChunkStore(machine, logs)
         self._hand_overs = HandOvers(machine, logs.directories[0])
-        self._holder = ChunkHolder(machine, self.store)
+        self._holder = ChunkHolder(machine, self.store, self._hand_overs)
         self.peers = ChunkPeers(context, self._holder, self._hand_overs)
         self._inner = partitions.classic if tiered is None else tiered
         chunk_logs = ChunkLogs(view.local_id, logs, self.store, self._hand_overs)

@@ -140,7 +140,7 @@ def can_run_spark() -> bool:
 
 
 def bench_spark(report: Report, folder: pathlib.Path, plan: Plan) -> None:
-    """Reading, exporting and consolidating on Spark, each with its own session."""
+    """Measure reading, exporting and consolidating on Spark. Each of them has its own session."""
     from bench.spark_consolidation import bench_spark_consolidation
     from bench.spark_export import bench_spark_export
     from bench.spark_source import bench_spark_source

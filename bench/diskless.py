@@ -1,8 +1,8 @@
 """Diskless topics: ``python -m bench --only diskless``, or ``python -m bench.diskless --store file``.
 
 Each store has a node of its own. ``file`` is the store of a development node. ``memory`` keeps objects only
-for a moment, and shows the limits of the broker itself, which writes local segments and does not read objects
-that it has just stored. ``s3`` is ``memory`` with the latency of S3 and a budget for requests to S3.
+for a moment, and shows the limits of the broker itself. (The broker writes local segments, and does not read
+objects that it has just stored.) ``s3`` is ``memory`` with the latency of S3 and a budget for requests to S3.
 """
 
 import argparse
@@ -226,8 +226,8 @@ def p50_ms(before: dict[float, float], after: dict[float, float]) -> float:
 def latency(report: Report, broker: DisklessMoldau, plan: Plan, store: str, early_close: str) -> None:
     """A steady load, far below the node's limit, so that only waiting times are measured.
 
-    The goal is interval/2 + PUT p50 + 5 ms. The node measures the duration of the PUT, because a disk adds to
-    S3's latency.
+    The goal for the median latency is half the commit interval, plus the median of a PUT, plus 5 ms. The node
+    measures the duration of the PUT, because a disk adds to S3's latency.
     """
     for partitions in PARTITION_COUNTS:
         with topic(broker, f"latency-{partitions}-{early_close}", partitions) as name:

@@ -2,7 +2,7 @@
 
 It commits files of 500 batches over 50 partitions and 10 idempotent producers. The files pass through log,
 replay and SQLite, four at a time. Then, while all batches are live, it measures FindBatches of 64 batches at
-random places, a snapshot while commits continue, and two restarts. The first restart is after a clean stop.
+random offsets, a snapshot while commits continue, and two restarts. The first restart is after a clean stop.
 The second restart is from the snapshot and the log, after the loss of SQLite's file.
 """
 
@@ -100,7 +100,7 @@ class Bench:
         while self.files * FILE_BATCHES < live_batches:
             calls = [self.call() for _ in range(200)]
             gc.collect()
-            gc.freeze()  # later collections must not trace the calls of the benchmark
+            gc.freeze()  # keeps these calls out of later garbage collections
             began, cpu_began = time.perf_counter(), time.process_time()
             await self.commit(calls, latencies)
             spent += time.perf_counter() - began
@@ -144,8 +144,8 @@ class Bench:
             )
 
     async def _latencies_until(self, end: Coroutine[Any, Any, object], pause_s: float) -> list[float]:
-        """Measure the durations of commits while ``end`` runs. Either one commit is sent at a time, with a
-        pause after it, or IN_FLIGHT commits are in progress."""
+        """Measure the durations of commits until ``end`` is complete. If there is a pause, one commit is sent
+        at a time, with the pause after it. Otherwise IN_FLIGHT commits are in progress at a time."""
         latencies: list[float] = []
         ending = asyncio.ensure_future(end)
         calls = [self.call() for _ in range(IN_FLIGHT)]

@@ -59,7 +59,7 @@ class Wire(asyncio.Transport):
         self.paused = False
 
     async def reading(self) -> None:
-        """Return when the connection reads again, but at the latest after some turns of the event loop."""
+        """Return when the connection reads again. This takes a few iterations of the event loop."""
         while self.paused:  # noqa: ASYNC110
             await asyncio.sleep(0)
 

@@ -1,7 +1,8 @@
 """Loads for tiered topics that a parent process controls: ``python -m bench.loads.tiered_load LOAD SPEC``.
 
-Each load reads JSON lines from stdin, and responds with JSON lines on stdout. So different kinds of slices
-can run one after the other in one process, on the same connections.
+Each load reads JSON lines from stdin, and responds with JSON lines on stdout. A *slice* is one part of the
+measurement, of some seconds. Different kinds of slices can therefore run one after the other in one process,
+on the same connections.
 """
 
 import contextlib

@@ -27,7 +27,7 @@ class LedLog(NamedTuple):
 class Ledger:
     """The logs of the newest complete cut, and the changes by the unfinished cut.
 
-    A cut is complete when its object is stored (:meth:`complete`). Until then none of its records counts as
+    A cut is complete when its object is stored (:meth:`complete`). Until then its records do not count as
     saved. After a failure :meth:`abandon` discards the changes.
     """
 

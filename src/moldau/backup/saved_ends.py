@@ -1,4 +1,5 @@
-"""For each log, the end offset of its saved part. A deletion waits until this end is far enough. Pure."""
+"""For each log, the end offset of its saved part. A deletion waits until this end includes the records on
+which the deletion depends. Pure."""
 
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ class SavedEnds:
 
     def covers(self, log_id: LogId, end_offset: int) -> bool:
         """Whether the newest cut has all records of a log before ``end_offset``. If so, the cut also has all
-        records of other logs that led to these records."""
+        records of other logs on which these records depend."""
         known = self._ends.get(log_id)
         return known is not None and known.earlier >= end_offset
 
@@ -35,7 +36,7 @@ class SavedEnds:
 class _Ends(NamedTuple):
     earlier: int
     """The end in a cut that was complete before the newest cut began. The newest cut therefore also has all
-    records of the other logs that led to these records. The field ``newest`` does not guarantee this, because
-    the logs of one step are read in no fixed order."""
+    records of the other logs on which these records depend. The field ``newest`` does not guarantee this,
+    because the logs of one step are read in no fixed order."""
     newest: int
     rounds: int

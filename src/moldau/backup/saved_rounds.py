@@ -2,7 +2,7 @@
 rounds.
 
 A deletion may depend on records of several logs. It waits until a complete round has begun after these
-records were written. The cut of that round contains these records, and everything that led to them. This
+records were written. The cut of that round contains these records, and all records on which they depend. This
 broker does not know when a round begins on the broker that makes the cuts. It only receives that broker's
 requests.
 """
@@ -55,8 +55,8 @@ class SavedRounds:
         self._waits = [wait for wait in self._waits if not wait.is_over]
 
     def wait(self) -> Callable[[], bool]:
-        """Begin to wait. Returns a function. The function tells whether all records that are committed now
-        are saved."""
+        """Begin to wait. Returns a function that returns whether all records that are committed now are
+        saved."""
         if not self._waits or self._waits[-1].first is not None:
             self._waits.append(_Wait(self._now_s()))
         wait = self._waits[-1]

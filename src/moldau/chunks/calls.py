@@ -90,8 +90,9 @@ class ChunkFilePiece(NamedTuple):
 
 
 class HandedOver(NamedTuple):
-    """The state at the border, for a replica of the next active chunk. The fields are those of the request,
-    except ``leader_epochs``, which has another type."""
+    """The state of a partition at the border between two chunks, for a replica of the next active chunk. The
+    border is ``start_offset``, the first offset of that chunk. The fields are those of the request, except
+    ``leader_epochs``, which has another type."""
 
     topic_id: UUID
     partition_index: int

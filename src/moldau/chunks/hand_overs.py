@@ -1,5 +1,6 @@
-"""The states at borders that leaders have sent to this broker, each in a durable file.
+"""The states at the borders of chunks that leaders have sent to this broker. Each state is in a durable file.
 
+A border is the first offset of a new chunk. The state has the producers and the leader epochs at the border.
 This broker uses a state when the image contains the border at which its replica begins. A state of a later
 border does not replace an earlier state, because the creation of the later chunk may still fail.
 """
@@ -34,8 +35,8 @@ logger = logging.getLogger(__name__)
 _CRC_BYTES: Final = 4
 STATES_MAX: Final = 4
 """Maximum number of states that are kept for a partition. Only the latest states are kept, one for each
-leader epoch. Other states are not needed, for two reasons. The border of such a state was never created, or
-the replica has already begun at that border."""
+leader epoch. Any other state is not needed, because its border was never created, or because the replica has
+already begun at that border."""
 _Key = tuple[UUID, int, int]
 """The topic id, the partition and the border."""
 

@@ -66,8 +66,8 @@ class ChunkHolder:
         return ChunkRecords(result.views, result.size_bytes, result.next_offset, aborted, opened)
 
     async def find(self, topic: str, wanted: ChunkSearch, lookup: RecordLookup) -> FoundOffset:
-        """Find the first record that is at or after a time and at or after ``from_offset``. Raises
-        ``KafkaError``."""
+        """Find the first record whose timestamp is at or after a time, and whose offset is at least
+        ``from_offset``. Raises ``KafkaError``."""
         log = await self._log(topic, ChunkId(*wanted[:3]))
         from_offset = max(wanted.start_offset, wanted.from_offset)
         offset, end_offset = max(from_offset, log.local_log_start_offset), log.log_end_offset

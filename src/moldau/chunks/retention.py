@@ -20,7 +20,7 @@ def retained_start(
     It is the start of the log, or the end of the last inactive chunk that must be removed. A chunk must be
     removed if it is too old or the partition is too large, but only after all earlier chunks.
     ``active_size_bytes`` is the size of the active chunk, and ``active_since_ms`` is the time when it began.
-    If the records of a chunk have no timestamps, the chunk is as old as its end.
+    If the records of a chunk have no timestamps, the age of the chunk is the time since the chunk ended.
     """
     start_offset = log_start_offset
     if not config.cleanup_delete:

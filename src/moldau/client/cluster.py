@@ -104,9 +104,7 @@ def check(code: ErrorCode, message: str | None, about: str) -> None:
 
 
 class Client:
-    """Sends requests to a cluster. It is bound to the running event loop; failures are
-    :class:`KafkaError`.
-    """
+    """Sends requests to a cluster. A client belongs to one event loop. Failures are :class:`KafkaError`."""
 
     def __init__(self, bootstrap: list[NodeAddress], timeout_s: float) -> None:
         self._bootstrap = bootstrap

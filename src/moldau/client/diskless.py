@@ -1,5 +1,5 @@
-"""The diskless coordinators of a cluster, for tools and jobs. It finds coordinators, calls them and retries
-calls."""
+"""The diskless coordinators of a cluster, for tools and jobs. This module finds coordinators, calls them and
+retries calls."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -29,10 +29,10 @@ BYTES_MAX: Final = 2**31 - 1
 
 
 class DisklessCoordinators:
-    """The coordinators as a client sees them. Failures are ``KafkaError``. The orphan scan also uses it to
-    ask which objects the coordinators know.
+    """The coordinators as a client sees them. Failures are ``KafkaError``. The orphan scan also uses this
+    class, to ask which objects the coordinators know.
 
-    :attr:`calls` make a single attempt each; :meth:`asked` retries transient errors.
+    Each call of :attr:`calls` makes a single attempt; :meth:`asked` retries transient errors.
     """
 
     def __init__(self, client: Client) -> None:

@@ -1,5 +1,5 @@
-"""Moves of partitions between brokers. It shows the current placement, begins moves, and waits until they are
-done (KIP-455)."""
+"""Moves of partitions between brokers. This module shows the current placement, begins moves, and waits until
+they are done (KIP-455)."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

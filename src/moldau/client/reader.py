@@ -60,8 +60,8 @@ class TopicReader:
         return found
 
     async def chunks(self) -> AsyncGenerator[list[Fetched], None]:
-        """Records in the order in which they are fetched. They come in groups. ``positions`` is updated for a
-        group only when the next group is requested."""
+        """Yield groups of records, in the order in which the records are fetched. ``positions`` is updated
+        for a group only when the next group is requested."""
         flights: dict[int, asyncio.Task[Any]] = {}
         try:
             while wanted := self._wanted():

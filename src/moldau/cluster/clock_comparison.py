@@ -2,7 +2,7 @@
 
 The active controller writes its time into each batch of the metadata log, and appends a no-op record at
 ``metadata.max.idle.interval.ms``. A starting node replays old batches, which have old time stamps. Therefore
-only the smallest difference of a period counts.
+only the smallest difference of a period is used.
 """
 
 import logging

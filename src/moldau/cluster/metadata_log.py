@@ -9,7 +9,8 @@ from typing import Final, Protocol, TypeAlias
 Value: TypeAlias = bytes | bytearray | memoryview
 
 RECORDS_A_TURN: Final = 1_000
-"""Number of records that are encoded or applied in one turn of the event loop. This takes some milliseconds.
+"""Number of records that are encoded or applied in one iteration of the event loop. This takes some
+milliseconds.
 """
 
 
@@ -48,8 +49,9 @@ class MetadataLogListener(Protocol):
         """Apply the next batches, which contain only data records. The offsets of control records between the
         batches are skipped.
 
-        If there are many records, they may be applied in steps, over several turns of the event loop. Then an
-        iterator is returned, which makes the steps. No other method is called before the iterator ends.
+        If there are many records, they may be applied in steps, over several iterations of the event loop.
+        Then an iterator is returned, which makes the steps. No other method is called before the iterator
+        ends.
         """
         ...
 

@@ -88,7 +88,7 @@ class Limit(Flag):
     AT_LEAST_ONE = auto()
     """The value must be at least 1."""
     IN_STEPS = auto()
-    """One change may reduce the value at most to a half, and may raise it at most to the double."""
+    """The new value must be at least half, and at most twice, the present value."""
     BY_LISTENER_ONLY = auto()
     """The key can be changed only with the prefix of a listener."""
     SAME_FOR_LISTENERS = auto()

@@ -1,6 +1,7 @@
 """Fields of a settings class that name the configuration key of their value. Pure.
 
-A key that only such a class uses has two places: its row in ``config/keys/``, and its field. For example::
+A key that only such a class uses is written in two places: its row in ``config/keys/``, and its field. For
+example::
 
     segment_bytes: int = from_key("segment.bytes", 1024**3)
 

@@ -6,7 +6,7 @@ The runtime guarantees this order to its shards:
    committed or not.
 2. *Replay*: the records of the operation are applied to the shard at once, at the offsets that they will
    get. Therefore the next operation need not wait for the log.
-3. *Append*: all records of one turn of the event loop are appended to the log as one batch.
+3. *Append*: all records of one iteration of the event loop are appended to the log as one batch.
 4. *Answer*: the response is sent when everything that the operation could have read is committed.
 
 When an append fails, the shard contains records that the log does not contain. Therefore all waiting
@@ -390,7 +390,7 @@ class ShardHost(Generic[S, R]):
         with self._unexpected.contained(f"deciding on a timer in {self.name}", self._lose):
             self._accept(self._shard.on_timer(key, self._clock.now_ms()))
 
-    # loading and losing
+    # loading and discarding
 
     async def _load(self) -> None:
         if self._after is not None:

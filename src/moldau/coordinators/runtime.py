@@ -28,7 +28,7 @@ S = TypeVar("S", bound=Shard[Any])
 T = TypeVar("T")
 
 ROWS_A_TURN: Final = 250
-"""Number of values of a large read that are read in one turn of the event loop, for each partition. This
+"""Number of values of a large read that are read in one iteration of the event loop, for each partition. This
 takes much less than a millisecond."""
 
 NO_TERM: Final = -1
@@ -157,9 +157,8 @@ class CoordinatorRuntime(Generic[S, R]):
         self, partition: int, operation: Callable[[S, int, Token], Effects[R]]
     ) -> "asyncio.Future[Any]":
         """Run ``operation(shard, now_ms, token)`` now. Operations run in the order of the calls. The result
-        of the future is the response.
-
-        It is the response to ``token``. This operation sends it, or a later operation does.
+        of the future is the response to ``token``. This operation sends the response, or a later operation
+        does.
         """
         host = self._place(partition).host
         return self._absent(partition) if host is None else host.write(operation)
@@ -214,10 +213,10 @@ class CoordinatorRuntime(Generic[S, R]):
         rows: Callable[[S, int, Sequence[K]], Sequence[T]],
     ) -> Coroutine[Any, Any, list[T]]:
         """Read a large number of values, for example all offsets of a group. The names of the values are read
-        now. Then ``rows(shard, now_ms, names)`` is called in several turns of the event loop, with some of
-        the names in each turn.
+        now. Then ``rows(shard, now_ms, names)`` is called in several iterations of the event loop, each time
+        with some of the names.
 
-        Each value shows the state of the turn in which it is read. Raises ``KafkaError``.
+        Each value shows the state at the time when it is read. Raises ``KafkaError``.
         """
         return self._read_rows(partition, self.read(partition, lambda shard, now_ms: names(shard)), rows)
 

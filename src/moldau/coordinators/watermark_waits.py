@@ -29,7 +29,7 @@ class CommitQueue:
     def add(self, covers_offset: int, future: "asyncio.Future[Any]", response: Any) -> None:
         """Send ``response`` once the high watermark is at least ``covers_offset``.
 
-        From one call to the next, the offset must not become lower.
+        The offset must not be lower than the offset of the previous call.
         """
         deadline = self._loop.time() + self._timeout_s
         self._waiting.append(_WatermarkWait(covers_offset, deadline, future, response))

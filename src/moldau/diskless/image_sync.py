@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 
 _TOPICS_A_CALL: Final = 100
 _PARTITIONS_A_CALL: Final = 1_000
-"""Limit for the partitions that one call creates. The coordinator replays their records in one turn of the
-event loop, and writes them to its database in another turn. Each turn takes some 10 ms."""
+"""Limit for the partitions that one call creates. The coordinator replays their records in one iteration of
+the event loop, and writes them to its database in another iteration. Each of these steps takes some 10 ms."""
 _UNKNOWN_TOPIC_GRACE_S: Final = 30.0
 """Grace period for a topic that the coordinator has but this broker's metadata do not contain. Perhaps the
 metadata are older than the topic."""

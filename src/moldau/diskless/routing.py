@@ -149,8 +149,8 @@ class RoutingBatchCoordinator:
         )
 
     async def _until_one_has_something(self, call: FindBatchesCall) -> None:
-        """As soon as one coordinator has any byte, the wait ends, because the total over all coordinators is
-        not known."""
+        """Wait until one coordinator has found any bytes. This method does not wait for more bytes, because
+        it does not know the total over all coordinators."""
         call = replace(call, min_bytes=min(1, call.min_bytes), max_bytes=1)
         parts = _by_owner(call.partitions, self._owner_or_none)
         tasks = [

@@ -196,7 +196,7 @@ class RpcClient:
         self._closed = True
         for host, port in list(self._peers):
             self.disconnect(host, port)
-        # Transports close in the next turn of the event loop.
+        # Transports close in the next iteration of the event loop.
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
 

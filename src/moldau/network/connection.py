@@ -194,7 +194,7 @@ class ServerConnection(FrameReceiver):
             self._resume_if_possible()
 
     def yield_turn(self) -> None:
-        """Dispatch no more requests in this turn of the event loop."""
+        """Dispatch no more requests in this iteration of the event loop."""
         if not self._stalled and not self._lost and not self._finished:
             self._stall()
             self._loop.call_soon(self._resume_if_possible)
@@ -300,8 +300,8 @@ class ServerConnection(FrameReceiver):
         self._wait_for_budget()
 
     def _end_turn(self) -> bool:
-        """Complete the requests of this turn. Returns whether their responses may be sent. If they may not be
-        sent, the connection is closed."""
+        """Complete the requests that arrived together. Returns whether their responses may be sent. If they
+        may not be sent, the connection is closed."""
         try:
             self._owner.end_turn()
         except Exception as error:
@@ -365,7 +365,7 @@ class ServerConnection(FrameReceiver):
             self._counters.bytes_out += writes.flush(share=self._owner.turn_share)
 
     def _schedule_flush(self) -> None:
-        # Responses that become ready in the same turn of the event loop are sent in one write.
+        # Responses that become ready in the same iteration of the event loop are sent in one write.
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_answers)
@@ -423,8 +423,8 @@ class ServerConnection(FrameReceiver):
             self._transport.pause_reading()
 
     def _wait_for_budget(self) -> None:
-        # If a connection is in the middle of a frame, it continues, because its memory is freed only after
-        # the frame.
+        # A connection that has received a part of a frame continues to read, because its memory is freed only
+        # after the frame.
         if self._partial is None and not self._budget.has_room():
             self._stall()
             self._budget.wait(self._resume_if_possible)
@@ -449,7 +449,7 @@ class ServerConnection(FrameReceiver):
         self._requests_this_turn = 0
         self._replay_stash()
         self._after_receive()
-        # Resume reading, unless the replay has stalled the connection again.
+        # Resume reading, unless the bytes that were kept have stalled the connection again.
         if not self._is_stalled() and not self._finished:
             self._transport.resume_reading()
 

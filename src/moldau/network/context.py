@@ -54,7 +54,8 @@ class ConnectionControl(Protocol):
         ...
 
     def yield_turn(self) -> None:
-        """Dispatch no more requests in this turn of the event loop, because the request was expensive."""
+        """Dispatch no more requests in this iteration of the event loop, because the request was
+        expensive."""
         ...
 
     def close_when_answered(self) -> None:

@@ -19,14 +19,16 @@ transport can report that its high-water mark is reached. Writing one part takes
 the event loop. With half of this number, the CPU cost would be a fifth higher."""
 
 _TURN_BYTES = 1024 * 1024
-"""Number of bytes of large answers that are written in a turn of the event loop before connections get
+"""Number of bytes of large answers that are written in an iteration of the event loop before connections get
 :data:`_RUN_BYTES` each. An answer of 1 MiB in one write wakes its reader once instead of four times, which
-makes fetches a third faster. With many readers each wake-up serves several of them, and the turn stays short.
+makes fetches a third faster. With many readers each wake-up serves several of them, and the iteration stays
+short.
 """
 
 
 class TurnShare:
-    """Divides a turn of the event loop among those connections of a server that write large responses."""
+    """Divides an iteration of the event loop among those connections of a server that write large
+    responses."""
 
     __slots__ = ("_left",)
 
@@ -34,7 +36,7 @@ class TurnShare:
         self._left = _TURN_BYTES
 
     def claim(self, wanted_bytes: int) -> int:
-        """Return the number of bytes that a connection may write in this turn. It is at least
+        """Return the number of bytes that a connection may write in this iteration. It is at least
         :data:`_RUN_BYTES`."""
         left = self._left
         if left == _TURN_BYTES:
@@ -82,7 +84,7 @@ class WriteQueue:
         is paused.
 
         With a ``share``, large responses are written up to the share's bytes. The caller then calls this
-        method again in the next turn.
+        method again in the next iteration of the event loop.
         """
         parts = self._parts
         if not parts or self.paused:

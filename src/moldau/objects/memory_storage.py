@@ -21,7 +21,7 @@ from moldau.runtime import Clock
 __all__ = ["MemoryStorage"]
 
 PIECE_BYTES: Final = 512 * 1024
-"""Number of bytes that are copied in a turn of the event loop. Allocating a few megabytes takes a
+"""Number of bytes that are copied in an iteration of the event loop. Allocating a few megabytes takes a
 millisecond."""
 
 

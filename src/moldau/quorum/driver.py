@@ -235,8 +235,8 @@ class QuorumDriver:
 
     @property
     def observer_ids(self) -> frozenset[int]:
-        """Nodes that fetch from this leader and do not vote. There are none while this node does not lead.
-        Any thread may call this method."""
+        """Ids of the nodes that fetch from this leader and do not vote. The result is empty while this node
+        does not lead. Any thread may call this method."""
         role = self._core.role if self._core else None
         return frozenset(key.id for key in list(role.progress)) if isinstance(role, Leader) else frozenset()
 

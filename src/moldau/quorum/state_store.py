@@ -17,7 +17,7 @@ _ADVICE = (
 
 
 class QuorumStateError(ValueError):
-    """The file is not valid. Either it cannot be read, or its voters are other than the configured voters."""
+    """The file is not valid. Either it cannot be read, or its voters differ from the configured voters."""
 
 
 def encode_quorum_state(state: ElectionState, *, voters: VoterSet, version: int = 0) -> bytes:

@@ -54,7 +54,7 @@ class RemotePart(Protocol):
 
 
 class RemoteSlot:
-    """Holds the remote part of a log, which comes before the first local segment. The remote part exists
+    """Contains the remote part of a log, which comes before the first local segment. The remote part exists
     while the partition's topic is tiered.
 
     A topic may become tiered, or stop being tiered, while its partitions are served.

@@ -4,7 +4,7 @@ A waiter has partitions and a deadline. Waiters are indexed by partition. Theref
 here if its partition has no waiters. Otherwise it wakes only the waiters of its partition.
 
 Deadlines are rounded up to ticks (by 6 % at most). Many waiters then share a timer, and their responses are
-sent in one turn of the event loop. A change of a partition wakes the partition's waiters immediately.
+sent in one iteration of the event loop. A change of a partition wakes the partition's waiters immediately.
 """
 
 import asyncio

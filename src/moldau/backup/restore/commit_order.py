@@ -30,8 +30,8 @@ class _Stream(NamedTuple):
 
 
 def in_commit_order(found: Sequence[F]) -> list[F]:
-    """The objects in their given order, with one exception: an object comes after the earlier batches of its
-    idempotent producers.
+    """The objects in their given order, with one exception: an object comes after all objects with earlier
+    batches of the same idempotent producers.
 
     The given order follows the clocks of the brokers. A producer may move to a broker whose clock is behind.
     Its later batches are then in an object with an earlier time. Those batches would be refused if they were
@@ -56,7 +56,8 @@ def in_commit_order(found: Sequence[F]) -> list[F]:
                 _leave(waiting, streams)
             else:
                 deferred.append(number)
-        if len(deferred) == len(left):  # each object must come after another one: use the given order
+        if len(deferred) == len(left):
+            # Each remaining object must come after another one. Therefore the given order is used.
             first = deferred.pop(0)
             ordered.append(found[first])
             _leave(waiting, needs[first])

@@ -36,7 +36,7 @@ class NewGeneration(NamedTuple):
     number: int
     starts: Mapping[LogId, int]
     """The offset after the last record of the cut, by partition. The partitions include the log of the first
-    coordinator, because the generations of that log are those of the cluster."""
+    coordinator, because that log has the same generations as the cluster."""
     restores: int = 1
     """The number of restores since the cut, including this one. Each of these restores may have used higher
     numbers."""
@@ -48,8 +48,8 @@ class NewGeneration(NamedTuple):
         if start is None:
             return ()
         known = tuple(record.generation_starts)
-        # If the restore of a generation was not finished, that generation begins and ends at the start of
-        # this one.
+        # If the restore of a generation was not finished, that generation begins and ends at the start of the
+        # new generation.
         return (*known, *(start for _ in range(self.number - len(known))))
 
 
@@ -71,7 +71,7 @@ def new_metadata(
     """The records of the old image in their order, rewritten for the new brokers.
 
     ``producer_id_seen`` is the highest producer id in the objects that are newer than the cut. It is -1 if
-    there is none.
+    these objects contain no producer id.
     """
     placement = ReplicaPlacement(brokers)
     names: dict[UUID, str] = {}
@@ -96,7 +96,7 @@ def new_metadata(
             case r.ConfigRecord() if _is_of_old_node(record, placement):
                 continue
             case r.ConfigRecord() if _is_decisive_minimum(record):
-                # The controller increases the number again when the topic gets more replicas.
+                # The controller increases the minimum again when the topic gets more replicas.
                 minimum = decisive_minimum(replica_counts.get(record.resource_name, 1))
                 yield replace(record, value=str(minimum))
             case _:

@@ -4,7 +4,8 @@ of the objects.
 A batch that was acknowledged after the cut is in such an object, but no saved log has its offset. The objects
 are committed in the order of their creation (:mod:`.commit_order`), by the rules for every commit. An
 idempotent batch is therefore committed only once, even if the cut already has the batch or several objects
-contain it. Every other batch comes back at least once. The new offset of a batch may differ from its old one.
+contain it. Every other batch is restored at least once. The new offset of a batch may differ from its old
+one.
 
 Batches of transactions are skipped, because only the lost logs recorded whether a transaction was committed.
 """
@@ -58,7 +59,7 @@ class FoundObject:
 
 @dataclass(slots=True)
 class RecommitReport:
-    """The batches that came back from the objects that are newer than the cut."""
+    """The batches that were restored from the objects that are newer than the cut."""
 
     objects: int = 0
     """Number of objects newer than the cut, including those that the cut refers to."""

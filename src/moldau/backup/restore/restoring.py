@@ -63,15 +63,15 @@ _ANY_AGE_MS: Final = 1 << 50
 
 @dataclass(slots=True)
 class RestoreReport:
-    """The parts of a cluster that a restore has brought back. In the report of a dry run, these are the parts
-    that a restore would bring back."""
+    """The restored parts of a cluster. In the report of a dry run, these are the parts that would be
+    restored."""
 
     cut: ClusterCut
     topics: int = 0
     diskless_topics: int = 0
     classic_topics: Sequence[str] = ()
-    """Topics of users that lose their local records. The records of these topics in remote segments come
-    back."""
+    """Topics of users that lose their local records. The records of these topics in remote segments are
+    restored."""
     damaged_cuts: Sequence[str] = ()
     """Cuts that are newer than the restored one and cannot be read."""
     missing: list[str] = field(default_factory=list)
@@ -82,14 +82,15 @@ class RestoreReport:
     """Reasons why a restore would be refused. Only the report of a dry run contains reasons."""
     remote_ends: Mapping[TopicIdPartition, int] = field(default_factory=dict)
     """For each classic tiered partition, the offset after its remote records. The records before this offset
-    come back."""
+    are restored."""
     folders: Mapping[int, str] = field(default_factory=dict)
     """The folders that were written, by node id."""
     newer: RecommitReport = field(default_factory=RecommitReport)
 
 
 async def examine(storage: ObjectStorage, found: FoundCut, until_ms: int | None = None) -> RestoreReport:
-    """Report the parts that a restore of a cut would bring back. Writes nothing. Raises ``StorageError``."""
+    """Report which parts of the cluster a restore of this cut would restore. Writes nothing. Raises
+    ``StorageError``."""
     cut = found.cut
     report = RestoreReport(cut, damaged_cuts=found.damaged)
     for log_id, log in cut.logs.items():
@@ -137,7 +138,7 @@ class Restoring:
         tier: RemoteStorageManager | None = None,
     ) -> None:
         """With ``until_ms``, records of later objects are skipped. ``tier`` gives access to the remote
-        segments of classic topics. Without ``tier``, these topics come back empty."""
+        segments of classic topics. Without ``tier``, these topics are empty after the restore."""
         self._tier = tier
         self._until_ms = until_ms
         self._machine = machine

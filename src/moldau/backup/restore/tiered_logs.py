@@ -117,7 +117,7 @@ async def write_tiered_logs(
     """Write the logs of partitions into the log folders of their replicas.
 
     Returns the reasons why the state of some partitions could not be read. For these partitions only the
-    records of their newest segments come back. Raises ``RemoteStorageError`` for an error that may be
+    records of their newest segments are restored. Raises ``RemoteStorageError`` for an error that may be
     temporary.
     """
     problems: list[str] = []

@@ -46,8 +46,8 @@ class DisklessFile:
 
     @property
     def state(self) -> str:
-        """``live``. Without live batches, the state is ``handing-over``, or ``free`` when the object has no
-        owner any more."""
+        """The state of the object. It is ``live`` while the object has live batches. Then it is ``free`` if
+        the object has an owner and no next owners; otherwise it is ``handing-over``."""
         if self.live_batches:
             return "live"
         return "handing-over" if self.owner_id is None or self.has_next_owners else "free"

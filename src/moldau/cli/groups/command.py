@@ -185,7 +185,7 @@ def _progress(committed: CommittedPosition | None, latest: int | None) -> dict[s
 
 
 async def _latest(client: Client, name: str) -> dict[int, int]:
-    """Log end offsets. There are none for a deleted topic."""
+    """Log end offsets by partition. The result is empty for a deleted topic."""
     try:
         topic = await client.topic(name)
         found = await client.offsets(topic, dict.fromkeys(topic.leaders, LATEST))

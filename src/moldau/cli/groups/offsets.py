@@ -15,7 +15,7 @@ class CommittedPosition(NamedTuple):
 
 
 async def committed_offsets(client: Client, group: str) -> dict[str, dict[int, CommittedPosition]]:
-    """Committed offsets by topic and partition. There are none for a group that has never committed."""
+    """Committed offsets by topic and partition. The result is empty for a group that has never committed."""
 
     async def attempt() -> dict[str, dict[int, CommittedPosition]]:
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])

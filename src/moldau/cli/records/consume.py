@@ -180,11 +180,11 @@ async def _read(
     positions: dict[int, int],
     interruptions: list[asyncio.Event],
 ) -> bool:
-    """Print records until the end, the count, or the idle time-out is reached (returns True), or until an
-    interruption (returns False)."""
+    """Print records. Returns True when the end, the number of records or the idle time-out is reached.
+    Returns False after an interruption."""
     ends = None
     if not positions and reading.follow:
-        # A member without partitions waits until it gets some.
+        # A member without partitions waits until it gets partitions.
         await _any(interruptions)
         return False
     if not reading.follow:

@@ -167,8 +167,8 @@ def _cluster(
     configured: tuple[Mapping[str, str], bool],
     log_level: str,
 ) -> Callable[[Path], None]:
-    """``size`` contains the numbers of brokers and controllers. ``configured`` contains the properties. It
-    also says whether the cluster is restored from its object store."""
+    """``size`` contains the numbers of brokers and controllers. ``configured`` contains the properties, and
+    whether the cluster is restored from its object store."""
     from moldau.cli.serving.cluster import ClusterOptions, run_cluster
 
     options = ClusterOptions(

@@ -9,7 +9,8 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 class JsonFormatter(logging.Formatter):
-    """Time (ms since the epoch), level, logger, message and the fields of ``extra``."""
+    """Writes a record as a JSON object: time (ms since the epoch), level, logger, message and the fields of
+    ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
@@ -25,7 +26,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class LineFormatter(logging.Formatter):
-    """Short lines for a terminal."""
+    """Writes a record as a short line for a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         extra = " ".join(f"{key}={value}" for key, value in extra_of(record).items())

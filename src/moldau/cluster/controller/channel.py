@@ -50,9 +50,10 @@ class ControllerChannel(Protocol):
         ``caller`` is the requesting client. It is ``None`` for a request of the node itself. A request is not
         started after its ``deadline`` (in seconds of the event loop's clock).
 
-        If the response has an error code, the refusal of a whole request is in the response, and no exception
-        is raised. Raises ``KafkaError(not_controller)``, which is retriable, while no controller is known.
-        This error is also raised when the controller lost its leadership. The outcome is then unknown. Raises
-        ``request_timed_out`` when the deadline passed before the response. Then the outcome is unknown, too.
+        If the response has a field for an error code, the refusal of a whole request is in that field, and no
+        exception is raised. Raises ``KafkaError(not_controller)``, which is retriable, while no controller is
+        known. This error is also raised when the controller lost its leadership. The outcome is then unknown.
+        Raises ``request_timed_out`` when the deadline passed before the response. Then the outcome is
+        unknown, too.
         """
         ...

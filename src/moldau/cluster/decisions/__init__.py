@@ -5,5 +5,5 @@ A decision never changes metadata. It returns records, and the controller replay
 brokers also update :class:`.heartbeats.Heartbeats`, which is not stored in records.)
 
 If a request has several items, they are decided one after another. Each decision sees the results of the
-earlier decisions. Two topics in one request are therefore treated like two requests.
+earlier decisions. Two topics in one request are therefore treated like topics in two requests.
 """

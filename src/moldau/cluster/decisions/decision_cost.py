@@ -15,7 +15,7 @@ from moldau.protocol.messages.create_topics import CreateTopicsRequest
 from moldau.protocol.own.chunks.drop_chunks import DropChunksRequest
 
 LARGE_ROWS: Final = 256
-"""Number of entries that one turn of the event loop decides. This takes about 5 ms."""
+"""Number of entries that are decided in one iteration of the event loop. This takes about 5 ms."""
 
 
 def inner_rows(rows: Iterable[Any] | None, field: str, image: MetadataImage) -> int:
@@ -63,7 +63,7 @@ def assigned_replicas(request: AssignReplicasToDirsRequest, image: MetadataImage
 
 
 def chunks_of_partitions(request: DropChunksRequest, image: MetadataImage) -> int:
-    """Return the number of chunks that are searched for chunks that must be removed."""
+    """Return the number of chunks that the controller examines to find the chunks that must be removed."""
     partitions = (image.topics.partition(row.topic_id, row.partition_index) for row in request.partitions)
     return sum(1 + (0 if partition is None else len(partition.chunks)) for partition in partitions)
 

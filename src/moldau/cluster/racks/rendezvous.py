@@ -25,8 +25,8 @@ def preferred(item: str, candidates: Iterable[int]) -> int:
 
 
 def spread(items: Sequence[str], quotas: Mapping[int, int]) -> dict[str, int]:
-    """A candidate for each item. No candidate gets more items than its quota. The sum of the quotas must be
-    at least the number of items.
+    """Choose a candidate for each item. No candidate gets more items than its quota. The sum of the quotas
+    must be at least the number of items.
 
     The pair with the highest score is matched first. An item loses a candidate only to items that have a
     higher score for this candidate.

@@ -41,7 +41,8 @@ logger = logging.getLogger(__name__)
 
 DATABASE_FILE: Final = "state.sqlite"
 DESCRIBED_A_TURN: Final = 500
-"""Number of partitions that are described in one turn of the event loop. This takes some milliseconds."""
+"""Number of partitions that are described in one iteration of the event loop. This takes some
+milliseconds."""
 _GUARD_NUMBERS: Final = 1 << 48
 """A new guard is a random number from 1 to this number. The range is so large that in practice one producer
 never gets the same guard in two epochs of the coordinator."""
@@ -183,10 +184,9 @@ class DisklessCoordinator:
         self, coordinator_id: int, call: calls.CommitFileCall
     ) -> "asyncio.Future[calls.CommitFileResult]":
         """Commit a file's batches. A call with the same object key may be repeated. Offsets are assigned in
-        the order of the calls. The files of one broker are committed in the order of their places.
-
-        After an error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is
-        unknown, and after ``calls.FORGOTTEN`` it stays unknown.
+        the order of the calls. The files of one broker are committed in the order of ``call.place``. After an
+        error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is unknown,
+        and after ``calls.FORGOTTEN`` it stays unknown.
         """
         # A clock that was set back may be corrected later. Such a correction must not make many batches old
         # at once.
@@ -469,7 +469,7 @@ class DisklessCoordinator:
             start = retained_from(self._reader(coordinator_id), policy, now_ms)
             if start is not None:
                 offsets.append(calls.OffsetToDelete(policy.topic_id, policy.partition_index, start))
-            await asyncio.sleep(0)  # The pause divides the work among several turns of the event loop.
+            await asyncio.sleep(0)  # divides the work among several iterations of the event loop
         return await self.delete_records(coordinator_id, offsets) if offsets else []
 
     async def forget_old(self, coordinator_id: int) -> None:

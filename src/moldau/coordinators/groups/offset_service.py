@@ -37,8 +37,8 @@ from moldau.replication.appending.transactions import TransactionGuard
 from moldau.runtime import ErrorCode, KafkaError
 
 FORGOTTEN_A_TURN: Final = 1_000
-"""Number of groups and offsets that are examined in one turn of the event loop. It is also the number of
-offsets of deleted topics that are removed in one turn. This takes some milliseconds."""
+"""Number of groups and offsets that are examined in one iteration of the event loop. It is also the number of
+offsets of deleted topics that are removed in one iteration. This takes some milliseconds."""
 
 
 class OffsetService:
@@ -164,7 +164,7 @@ class OffsetService:
                 await self._forget_in(partition, is_gone)
 
     async def _forget_in(self, partition: int, is_gone: Callable[[str, int], bool]) -> None:
-        """Remove only some offsets in each turn of the event loop, because there may be very many."""
+        """Remove only some offsets in each iteration of the event loop, because there may be very many."""
         runtime = self._calls.runtime
         waiting = deque(
             await runtime.read(partition, lambda shard, now_ms: tuple(shard.offsets.store.group_ids()))

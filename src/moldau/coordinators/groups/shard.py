@@ -36,9 +36,9 @@ GROUP_ID_NOT_FOUND_VERSION = 9
 
 EXPIRY_A_TURN = 100
 OFFSETS_A_TURN: Final = 1_000
-"""Number of offsets that are deleted in one turn of the event loop. This takes some 5 ms."""
-"""Number of groups and offsets that an expiry check examines in one turn. All partitions may do so in the
-same turn of the event loop."""
+"""Number of offsets that are deleted in one iteration of the event loop. This takes some 5 ms."""
+"""Number of groups and offsets that an expiry check examines in one iteration of the event loop. The checks
+of all partitions may run in the same iteration."""
 
 
 class GroupShard:
@@ -57,7 +57,8 @@ class GroupShard:
         self.classic = ClassicGroups(self._turns)
         self.offsets = GroupOffsets(self._turns)
         self._to_expire: list[str] = []
-        """Groups that the current expiry check has not examined yet, the next one last."""
+        """Groups that the current expiry check has not examined yet. The last group in the list is examined
+        next."""
 
     # records and timers
 

@@ -73,7 +73,7 @@ class TransactionCompletion:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _look(self, partition: int) -> None:
-        # Wait for the end of the turn of the event loop in which the record is replayed.
+        # Wait for the end of the event loop's iteration in which the record is replayed.
         await asyncio.sleep(0)
         self._looking.discard(partition)
         while (host := self._runtime.led(partition)) is not None:

@@ -350,7 +350,7 @@ class TransactionShard:
         version = FLEXIBLE_VALUE_VERSION if self._level() > 0 else 0
         return TransactionRecord(transactional_id, value, version)
 
-    # looking
+    # queries
 
     def describe(self, transactional_id: str) -> Transaction:
         """Handle DescribeTransactions. Raises TRANSACTIONAL_ID_NOT_FOUND."""

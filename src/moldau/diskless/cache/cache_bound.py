@@ -52,8 +52,8 @@ class CacheBound:
         """Drop the oldest segments of all caches until the total size is within the limit, and free their
         disk space. Only one call runs at a time.
 
-        Worker threads rename and remove the files. The sizes of a thousand caches are added up in one turn of
-        the event loop.
+        Worker threads rename and remove the files. The sizes of a thousand caches are added up in one
+        iteration of the event loop.
         """
         self._unchecked_bytes = 0
         usable = [cache for cache in caches if cache.is_usable]

@@ -1,6 +1,6 @@
 """Reads of offsets that no local segment contains: from objects, with separate budgets.
 
-All reads of a Fetch request begin in the same turn of the event loop. They share a request to the
+All reads of a Fetch request begin in the same iteration of the event loop. They share a request to the
 coordinator, and one ranged request for each object. The coordinator responds with the coordinates of batches
 (their objects and positions). This response is cached for later reads. It expires before a deleted object is
 removed, so no cached coordinate refers to a removed object.

@@ -66,7 +66,7 @@ class ArenaPool:
         if _is_exported(arena):
             self._still_read.append(arena)
             if len(self._still_read) > self._free_max:
-                self._still_read.popleft()  # The garbage collector frees it when its readers are done.
+                self._still_read.popleft()  # Python frees this arena when its readers are done.
         elif len(self._free) < self._free_max:
             self._free.append(arena)
 

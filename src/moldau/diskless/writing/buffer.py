@@ -58,9 +58,9 @@ class ClosePolicy:
     waiting. Second, batches arrive continuously, and the budget allows closing at this rate permanently. Both
     cases need a free upload slot and a token of the budget of ``puts_per_second``; 0 disables early closing.
     Every object takes a token. Therefore there are early objects in addition to the regular objects only
-    while the bill allows them. Large objects (``LARGE_SHARE``) need no token, because a GiB in large objects
-    costs little more than a GiB in full objects. As long as no slot is free, closing has no advantage, so the
-    buffer waits and grows.
+    while the budget allows them. Large objects (``LARGE_SHARE``) need no token, because a GiB in large
+    objects costs little more than a GiB in full objects. As long as no slot is free, closing has no
+    advantage, so the buffer waits and grows.
 
     A large buffer that contains everything in flight need not wait, because producers with five requests in
     flight have sent all five.

@@ -16,8 +16,8 @@ from moldau.replication.partition_interface import PartitionKey
 __all__ = ["BATCHES_MAX", "ClosedBuffer", "FillingBuffer", "HeldBytes"]
 
 BATCHES_MAX: Final = 4_000
-"""Maximum number of batches in an object. A coordinator decides on all of them in one turn of its event loop.
-Each batch takes 10 to 20 microseconds. The coordinator refuses requests of more than
+"""Maximum number of batches in an object. A coordinator decides on all of them in one iteration of its event
+loop. Each batch takes 10 to 20 microseconds. The coordinator refuses requests of more than
 ``REQUEST_BATCHES_MAX`` batches."""
 
 

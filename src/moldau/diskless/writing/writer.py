@@ -50,7 +50,7 @@ _CLOSING = AppendOutcome(ErrorCode.kafka_storage_error, message="the broker is s
 
 
 class DisklessWriter:
-    """Takes batches of diskless topics, and brings them into the object store."""
+    """Accepts batches of diskless topics, and stores them in the object store."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""The results of a verification. Also checks batches, and the coordinates of batches (their offsets, object
-and position). Pure."""
+"""The results of a verification. This module also checks batches, and the coordinates of batches (their
+offsets, object and position). Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple

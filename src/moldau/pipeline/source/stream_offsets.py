@@ -68,8 +68,8 @@ def limited(
     if records_max is None or total <= records_max:
         return {place: begins[place] + count for place, count in left.items()}
     shares = {place: count * records_max // total for place, count in left.items()}
-    # The offsets that rounding leaves over go to the partitions that lost most by rounding. A batch is
-    # therefore never empty.
+    # The shares are rounded down, so some offsets are not assigned yet. Each partition that lost most by the
+    # rounding gets one more offset. A batch is therefore never empty.
     by_loss = sorted(left, key=lambda place: -(left[place] * records_max % total))
     for place in by_loss[: records_max - sum(shares.values())]:
         shares[place] += 1

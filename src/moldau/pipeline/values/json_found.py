@@ -263,7 +263,7 @@ class _Choice(NamedTuple):
         chosen = self._of_kind(found, wanted, path, levels)
         has_misfits = any(count for kind, count in zip(JsonKind, found.kinds, strict=True) if kind != wanted)
         if chosen.type is None and has_misfits:
-            # The arrays or objects contain nothing that must be stored, but the other values do.
+            # The arrays or objects contain nothing that must be stored, but the other values must be stored.
             return JsonColumns(pa.string(), False)
         return chosen
 

@@ -6,11 +6,11 @@ The driver's contract
    are carried out before the next event is passed to the core.
 2. **Persist before send.** :class:`PersistElectionState` is durable before any later effect starts. The node
    must not send a vote, or the announcement that it leads, while a crash could still undo it.
-3. **The log answers first.** :class:`AppendAsLeader`, :class:`AppendLeaderChange`,
+3. **The results of the log come first.** :class:`AppendAsLeader`, :class:`AppendLeaderChange`,
    :class:`AppendVoters`, :class:`AppendAsFollower` and :class:`TruncateLog` are carried out at once. The
    bytes are written, not synced. Then their :class:`~moldau.quorum.core.events.LogAppended` or
-   ``LogTruncated`` is passed to the core before any other event. The core reads the log through a view
-   that always contains the results of the effects.
+   ``LogTruncated`` is passed to the core before any other event. The core reads the log through a view that
+   always contains the results of the effects.
 4. **Flushed means durable.** ``LogFlushed(offset)`` covers only bytes that were written before the sync
    began, and that have not been truncated since. A flush may take a long time, and other events continue.
 5. **Apply after commit.** The state machine gets only records below the offset of the last

@@ -10,8 +10,8 @@ from moldau.runtime.fair_lane import FairClient
 
 
 class AppendTurn:
-    """The appends that arrived on one connection in one turn of the event loop. A partition that does not
-    share writes appends immediately."""
+    """The appends that arrived on one connection in one iteration of the event loop (a *turn*). A partition
+    that does not share writes appends immediately."""
 
     def __init__(self) -> None:
         self._unsettled: dict[Partition, None] = {}

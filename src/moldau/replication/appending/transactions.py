@@ -86,7 +86,7 @@ class TransactionChecks:
             )
 
     def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
-        """Check a marker of a transaction version before the marker is appended, in the same turn of the
+        """Check a marker of a transaction version before the marker is appended, in the same iteration of the
         event loop.
 
         From version 2 on, the end of a transaction increases the epoch. Therefore a marker with the epoch of

@@ -26,7 +26,7 @@ from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
 from moldau.replication.core.role_names import ReplicaRole
 
 UNKNOWN_EPOCH = -1
-"""Stands for an unknown broker epoch, because requests of older versions have no such field."""
+"""The value for an unknown broker epoch. Requests of older versions have no field for the epoch."""
 
 
 @dataclass(slots=True)

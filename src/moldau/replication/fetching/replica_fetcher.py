@@ -52,7 +52,7 @@ SYNC_POLL_MS: Final = 5
 """Longest wait of a fetch while a partition is synced. The fetch is for the other partitions. The synced
 records are acknowledged only by the next fetch, and a connection has one fetch at a time."""
 BYTES_A_TURN: Final = 1 << 20
-"""Number of bytes that are appended in one turn of the event loop."""
+"""Number of bytes that are appended in one iteration of the event loop."""
 
 Work = Callable[[], Coroutine[Any, Any, Any]]
 

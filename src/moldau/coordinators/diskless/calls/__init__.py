@@ -266,7 +266,7 @@ class TimestampToList(NamedTuple):
 
 
 class ListedOffset(NamedTuple):
-    """An offset. For a timestamp, it is the first *batch* that may contain the timestamp.
+    """An offset, or the first *batch* that may contain a timestamp.
 
     When ``batch`` is set, the caller must read this batch. The caller ignores records before
     ``log_start_offset``. It looks for the first record whose timestamp is not lower than the requested

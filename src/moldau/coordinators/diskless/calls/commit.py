@@ -25,8 +25,9 @@ ORDER_VERSION: Final = 3
 """First version with the order of a broker's commits. An older coordinator gets one commit at a time."""
 
 REQUEST_BATCHES_MAX: Final = 5_000
-"""Maximum number of batches in a request. The coordinator decides about all batches of a request in one turn
-of the event loop. For this number, the turn takes about 0.1 s of CPU time. Brokers send at most 4,000."""
+"""Maximum number of batches in a request. The coordinator decides on all batches of a request in one
+iteration of the event loop. For this number, the decision takes about 0.1 s of CPU time. Brokers send at most
+4,000."""
 
 
 def _fields(call: calls.CommitFileCall, version: int) -> Fields:

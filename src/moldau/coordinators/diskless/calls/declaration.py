@@ -24,7 +24,8 @@ class Lane(Enum):
 
     SHARED = "calls"
     COMMITS = "commits"
-    """On this connection no request waits for new data. Therefore commits get their responses soon."""
+    """The connection for requests that do not wait for new data. Therefore commits on this connection get
+    their responses soon."""
     WAITING = "finds"
     """Each coordinator has a separate connection for the requests that wait at the coordinator."""
 

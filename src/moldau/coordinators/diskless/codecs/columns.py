@@ -2,8 +2,8 @@
 
 A column begins with its smallest value as a zigzag varint. Then come the width in bytes (0 to 8) of the
 largest difference from that value, and the differences as *planes* (all lowest bytes, all second bytes, ...).
-The number of values is not part of the column. If all values are equal, they take no bytes at all. The bytes
-therefore do not limit the number of values, so a reader of such a number must give its maximum.
+The number of values is not part of the column. If all values are equal, they take no bytes at all. The size
+of the bytes therefore does not limit the number of values. A reader must set a maximum for this number.
 
 One varint for each value would need as little space, but Python would need half a microsecond for each value.
 A column needs a few hundredths of a microsecond for each value. This is fast enough for 200,000 batches a

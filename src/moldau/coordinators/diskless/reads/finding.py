@@ -36,7 +36,7 @@ class Finder:
             waiter: Waiter[PartitionId] | None = None
             try:
                 if len(call.partitions) > ROWS_A_TURN and loop.time() < deadline:
-                    # Commits may arrive between two turns of the search.
+                    # Commits may arrive between two steps of the search.
                     waiter = waiting.wait((), deadline - loop.time())
                 search = await self._search(reader, call, waiter)
                 left_s = deadline - loop.time()

@@ -94,7 +94,8 @@ class _Draft:
 
 
 class _Columns(NamedTuple):
-    """The fields of :class:`BatchToCommit`, as columns over the batches of a file or of a stretch."""
+    """The fields of :class:`BatchToCommit`, as columns. They cover all batches of a file, or the adjacent
+    batches of one partition (a stretch)."""
 
     topic_ids: Sequence[UUID]
     partition_indexes: Sequence[int]
@@ -191,9 +192,9 @@ class CommitDecision:
     def _accept_file(self, columns: _Columns) -> bool:
         """Accept a plain file at once. Returns False, without a change, if details must be checked.
 
-        A file is plain if each partition appears in one place only, and each producer has exactly one batch.
-        The coordinator must know each producer there with a full window, and the batch must be the next in
-        sequence. A file in which no batch has a producer is plain, too.
+        A file is plain under three conditions. All batches of a partition are adjacent. In each partition, a
+        producer has only one batch, and the coordinator already has a full window of the producer there. This
+        batch is the next batch in sequence. A file in which no batch has a producer is plain, too.
         """
         topic_ids, indexes, counts = columns.topic_ids, columns.partition_indexes, columns.records_counts
         producer_ids, sequences = columns.producer_ids, columns.base_sequences
@@ -423,8 +424,8 @@ class CommitDecision:
         return None
 
     def _check_ahead(self, draft: _Draft, window: Window | None, batch: BatchToCommit) -> Verdict | None:
-        """Hold a batch, because the batch before it is missing. When the time limit has passed, refuse the
-        batch or accept its sequence."""
+        """Let a batch wait, because the batch before it is missing. When the time limit has passed, refuse
+        the batch or accept its sequence."""
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         key = (draft.partition.number, batch.producer_id, epoch)
         expected = expected_sequence(window, epoch)
@@ -472,7 +473,8 @@ def result_of(
     for topic_id, index, offset, count in receipt.runs:
         partition = partitions.find(topic_id, index)
         log_starts += repeat(-1 if partition is None else partition.log_start, count)
-        # The last span of a run is left out, because the next offset belongs to the next run.
+        # A span is the number of offsets of a batch. The last span of a run is left out, because the next
+        # offset belongs to the next run.
         offsets += accumulate(spans[position : position + count - 1], initial=offset)
         position += count
     times = [committed_ms if flag & FLAG_LOG_APPEND_TIME else -1 for flag in flags] if any(flags) else None

@@ -1,9 +1,9 @@
 """Idempotent producers of a partition: their last batches and Kafka's sequence rules. Pure.
 
-A window is one byte string, the same in memory and in the store. This is fast: each batch changes a window,
-and with tuples of tuples these changes would take a third of the coordinator's time. The string consists of
-native 64-bit integers. First come the epoch and the time of the last batch in ms. Then comes an :data:`Entry`
-for each of the last batches of that epoch, oldest first.
+A window is one byte string, which is the same in memory and in the store. The byte string is used because it
+is fast. Each batch changes a window, and with tuples of tuples these changes would take a third of the
+coordinator's time. The string consists of native 64-bit integers. First come the epoch and the time of the
+last batch in ms. Then comes an :data:`Entry` for each of the last batches of that epoch, oldest first.
 """
 
 from array import array
@@ -179,7 +179,7 @@ def all_extended(
     before = map(sub, base_sequences, repeat(1))
     if numbers[::step].tobytes() != packed_epochs or numbers[step - 3 :: step].tobytes() != pack(*before):
         return None
-    # This moves all windows by one entry. The oldest entry of each window is then at the place of the next
+    # This moves all windows by one entry. The oldest entry of each window is then at the position of the next
     # header.
     del numbers[:4]
     numbers.extend((0, 0, 0, 0))

@@ -253,7 +253,7 @@ class Database:
         """Free up to ``limit`` extents before the partition's WAL start. Returns whether more extents are
         left.
 
-        Only here does a file lose batches.
+        Only this method removes batches from files.
         """
         start = END_OF_LOG if partition.deleted else partition.wal_start
         found = [

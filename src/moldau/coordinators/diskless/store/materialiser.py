@@ -85,7 +85,8 @@ class Materialiser:
             self._by_topic.pop(partition_id.topic_id, None)
 
     def begin_deletion(self, record: TopicDeleted, now_ms: int) -> bool:
-        """Mark some partitions of a topic with very many partitions as deleted, in a separate transaction.
+        """If very many partitions of a deleted topic are left, mark some of them as deleted, in a separate
+        transaction.
 
         Returns whether any partition was marked. The record of the deletion is written after the last call.
         Until then the applied offset is before the record. If the store is loaded again, it continues with

@@ -49,7 +49,7 @@ ROWS_A_TURN: Final = 1_000
 
 T = TypeVar("T")
 Listener: TypeAlias = Callable[[Sequence[StoredPartition]], None]
-"""Is called with the partitions that a commit has changed."""
+"""The function to call with the partitions that a commit has changed."""
 
 
 class DisklessStore:

@@ -81,8 +81,8 @@ def connect(server: SocketServer) -> tuple[ServerConnection, Wire]:
 
 
 async def feed(connection: ServerConnection, wire: Wire, data: memoryview) -> None:
-    """Deliver bytes as an event loop does: each time as many as fit into the buffer, and none while reading
-    is paused."""
+    """Deliver bytes as an event loop does. Each time, deliver as many bytes as fit into the buffer. While
+    reading is paused, deliver no bytes."""
     while data:
         await wire.reading()
         room = connection.get_buffer(-1)

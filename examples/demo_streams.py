@@ -40,7 +40,7 @@ class OrderStream:
         self._thread.start()
 
     def end(self, deadline: Deadline) -> int:
-        """Stop sending. Returns the number of records that are neither acknowledged nor refused at the
+        """Stop sending. Returns the number of records that are not acknowledged and not refused at the
         deadline.
         """
         self._ended.set()

@@ -142,7 +142,7 @@ class BatchProducer(Client):
         """Put ``count`` records into librdkafka's queue (at most the batch count). Wait while the queue is
         full."""
         while count:
-            # librdkafka neither copies nor frees the payload, which exists longer than every message
+            # librdkafka does not copy or free the payload, which exists longer than every message
             count -= lib.rd_kafka_produce_batch(self._topic, partition, FLAG_NONE, self._messages, count)
             if count:
                 lib.rd_kafka_poll(self._handle, 1)

@@ -30,7 +30,7 @@ class LogsToSave(NamedTuple):
     rounds: int
     """The number of times that the caller has already saved all logs."""
     logs: Sequence[LogToSave]
-    """Empty for a broker that leads none of the logs. Such a request only tells the broker that a new round
+    """Empty for a broker that leads none of the logs. Such a request only informs the broker that a new round
     begins."""
     maker: str = ""
     """A unique name of the caller. The caller takes a new name whenever it counts its rounds from 0 again."""

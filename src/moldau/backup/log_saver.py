@@ -91,8 +91,8 @@ class LogSaver:
 
 
 class _SavedPart(NamedTuple):
-    """The place of a log's bytes in the objects that a call stores: the number of the object, and the
-    position of the bytes in it."""
+    """The location of a log's bytes in the objects that a call stores: the number of the object, and the
+    position of the bytes in this object."""
 
     number: int
     byte_offset: int

@@ -59,7 +59,8 @@ class GenerationGuard:
         lease_s: float,
     ) -> None:
         """``generation`` is the generation in this node's metadata. ``changes`` returns the number of
-        requests with which this node has changed the store. ``fail`` stops the node and takes the reason."""
+        requests with which this node has changed the store. ``fail`` stops the node. Its argument is the
+        reason."""
         self._storage = storage
         self._generation = generation
         self._changes = changes

@@ -43,7 +43,7 @@ class StoredCuts:
         """The data of the kept cuts, by the keys of the cuts."""
 
     async def newest(self, *, until_ms: int | None = None) -> FoundCut | None:
-        """The newest cut that was made at ``until_ms`` or before; None when there is none.
+        """The newest cut that was made at ``until_ms`` or before; None when there is no such cut.
 
         A damaged cut is skipped and logged.
         """

@@ -153,7 +153,7 @@ class BrokerLifecycle:
             self._wake.set()
 
     def directory_failed(self) -> None:
-        """Tell the controller at once that a log directory has failed (KIP-858)."""
+        """Report to the controller at once that a log directory has failed (KIP-858)."""
         self._wake.set()
 
     def problem(self) -> str | None:

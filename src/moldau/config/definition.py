@@ -142,7 +142,7 @@ class ConfigKey:
     limits: Limit = Limit.NONE
     synonyms: tuple[Synonym, ...] = ()
     """The broker configs that are the default of a topic's config. The first broker config that is set
-    applies. If none of them is set, the first one with a default applies."""
+    applies. If no such config is set, the first config with a default applies."""
     fixed_at_creation: bool = False
     """Whether a new topic copies the broker's value. If so, and the key is later removed from the topic, the
     default of the key applies. This field is for topic configs only."""

@@ -366,8 +366,8 @@ class ShardHost(Generic[S, R]):
                 awaited.set_result(None)
         if self.state is HostState.ACTIVE and not self._appending:
             covered = min(high_watermark, self._end_offset - len(self._pending))
-            # If the store cannot accept the records, this is no loss: they are replayed from the log when the
-            # shard is loaded again.
+            # If the store cannot accept the records, nothing is lost, because they are replayed from the log
+            # when the shard is loaded again.
             with self._unexpected.contained(f"storing what {self.name} has committed", self._lose):
                 self._hand_over(covered)
                 self._commits.advance(covered)

@@ -1,5 +1,4 @@
-"""Cuts a byte stream into frames. A frame is a 4-byte big-endian length, and then as many bytes as the length
-says.
+"""Cuts a byte stream into frames. A frame is a 4-byte big-endian length, and then that number of bytes.
 
 Complete frames are passed on as views of the event loop's shared buffer, without a copy. If a frame arrives
 in parts, its first part is copied into a separate buffer, and the kernel then fills this buffer.

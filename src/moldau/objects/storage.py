@@ -19,7 +19,7 @@ LIST_PAGE_KEYS = 1_000
 class StorageError(Exception):
     """The store refused, failed or did not answer. The message is a line for the operator.
 
-    ``transient`` says whether the same request may succeed later without intervention.
+    ``transient`` means that the same request may succeed later without intervention.
     """
 
     def __init__(self, message: str, *, transient: bool = True) -> None:

@@ -1,7 +1,7 @@
 """Runs several jobs at intervals in one process with one Spark session. It records the history, lag and bytes
 of each job.
 
-Each job has a thread, so a long job does not delay the others. Spark shares the cores among the jobs. A
+Each job has a thread, so a long job does not delay other jobs. Spark shares the cores among the jobs. A
 failed round is reported and counted. It is safe to repeat any job, so a job runs again when its next round is
 due.
 """
@@ -143,7 +143,7 @@ class JobRunner:
             report = job.run(self._pool.units(job.name))
         except (ToolError, KafkaError, OSError) as problem:
             error = " ".join(str(problem).split()) or type(problem).__name__
-        except Exception as problem:  # a defect in one job must not stop the others
+        except Exception as problem:  # a defect in one job must not stop other jobs
             error = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
         done = Round(job.name, job.kind, started_ms, round((time.monotonic() - began) * 1000), error, report)
         if error is None or not self._stopping.is_set():

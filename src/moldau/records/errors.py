@@ -1,6 +1,6 @@
 """The two errors of record bytes that Kafka distinguishes.
 
-Clients retry after ``CORRUPT_MESSAGE``, which means that bytes were damaged on the way. They do not retry
+Clients retry after ``CORRUPT_MESSAGE``, which means that bytes were damaged in transit. They do not retry
 after ``INVALID_RECORD``, which means that the bytes were never valid. With the wrong error, a producer would
 retry forever, or would fail without need.
 """

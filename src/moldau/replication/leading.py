@@ -29,8 +29,8 @@ class ReplicaListener(Protocol[P]):
         ...
 
     def nearest_replica(self, client_rack: str, end_offsets: Mapping[int, int], /) -> int:
-        """Returns a follower for the consumers of a rack, or -1 if there is none. The argument contains the
-        possible followers by id, with their log ends."""
+        """Returns a follower for the consumers of a rack, or -1 if there is no such follower. The argument
+        contains the possible followers by id, with their log ends."""
         ...
 
     def outsider_fetched(self, partition: P, /) -> None:

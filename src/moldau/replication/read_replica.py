@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 
 def nearest_replica(client_rack: str, end_offsets: Mapping[int, int], racks: Mapping[int, str | None]) -> int:
-    """Return the follower that serves the consumers of a rack (KIP-392); -1 if there is none.
+    """Return the follower that serves the consumers of a rack (KIP-392); -1 if there is no such follower.
 
     ``end_offsets`` contains the log end of each follower that has the consumer's offset. ``racks`` contains
     the racks of the active brokers. The follower with the most records is chosen. Among followers with

@@ -53,7 +53,7 @@ class FoundObject:
 
     @property
     def producer_id_max(self) -> int:
-        """The highest producer id of the object's batches; -1 when there is none."""
+        """The highest producer id of the object's batches; -1 when no batch has a producer id."""
         return max((batch.producer_id for batch in self.footer.batches()), default=-1)
 
 

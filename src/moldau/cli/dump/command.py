@@ -105,7 +105,7 @@ def _dumped(kind: FileKind, file: DumpedFile) -> Iterator[Row]:
     try:
         yield from kind.dump(file)
     except Exception as error:
-        # Files are often dumped because they are damaged, so an unreadable file must not hide the others.
+        # Files are often dumped because they are damaged, so the dump continues after an unreadable file.
         yield {"type": "file", PROBLEM: one_line(error)}
 
 

@@ -166,7 +166,7 @@ class _ClusterProcesses:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                # Ctrl-C on a terminal must reach only this process, which stops the others in order.
+                # Ctrl-C on a terminal must reach only this process, which stops the other processes in order.
                 start_new_session=True,
             )
 

@@ -61,7 +61,7 @@ R = TypeVar("R", bound=_Resource)
 def incremental_alter_configs(
     view: View, request: incremental.IncrementalAlterConfigsRequest
 ) -> ControllerResult:
-    """Change single keys. For each resource, either all changes are made or none."""
+    """Change single keys. For each resource, either all changes are made or no change is made."""
     outcomes, records = _alter(view, request.resources, _operated, request.validate_only)
     responses = [
         incremental.AlterConfigsResourceResponse(

@@ -1,5 +1,6 @@
 """Heartbeats that the active controller has received. They are not stored in records. A new controller has
-received none. Therefore every broker gets a full session before the new controller fences any broker."""
+not received any heartbeats. Therefore every broker gets a full session before the new controller fences any
+broker."""
 
 from dataclasses import dataclass
 

@@ -28,7 +28,7 @@ class ChunkRegistration:
     start_timestamp_ms: int
     """All records of the chunk were appended at or after this time; -1 if the time is unknown."""
     max_timestamp_ms: int
-    """The largest timestamp; -1 if the records have none."""
+    """The largest timestamp; -1 if the records have no timestamps."""
     size_bytes: int
     """Size of the segments when the chunk ended."""
     epoch: int

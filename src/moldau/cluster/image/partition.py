@@ -47,7 +47,7 @@ class PartitionRegistration:
     start_timestamp_ms: int = -1
     """All records of the active chunk were appended at or after this time; -1 if ``start_offset`` is -1."""
     chunks: Chunks = ()
-    """The inactive chunks, by ascending offsets. Nearly all partitions have none."""
+    """The inactive chunks, by ascending offsets. Nearly all partitions have no inactive chunks."""
 
     @property
     def has_leader(self) -> bool:

@@ -69,11 +69,12 @@ class Gateways:
         return sorted(self.by_rack, key=lambda rack: (rack is not None, rack or ""))
 
     def of(self, coordinator_id: int, rack: str | None) -> tuple[int, ...]:
-        """The gateways of a coordinator in a rack; empty if there are none."""
+        """The gateways of a coordinator in a rack; empty if the rack has no gateway for it."""
         return self.by_rack.get(rack, {}).get(coordinator_id, ())
 
     def of_partition(self, topic_id: UUID, index: int, coordinator_id: int, rack: str | None) -> int | None:
-        """Return the gateway in a rack for the clients of a partition; ``None`` if there is none."""
+        """Return the gateway in a rack for the clients of a partition; ``None`` if the rack has no
+        gateway."""
         found = self.of(coordinator_id, rack)
         if len(found) <= 1:
             return found[0] if found else None

@@ -41,8 +41,7 @@ logger = logging.getLogger(__name__)
 
 DATABASE_FILE: Final = "state.sqlite"
 DESCRIBED_A_TURN: Final = 500
-"""Number of partitions that are described in one iteration of the event loop. This takes some
-milliseconds."""
+"""Number of partitions described in one iteration of the event loop. This takes some milliseconds."""
 _GUARD_NUMBERS: Final = 1 << 48
 """A new guard is a random number from 1 to this number. The range is so large that in practice one producer
 never gets the same guard in two epochs of the coordinator."""
@@ -184,9 +183,10 @@ class DisklessCoordinator:
         self, coordinator_id: int, call: calls.CommitFileCall
     ) -> "asyncio.Future[calls.CommitFileResult]":
         """Commit a file's batches. A call with the same object key may be repeated. Offsets are assigned in
-        the order of the calls. The files of one broker are committed in the order of ``call.place``. After an
-        error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is unknown,
-        and after ``calls.FORGOTTEN`` it stays unknown.
+        the order of the calls. The files of one broker are committed in the order of ``call.place``.
+
+        After an error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is
+        unknown, and after ``calls.FORGOTTEN`` it stays unknown.
         """
         # A clock that was set back may be corrected later. Such a correction must not make many batches old
         # at once.
@@ -271,7 +271,7 @@ class DisklessCoordinator:
     async def find_batches(
         self, coordinator_id: int, call: calls.FindBatchesCall
     ) -> list[calls.FoundPartition]:
-        """The positions of batches in the committed state. The call waits if ``call`` says so."""
+        """The positions of batches in the committed state. It may wait for ``call.max_wait_ms``."""
         return await self._finder.find(lambda: self._reader(coordinator_id), call)
 
     async def list_offsets(
@@ -385,7 +385,7 @@ class DisklessCoordinator:
         return reader.list_files(after_key, limit)
 
     async def oldest_file(self, coordinator_id: int) -> int | None:
-        """Return the creation time of this coordinator's oldest file, in ms; ``None`` if it has none."""
+        """Return the creation time of this coordinator's oldest file, in ms; ``None`` if it has no file."""
         await self._barrier(coordinator_id)
         reader = self._written(coordinator_id).reader
         return reader.oldest_created_ms()

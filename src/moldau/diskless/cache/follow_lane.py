@@ -2,7 +2,7 @@
 
 There are two kinds of lanes (loops). The *tail* lane sends a request that waits at the coordinator until any
 broker commits batches. It then requests these batches at once. The *catch-up* lane never waits at the
-coordinator. It has its own budgets, so that a partition that is far behind does not slow the others.
+coordinator. It has its own budgets, so that a partition that is far behind does not slow other partitions.
 """
 
 import asyncio

@@ -25,7 +25,7 @@ class WrittenObjects(Protocol):
 
 
 class SharedObjects(Protocol):
-    """Objects that one broker of a rack reads for the others."""
+    """Objects that one broker of a rack reads for the other brokers of the rack."""
 
     async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
         """Bytes of an object; ``None`` when the caller must read from the store. Raises ``StorageError``."""
@@ -39,7 +39,7 @@ class ObjectSource(NamedTuple):
     recent: WrittenObjects
     """Objects that this broker wrote itself."""
     rack: SharedObjects | None = None
-    """Objects that one broker of the rack reads for the others."""
+    """Objects that one broker of the rack reads for the other brokers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ reader requests the whole object once, for all brokers that need it, and keeps i
 brokers send requests for the ranges that they need to the reader. When the reader fails or is slow, they read
 from the store themselves.
 
-Without failures, each rack sends one GET for an object, and the rack of the object's writer sends none.
+Without failures, each rack sends one GET for an object, and the rack of the object's writer sends no GET.
 """
 
 import asyncio
@@ -130,7 +130,8 @@ class RackObjects:
             if task is None:
                 task = self._reading[key] = asyncio.ensure_future(self._get(key, object_bytes))
                 task.add_done_callback(lambda done: self._got(key, done))
-            # The broker that sent the request may give up. The object is still read for the other brokers.
+            # The broker that sent the request may stop waiting. The object is still read for the other
+            # brokers.
             whole = await asyncio.shield(task)
         return whole[offset : offset + size_bytes]
 

@@ -53,7 +53,7 @@ class ReadMeters:
 
 
 class RackReadMeters:
-    """Meters of objects that one broker of a rack reads for the others."""
+    """Meters of objects that one broker of a rack reads for the other brokers of the rack."""
 
     def __init__(self, meters: Meters) -> None:
         scope = meters.scoped("moldau.diskless", "RackReads")

@@ -3,8 +3,8 @@
 A task lists one shard of the store. It asks every coordinator whether it refers to the objects that are old
 enough. The brokers' own scan follows the same rules. If tasks of a sink are killed, their parts may remain,
 and no coordinator refers to parts. For parts, only the age is checked. Nothing is removed by default. The
-cluster's brokers must have claimed the place in the store. Otherwise every object there would look like an
-orphan, so the scan refuses to check it.
+cluster's brokers must have claimed the location in the store. Otherwise every object there would look like an
+orphan, so the scan refuses to check that location.
 """
 
 import asyncio

@@ -188,7 +188,7 @@ class WalCheck:
         self._check_batch(one, data)
 
     async def _is_still_there(self, one: BatchCoordinate) -> bool:
-        """Whether the coordinator still says that the batch's last offset is in this object."""
+        """Whether the batch's last offset is still in this object, according to the coordinator."""
         rows = await self._coordinators.find(
             self._coordinator_id, self._topic_id, {one.partition_index: one.last_offset}, 1
         )

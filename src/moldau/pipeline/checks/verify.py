@@ -1,5 +1,5 @@
-"""``moldau pipeline verify``: checks that every existing batch of the diskless topics is intact and in its
-place."""
+"""``moldau pipeline verify``: checks that every existing batch of the diskless topics is intact and can be
+found."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

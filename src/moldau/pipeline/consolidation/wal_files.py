@@ -27,8 +27,8 @@ class WalFiles:
         return found
 
     async def scatter(self, key: str, offset: int, targets: Sequence[tuple[int, memoryview]]) -> None:
-        """Fill each view with bytes. A view's distance from ``offset`` says where its bytes begin. The views
-        are in ascending order.
+        """Fill views with bytes. Each target is a distance and a view. The distance, in bytes, is from
+        ``offset`` to the first byte of the view. The targets are in ascending order.
 
         Raises :class:`StorageError`.
         """

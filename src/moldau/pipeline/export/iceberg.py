@@ -191,8 +191,8 @@ def _check_same_topic(table: Table, topic: str, topic_id: str) -> None:
 
 
 def _check_not_set_back(table: Table) -> None:
-    """Refuse a table that another tool has reset to an earlier snapshot. The table's properties still say
-    that the table has the records of the later rounds."""
+    """Refuse a table that another tool has reset to an earlier snapshot. According to its properties, the
+    table still has the records of the later rounds."""
     last = table.properties[BATCH_PROPERTY]
     snapshot = table.current_snapshot()
     while snapshot is not None:

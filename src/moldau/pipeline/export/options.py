@@ -1,4 +1,4 @@
-"""Options that say how an export converts values. They come from the command line or a file of jobs."""
+"""Options that determine how an export converts values. They come from the command line or a file of jobs."""
 
 import os
 from collections.abc import Mapping

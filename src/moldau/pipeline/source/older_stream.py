@@ -1,6 +1,6 @@
 """``spark.readStream.format("moldau")`` under Spark 4.0 and 4.1.
 
-These versions ask a reader for the ends of topics, but do not tell it the query's position and trigger. The
+These versions ask a reader for the ends of topics, but do not pass it the query's position and trigger. The
 reader gets the position when Spark asks it to plan a batch. After a restart from a checkpoint, it gets the
 position when Spark asks it to plan an empty range. Before the first batch of a new query it has no position.
 With ``availableNow`` it never has a position. A batch without a position includes all records, despite

@@ -296,7 +296,7 @@ def _by_partition(name: str, text: str, value: str, *, lowest: int) -> TopicOffs
 
 
 def _is_integer(value: Any, lowest: int, highest: int) -> bool:
-    """Whether a JSON value is an integer: neither a fraction nor a boolean."""
+    """Whether a JSON value is an integer, and not a fraction or a boolean."""
     return type(value) is int and lowest <= value <= highest
 
 

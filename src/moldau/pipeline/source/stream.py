@@ -1,5 +1,5 @@
-"""``spark.readStream.format("moldau")`` under Spark 4.2 and newer. In these versions Spark tells readers the
-start of a batch."""
+"""``spark.readStream.format("moldau")`` under Spark 4.2 and newer. In these versions Spark passes the start
+of a batch to readers."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -52,7 +52,7 @@ class JsonKind(enum.IntEnum):
     INTEGER = 3
     """A larger integer, of at most 38 digits."""
     HUGE = 4
-    """A number that belongs to none of the other kinds."""
+    """Any other number."""
     STRING = 5
     OBJECT = 6
     ARRAY = 7

@@ -23,7 +23,7 @@ from moldau.protocol.schema import parse_versions
 MODULES: dict[int, tuple[str, str, str]] = {
     # The list of Moldau's own APIs that a listener serves. Callers request it before any other of these APIs.
     11600: (".describe_own_apis", "0", "0+"),
-    # Partition chunks. The first two APIs are KIP-1114's, and the others are additional calls.
+    # Partition chunks. The first two APIs are KIP-1114's, and the other APIs are additional calls.
     11140: (".chunks.create_chunks", "0", "0+"),
     11141: (".chunks.alter_chunk_assignments", "0", "0+"),
     11142: (".chunks.hand_over_chunk", "0", "0+"),

@@ -112,8 +112,8 @@ class RaftCore:
 
         A record may remove this replica from the voters. Until that record is known to be committed, the
         replica may still be a candidate. This is needed if only this replica has the record, because the
-        others can then elect no other replica. The replica does not count its own vote in this case (Raft
-        dissertation §4.2.2).
+        other voters can then elect no other replica. The replica does not count its own vote in this case
+        (Raft dissertation §4.2.2).
         """
         logged = self.log.voters
         if self.is_voter or logged is None or logged.previous is None:

@@ -167,7 +167,7 @@ class Membership:
     own: Voter | None = None
     """A controller's own entry in the set of voters; ``None`` for a node that can never be a voter."""
     bootstrap_ids: tuple[int, ...] = ()
-    """The ids that stand for ``controller.quorum.bootstrap.servers``. They are negative numbers, which no
+    """The ids of the servers in ``controller.quorum.bootstrap.servers``. They are negative numbers, which no
     node has."""
     auto_join: bool = False
     """``controller.quorum.auto.join.enable``: whether a controller that is not a voter asks to become a

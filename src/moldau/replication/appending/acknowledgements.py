@@ -1,8 +1,8 @@
 """Appends with acks=all, which wait until the high watermark is above them.
 
 Waiting appends are ordered by offset. Therefore a move of the watermark examines only the appends that it
-completes and one more. The deadlines of these appends are in the structure that all waiters of the node
-share, so thousands of waiting producers and fetches share one timer.
+completes and the next append. The deadlines of these appends are in the structure that all waiters of the
+node share, so thousands of waiting producers and fetches share one timer.
 
 The order by offset is kept here, because an append waits for an offset. A fetch waits for any change of its
 partitions, and is found by the partition's key. If appends were also found by key, each move of the watermark

@@ -28,8 +28,8 @@ from moldau.runtime.errors import ErrorCode
 
 
 class ResignedReplica:
-    """A replica that neither leads nor follows. It has no metadata yet, its partition has no leader, or it is
-    stopped."""
+    """A replica that does not lead and does not follow. It has no metadata yet, its partition has no leader,
+    or it is stopped."""
 
     name: ClassVar = ReplicaRole.RESIGNED
 

@@ -18,8 +18,8 @@ def changes_without_broker(
 ) -> list[PartitionChangeRecord]:
     """Remove a broker that is no longer active in ``view`` from all in-sync sets and leaderships.
 
-    For each topic, ``is_incomplete`` says whether the broker's replicas may lack records that the broker had
-    acknowledged (KIP-966).
+    For each topic, ``is_incomplete`` returns whether the broker's replicas may lack records that the broker
+    had acknowledged (KIP-966).
     """
     return _changes(view, broker_id, lambda partition: True, is_incomplete)
 

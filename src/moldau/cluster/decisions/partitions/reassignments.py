@@ -123,8 +123,8 @@ def _moved(
 def list_partition_reassignments(
     view: View, request: listing.ListPartitionReassignmentsRequest
 ) -> ControllerResult:
-    """Reassignments in progress according to the metadata. A log that another implementation has written may
-    contain some."""
+    """Reassignments in progress according to the metadata. They may also come from a log that another
+    implementation has written."""
     wanted = None
     if request.topics is not None:
         wanted = {topic.name: set(topic.partition_indexes) for topic in request.topics}

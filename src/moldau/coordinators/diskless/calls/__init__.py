@@ -348,7 +348,7 @@ class Backlog(NamedTuple):
     batches: int = 0
     oldest_created_ms: int | None = None
     """Creation time of the oldest object that still contains batches that are not deleted; ``None`` when
-    there is none."""
+    there is no such object."""
 
 
 # -- topics ------------------------------------------------------------------------------------
@@ -436,7 +436,7 @@ class DescribedCoordinator(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     snapshot_offset: int = -1
-    """End offset of the newest snapshot; -1 when there is none."""
+    """End offset of the newest snapshot; -1 when there is no snapshot."""
     snapshot_epoch: int = -1
 
 

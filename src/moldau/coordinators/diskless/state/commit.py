@@ -94,8 +94,7 @@ class _Draft:
 
 
 class _Columns(NamedTuple):
-    """The fields of :class:`BatchToCommit`, as columns. They cover all batches of a file, or the adjacent
-    batches of one partition (a stretch)."""
+    """The fields of :class:`BatchToCommit` as columns, for a file or for adjacent batches of a partition."""
 
     topic_ids: Sequence[UUID]
     partition_indexes: Sequence[int]
@@ -192,9 +191,9 @@ class CommitDecision:
     def _accept_file(self, columns: _Columns) -> bool:
         """Accept a plain file at once. Returns False, without a change, if details must be checked.
 
-        A file is plain under three conditions. All batches of a partition are adjacent. In each partition, a
-        producer has only one batch, and the coordinator already has a full window of the producer there. This
-        batch is the next batch in sequence. A file in which no batch has a producer is plain, too.
+        In a plain file all batches of a partition are adjacent. A producer has only one batch in a partition.
+        It is the next batch in sequence, and the coordinator has a full window of the producer there. A file
+        in which no batch has a producer is plain, too.
         """
         topic_ids, indexes, counts = columns.topic_ids, columns.partition_indexes, columns.records_counts
         producer_ids, sequences = columns.producer_ids, columns.base_sequences
@@ -473,8 +472,7 @@ def result_of(
     for topic_id, index, offset, count in receipt.runs:
         partition = partitions.find(topic_id, index)
         log_starts += repeat(-1 if partition is None else partition.log_start, count)
-        # A span is the number of offsets of a batch. The last span of a run is left out, because the next
-        # offset belongs to the next run.
+        # The next offset after the last batch of a run belongs to the next run.
         offsets += accumulate(spans[position : position + count - 1], initial=offset)
         position += count
     times = [committed_ms if flag & FLAG_LOG_APPEND_TIME else -1 for flag in flags] if any(flags) else None

@@ -36,7 +36,8 @@ class PartitionTransactions:
         return copied
 
     def last_stable(self, log_start: int, end_offset: int) -> int:
-        """Return the first offset that may belong to an open transaction; ``end_offset`` when there is none.
+        """Return the first offset that may belong to an open transaction; ``end_offset`` when no transaction
+        is open.
 
         It is never before ``log_start``, because DeleteRecords may delete the beginning of an open
         transaction.

@@ -104,7 +104,8 @@ class Materialiser:
         return True
 
     def write(self, taken: Sequence[Unwritten], applied: Applied, now_ms: int) -> None:
-        """Write all records of ``taken`` in one transaction. If this fails, none of them is written."""
+        """Write all records of ``taken`` in one transaction. If the transaction fails, no record is
+        written."""
         slice_ = _Slice(self, now_ms)
         with self.database.transaction():
             for unwritten in taken:
@@ -130,7 +131,8 @@ class Materialiser:
         except BaseException:
             partition.batches, partition.size_bytes = before
             raise
-        # Move the partition to the end of the queue, so that one large partition does not delay the others.
+        # Move the partition to the end of the queue, so that one large partition does not delay other
+        # partitions.
         del self.to_trim[number]
         if more:
             self.to_trim[number] = partition

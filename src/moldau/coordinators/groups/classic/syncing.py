@@ -49,7 +49,7 @@ def assigned(group: Group, assignment: bytes) -> SyncGroupResponse:
 
 
 def heartbeat(turn: Turn, group: Group, token: Token, request: HeartbeatRequest) -> None:
-    """Restart the member's session. The response says whether the member must join again."""
+    """Restart the member's session. The response shows whether the member must join again."""
     error = ErrorCode.none
     try:
         member = group.check_member(request.member_id, request.group_instance_id)

@@ -57,7 +57,7 @@ class ConsolidationPlanRequest(Message):
     """Name of the caller. The log and other callers show this name."""
     max_bytes: int = wire("int64")
     """Approximate size of the plan in bytes. The plan is smaller when fewer bytes are available, or when
-    other engines have the other partitions."""
+    other engines have leases on the other partitions."""
     lease_ms: int = wire("int64", default=600_000)
     topics: Sequence[str] | None = wire(["string"], nullable="0+", default=None)
     """Only these topics are planned. Null means all topics."""

@@ -175,7 +175,8 @@ class Follower(Role):
         return AddVoterRequest(voter=own, ack_when_committed=False)
 
     def _look_for_another_leader(self) -> None:
-        # Any voter can tell an observer who the leader is. A leader that no longer answers cannot do that.
+        # An observer can learn the leader from any voter. It cannot learn the new leader from a leader that
+        # no longer answers.
         core = self.core
         if self.download is not None:
             self._abandon(self.download)

@@ -1,4 +1,4 @@
-"""The resigned leader. It led this epoch, and tells the other voters that its leadership has ended."""
+"""The resigned leader. It led this epoch, and informs the other voters that its leadership has ended."""
 
 from typing import TYPE_CHECKING
 

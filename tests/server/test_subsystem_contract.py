@@ -9,13 +9,11 @@ import pytest
 
 from moldau.cluster.decisions.kinds.diskless import DISKLESS
 from moldau.cluster.decisions.kinds.kind import TopicKind
-from moldau.cluster.decisions.kinds.table import KINDS
+from moldau.cluster.decisions.kinds.table import CLASSIC, KINDS
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage, Provenance
 from moldau.cluster.image.registrations import Endpoint
 from moldau.cluster.publisher import MetadataPublisher
-from moldau.config.broker import BROKER
-from moldau.config.topic_config import TOPIC
 from moldau.network.served import Served
 from moldau.protocol.own.rights import Right
 from moldau.protocol.records.metadata import ConfigRecord
@@ -203,15 +201,22 @@ def test_a_kind_of_topics_that_a_broker_refuses_needs_neither() -> None:
     kinds.check_complete([row])
 
 
+def test_a_claim_on_a_kind_of_topics_without_a_row_is_refused() -> None:
+    """Without the row, the controller would create classic topics, and the claim would get no topic."""
+    kinds, row = PartitionKinds(), sharded()
+    kinds.add(
+        [KindClaim(SimpleNamespace(), CLASSIC.is_kind_of), KindClaim(SimpleNamespace(), row.is_kind_of)]
+    )
+    with pytest.raises(
+        ValueError, match=r"claims the sharded topics, and KINDS \(cluster/decisions/kinds/table.py\) has no"
+    ):
+        kinds.check_complete(KINDS[:0])
+    kinds.check_complete([row])
+
+
 def test_gateways_need_the_topic_of_their_coordinators() -> None:
     with pytest.raises(ValueError, match="sharded has rack_brokers: they need a metadata_topic"):
         dataclasses.replace(sharded(), rack_brokers=DISKLESS.rack_brokers)
-
-
-def test_the_configs_that_a_kind_of_topics_names_are_declared() -> None:
-    for row in KINDS:
-        assert row.config_key is None or row.config_key in TOPIC, f"declare it in config/keys/topic.py: {row}"
-        assert row.enable_key is None or row.enable_key in BROKER, f"declare it in config/keys: {row}"
 
 
 class Answering(Subsystem):

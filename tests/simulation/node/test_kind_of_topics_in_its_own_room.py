@@ -109,10 +109,10 @@ class WithSealed(composition.Composition):
 @pytest.fixture
 def sealed_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line in the table of kinds, the row of the topic's config, and the line in the composition."""
-    kinds = (*table.KINDS, SEALED)
+    monkeypatch.setitem(TOPIC._keys, KEY, boolean(KEY, False, "Whether a topic is sealed."))
+    kinds = table.checked_kinds(*table.KINDS, SEALED)
     for module in (table, levels, controller, composition):
         monkeypatch.setattr(module, "KINDS", kinds)
-    monkeypatch.setitem(TOPIC._keys, KEY, boolean(KEY, False, "Whether a topic is sealed."))
     monkeypatch.setitem(settings.SUPPORTED_FEATURES, FEATURE, (0, 1))
     monkeypatch.setattr(composition, "Composition", WithSealed)
 
@@ -134,7 +134,12 @@ async def _create(name: str, **configs: str) -> CreatableTopicResult:
 
 
 async def _begin() -> None:
-    """Create a topic of the kind, and a topic of the default kind."""
+    """Raise the level of the kind, and create a topic of the kind and a topic of the default kind."""
+    refused = await _create("letters", sealed_enable="true")
+    assert refused.error_message is not None
+    assert f"raise it with `moldau cluster upgrade {FEATURE}=1`" in refused.error_message
+    level = FeatureUpdateKey(feature=FEATURE, max_version_level=1, upgrade_type=1)
+    assert (await _ask(UpdateFeaturesRequest(feature_updates=[level]))).error_code is ErrorCode.none
     for name, configs in (("letters", {"sealed_enable": "true"}), ("notes", {})):
         created = await _create(name, **configs)
         assert (created.error_code, created.error_message) == (ErrorCode.none, None)

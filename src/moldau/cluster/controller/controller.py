@@ -88,8 +88,9 @@ class Controller:
 
         The first metadata of a formatted node are in a snapshot before the first offset. Other nodes cannot
         fetch this snapshot, and nodes of Apache Kafka stop if they get no metadata version. Therefore the
-        first records contain the metadata version again. They also contain the features of enabled kinds of
-        topics, such as diskless topics.
+        first records contain the metadata version again. They also contain the features of the kinds of
+        topics that this node's configuration enables, such as diskless topics. A kind without such a config
+        has level 0, because nodes of Apache Kafka cannot join a cluster with its feature.
         """
         if self._image.metadata_version and self._image.provenance.offset >= 0:
             return ()
@@ -101,7 +102,8 @@ class Controller:
             first = [*_default_features(), *records]
         for kind in KINDS:
             feature = kind.feature
-            if feature and kind.is_enabled(self._settings) and feature.name not in self._image.features:
+            is_wanted = kind.enable_key is not None and kind.is_enabled(self._settings)
+            if feature and is_wanted and feature.name not in self._image.features:
                 first.append(FeatureLevelRecord(name=feature.name, feature_level=feature.max_level))
         return first
 

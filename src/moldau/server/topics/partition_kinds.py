@@ -1,10 +1,11 @@
 """Kinds of partitions. A kind has an implementation of the partition interface, and the topics that use this
 implementation."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from moldau.cluster.decisions.kinds.kind import TopicKind
+from moldau.cluster.decisions.kinds.table import CLASSIC
 from moldau.cluster.image.topics_image import Topic
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.partition_interface import Partition, StopReason
@@ -140,8 +141,11 @@ class PartitionKinds:
         self._claims += claims
 
     def check_complete(self, topic_kinds: Iterable[TopicKind]) -> None:
-        """Raise ``ValueError`` when a kind in the controller's table has no partitions on brokers. Also raise
-        it when the kind needs a tier or chunks, and no claim gives them."""
+        """Raise ``ValueError`` when a kind in the controller's table has no partitions on brokers, and when
+        partitions are of a kind that is not in the table. Also raise it when the kind needs a tier or chunks,
+        and no claim gives them."""
+        topic_kinds = tuple(topic_kinds)
+        self._check_rows(topic_kinds)
         claimed = {claim.is_for: claim.kind for claim in self._claims}
         for kind in topic_kinds:
             partitions = claimed.get(kind.is_kind_of)
@@ -152,6 +156,16 @@ class PartitionKinds:
                 )
             if not isinstance(partitions, RefusingKind):
                 self._check_wrappers(kind, partitions)
+
+    def _check_rows(self, topic_kinds: Sequence[TopicKind]) -> None:
+        for claim in self._claims:
+            kind = getattr(claim.is_for, "__self__", None)
+            if isinstance(kind, TopicKind) and not any(kind is each for each in (CLASSIC, *topic_kinds)):
+                raise ValueError(
+                    f"{type(claim.kind).__name__} claims the {kind.name} topics, and KINDS"
+                    " (cluster/decisions/kinds/table.py) has no row of this kind: the controller would create"
+                    " classic topics"
+                )
 
     def _check_wrappers(self, kind: TopicKind, partitions: PartitionKind[Any]) -> None:
         inside, wrappers = [partitions], []

@@ -50,12 +50,13 @@ class TopicKind:
     """The topic config that selects this kind. If the request or the broker's default sets this config to
     true, the new topic is of this kind. A later change of configs does not change the kind."""
     enable_key: str | None = None
-    """The config of a node that must be true before topics of this kind are allowed. ``None`` means that they
-    are always allowed."""
+    """The config of a node that must be true before topics of this kind are allowed. ``None`` means that no
+    config of a node forbids them. Then only the feature's level decides."""
     feature: SupportedFeature | None = None
-    """The feature whose levels above 0 allow topics of this kind. New clusters have its highest level if the
-    kind is enabled. A kind with a mark needs a feature, because nodes that do not know the mark would drop
-    it."""
+    """The feature whose levels above 0 allow topics of this kind. New clusters have its highest level if
+    ``enable_key`` is true at the first active controller. Without an ``enable_key`` they have level 0, and an
+    operator raises it, because nodes of Apache Kafka cannot join a cluster with the feature. A kind with a
+    mark needs a feature, because nodes that do not know the mark would drop it."""
 
     reason_against: Callable[[View, str, Mapping[str, str]], str | None] = _no_reason
     """Returns a reason, which is a sentence, if a new topic with a name and some configs cannot be of this

@@ -8,11 +8,13 @@ from moldau.cluster.decisions.kinds.kind import TopicKind, is_true
 from moldau.cluster.decisions.own_features import reasons_against
 from moldau.cluster.decisions.view import View
 from moldau.cluster.errors import MetadataError
-from moldau.cluster.image.image import MetadataImage, ResourceType
+from moldau.cluster.image.image import OWN_PREFIX, MetadataImage, ResourceType
+from moldau.cluster.image.registrations import SupportedFeature
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
-from moldau.config.definition import ConfigError
-from moldau.config.topic_config import TopicConfig
+from moldau.config.broker import BROKER
+from moldau.config.definition import ConfigError, ConfigType
+from moldau.config.topic_config import TOPIC, TopicConfig
 from moldau.runtime import ErrorCode, KafkaError
 
 CLASSIC: Final = TopicKind(
@@ -20,7 +22,51 @@ CLASSIC: Final = TopicKind(
 )
 """The kind of every topic that has no other kind."""
 
-KINDS: Sequence[TopicKind] = (DISKLESS,)
+
+def checked_kinds(*kinds: TopicKind) -> tuple[TopicKind, ...]:
+    """Return the kinds. Raises ``ValueError``, with the file to change, for a row that names a config that is
+    not declared, and for two rows with the same name, config or feature."""
+    for kind in kinds:
+        _check_row(kind)
+    every = (CLASSIC, *kinds)
+    for attribute in ("name", "config_key", "feature"):
+        seen: dict[object, TopicKind] = {}
+        for kind in every:
+            value = getattr(kind, attribute)
+            other = None if value is None else seen.setdefault(value, kind)
+            if other is not None and other is not kind:
+                shown = value.name if isinstance(value, SupportedFeature) else value
+                raise ValueError(f"two kinds of topics ({_PLACE}) both have the {attribute} {shown}")
+    return kinds
+
+
+def _check_row(kind: TopicKind) -> None:
+    def require(fulfilled: bool, problem: str) -> None:
+        if not fulfilled:
+            raise ValueError(f"the kind {kind.name} ({_PLACE}) has {problem}")
+
+    key, enable_key, feature = kind.config_key, kind.enable_key, kind.feature
+    if key is None:
+        raise ValueError(f"the kind {kind.name} ({_PLACE}) has no config_key, so no topic can be of it")
+    require(key in TOPIC, f"the config_key {key}, which has no row in config/keys/topic.py")
+    require(TOPIC[key].type is ConfigType.BOOLEAN, f"the config_key {key}, which is no boolean key")
+    # If the default changed, existing topics would have the config of another kind.
+    require(
+        TOPIC[key].fixed_at_creation or not TOPIC[key].synonyms,
+        f"the config_key {key}, whose row in config/keys/topic.py needs fixed_at_creation=True",
+    )
+    if enable_key is not None:
+        require(enable_key in BROKER, f"the enable_key {enable_key}, which has no row in config/keys/")
+        is_flag = BROKER[enable_key].type is ConfigType.BOOLEAN
+        require(is_flag, f"the enable_key {enable_key}, which is no boolean key")
+    if feature is not None:
+        is_own = feature.name.startswith(OWN_PREFIX)
+        require(is_own, f"the feature {feature.name}, whose name must begin with {OWN_PREFIX}")
+
+
+_PLACE: Final = "cluster/decisions/kinds/"
+
+KINDS: Sequence[TopicKind] = checked_kinds(DISKLESS)
 """The kinds other than the classic kind."""
 
 

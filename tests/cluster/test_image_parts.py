@@ -5,10 +5,13 @@ and the types of record, so that nothing can be left out silently.
 """
 
 import dataclasses
+import importlib
+import pkgutil
 import uuid
 
 import pytest
 
+from moldau.cluster.image import parts
 from moldau.cluster.image.changes import Changes
 from moldau.cluster.image.delta import MetadataDelta, delta_between, image_of
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
@@ -88,6 +91,17 @@ def test_every_type_of_record_is_replayed_and_checked() -> None:
     classes = set(r.RECORDS.classes)
     assert classes == set(PARTS.replays) | WITHOUT_STATE
     assert classes - WITHOUT_STATE == set(CASES), "add an example of the new record"
+
+
+def test_every_declared_part_has_a_row() -> None:
+    """Nothing would replay the records of a part without a row."""
+    missing = [
+        f"{name} of {each.name}"
+        for each in pkgutil.iter_modules(parts.__path__)
+        for name, value in vars(importlib.import_module(f"{parts.__name__}.{each.name}")).items()
+        if isinstance(value, ImagePart) and not any(value is part for part in PARTS.parts)
+    ]
+    assert not missing, f"add {missing} to PARTS (cluster/image/parts/table.py)"
 
 
 def test_every_field_of_the_image_is_a_part_that_some_record_changes() -> None:

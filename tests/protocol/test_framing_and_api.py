@@ -1,6 +1,9 @@
 """Headers compared with kio's headers, frames, and the table of APIs."""
 
+import dataclasses
+import importlib
 import io
+import pkgutil
 import sys
 import types
 from collections.abc import Sequence
@@ -17,6 +20,7 @@ from moldau.protocol.api import ADVERTISED, SUPPORTED, ApiKey, Scope, VersionRan
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.generate import kio_classes
 from moldau.protocol.messages.index import MODULES
+from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode
 from request_classes import request_class
@@ -172,7 +176,32 @@ def test_own_rows_agree_with_their_classes() -> None:
     for key, (_, versions, flexible) in own.MODULES.items():
         assert key >= api.OWN_API_KEY_MIN
         for cls in (request_class(key), codec.response_class(key)):
-            assert (key, versions, flexible) == (cls.API_KEY, cls.VERSIONS, cls.FLEXIBLE)
+            assert (key, versions, flexible) == (cls.API_KEY, cls.VERSIONS, cls.FLEXIBLE), (
+                f"the row of API {key} in MODULES (protocol/own) differs from {cls.__name__}"
+            )
+
+
+@pytest.mark.parametrize("key", sorted(set(own.MODULES) - {DescribeOwnApisRequest.API_KEY}))
+def test_messages_of_own_calls_have_a_deadline_and_an_error(key: int) -> None:
+    """Every call needs these fields (``network/own_calls.py``)."""
+    request, response = request_class(key), codec.response_class(key)
+    assert "timeout_ms" in fields_of(request), f"{request.__name__} needs timeout_ms"
+    assert {"error_code", "error_message"} <= fields_of(response), f"{response.__name__} needs the error"
+
+
+def fields_of(cls: type[Message]) -> set[str]:
+    return {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+
+def test_every_module_of_own_messages_has_a_row() -> None:
+    rows = {importlib.import_module(path, own.__name__) for path, _, _ in own.MODULES.values()}
+    modules = [
+        importlib.import_module(each.name)
+        for each in pkgutil.walk_packages(own.__path__, f"{own.__name__}.")
+        if not each.ispkg
+    ]
+    missing = [each.__name__ for each in modules if hasattr(each, "REQUEST") and each not in rows]
+    assert not missing, f"add rows to MODULES (protocol/own) for {missing}"
 
 
 def test_unknown_keys_and_versions_are_protocol_errors() -> None:

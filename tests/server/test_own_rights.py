@@ -16,9 +16,8 @@ from moldau.network.context import ConnectionContext, RequestContext
 from moldau.network.served import Served
 from moldau.protocol.api import OWN_API_KEY_MIN
 from moldau.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
-from moldau.protocol.own.chunks.alter_chunk_assignments import AlterChunkAssignmentsRequest
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest
-from moldau.protocol.own.rights import Right
+from moldau.protocol.own.rights import CLUSTER_RIGHTS, Right
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.extensions import Extensions
@@ -27,6 +26,11 @@ from moldau.server.subsystems.controller.api import ControllerApi
 from moldau.tiered.calls import DESCRIBE_TOPICS
 
 OWN_DECIDED = sorted(key for key in DECIDED_APIS if key >= OWN_API_KEY_MIN)
+SUFFICIENT = {
+    Right.CLUSTER_ACTION: {AclOperation.CLUSTER_ACTION},
+    Right.ALTER_CLUSTER: {AclOperation.CLUSTER_ACTION, AclOperation.ALTER},
+}
+"""For each right of a row, the rights on the cluster of which each is sufficient."""
 
 
 class Holder:
@@ -61,14 +65,24 @@ async def decided(api_key: int, *operations: AclOperation) -> ErrorCode:
 
 
 @pytest.mark.parametrize("api_key", OWN_DECIDED)
-def test_a_controller_decides_our_own_requests_only_for_nodes_and_operators(api_key: int) -> None:
+def test_a_controller_decides_our_own_requests_only_for_callers_with_the_right_of_the_row(
+    api_key: int,
+) -> None:
+    right = DECIDED_APIS[api_key].right
+    assert right is not None
+
     async def story() -> None:
         assert await decided(api_key) is ErrorCode.cluster_authorization_failed
-        assert await decided(api_key, AclOperation.CLUSTER_ACTION) is ErrorCode.none
-        by_operator = await decided(api_key, AclOperation.ALTER)
-        assert (by_operator is ErrorCode.none) == (api_key == AlterChunkAssignmentsRequest.API_KEY)
+        for operation in AclOperation:
+            is_enough = operation in SUFFICIENT[right]
+            expected = ErrorCode.none if is_enough else ErrorCode.cluster_authorization_failed
+            assert await decided(api_key, operation) is expected, f"with {operation.name}, of {right}"
 
     asyncio.run(story())
+
+
+def test_the_table_of_sufficient_rights_is_complete() -> None:
+    assert set(SUFFICIENT) == CLUSTER_RIGHTS
 
 
 def test_the_requests_that_kafka_declares_are_not_refused_there() -> None:

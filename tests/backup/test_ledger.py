@@ -103,3 +103,21 @@ def test_records_of_other_leaders_are_not_read_again_after_a_compaction() -> Non
 
     assert asked("__diskless_metadata") > 0
     assert asked("__consumer_offsets") == -1
+
+
+def test_a_second_pass_continues_the_unfinished_cut_and_not_the_saved_end() -> None:
+    """Deletions depend on the saved end. It changes only when a cut is complete."""
+    ledger = Ledger(None)
+    ledger.request(LOG)
+    ledger.saved(LOG.topic, SavedLog(LOG.log_id, True, [_piece(0, 50)]))
+    ledger.complete(_cut(ledger))
+    ledger.request(LOG)
+    snapshot = LogPiece(ObjectPart("s", 0, 9, 0), 0, 60, 0, is_snapshot=True)
+    ledger.saved(LOG.topic, SavedLog(LOG.log_id, True, [snapshot, _piece(60, 70, 1)]))
+    again = ledger.request(LOG)
+    assert (again.saved_end_offset, again.from_offset) == (50, 70)
+    ledger.saved(LOG.topic, SavedLog(LOG.log_id, False, [_piece(70, 80, 2)]))
+    saved = ledger.logs([LOG.log_id])[LOG.log_id]
+    assert [each.end_offset for each in saved.pieces] == [60, 70, 80]
+    ledger.abandon()
+    assert ledger.request(LOG).from_offset == 50

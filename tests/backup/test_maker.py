@@ -65,6 +65,9 @@ class Cluster:
         self.failure = ""
         self.makes_cuts = True
         self.new_records = 1
+        self.snapshots = 0
+        """Number of calls in which the logs of diskless coordinators begin with a new snapshot."""
+        self.leader_epoch = 4
         self.ends: dict[LogId, int] = {}
         self.ids = {name: uuid.uuid4() for name in STATE_TOPICS}
         self.names = {topic_id: name for name, topic_id in self.ids.items()}
@@ -81,7 +84,7 @@ class Cluster:
                     replicas=[leader],
                     isr=[leader],
                     leader=leader,
-                    leader_epoch=4,
+                    leader_epoch=self.leader_epoch,
                     partition_epoch=0,
                 )
                 for index, leader in enumerate(LEADERS)
@@ -100,6 +103,9 @@ class Cluster:
         self.events += names
         if self.is_broken and "__diskless_metadata" in names:
             raise KafkaError(ErrorCode.not_leader_or_follower, "no leader any more")
+        if "__diskless_metadata" in names and self.snapshots > 0:
+            self.snapshots -= 1
+            return await self._save_snapshots(wanted)
         found = []
         for log in wanted.logs:
             end = self.ends.get(log.log_id, 0) + self.new_records
@@ -110,6 +116,15 @@ class Cluster:
             found.append(SavedLog(log.log_id, log.from_offset < 0, pieces))
         await self.storage.upload(f"{wanted.object_key}-0", b"x", 1)
         return found
+
+    async def _save_snapshots(self, wanted: LogsToSave) -> Sequence[SavedLog]:
+        part = ObjectPart(f"{wanted.object_key}-0", 0, 1, 0)
+        await self.storage.upload(part.object_key, b"x", 1)
+        self.ends.update((log.log_id, self.ends.get(log.log_id, 0) + 1) for log in wanted.logs)
+        return [
+            SavedLog(log.log_id, True, [LogPiece(part, 0, self.ends[log.log_id], self.leader_epoch, True)])
+            for log in wanted.logs
+        ]
 
     def until_current(self) -> Awaitable[None]:
         async def current() -> None:
@@ -309,3 +324,56 @@ async def test_a_cluster_that_is_older_than_a_saved_state_does_not_go_on() -> No
     cluster.generation, cluster.failure = 1, ""  # a restored cluster may have another history
     await cluster.maker().run_once()
     assert cluster.failure == ""
+
+
+@on_a_loop
+async def test_the_logs_before_a_snapshot_are_saved_after_it_was_made() -> None:
+    """A snapshot may contain commits that were decided after the log of their decisions was saved."""
+    cluster = Cluster()
+    cluster.snapshots = 1  # one of the two leaders
+    await cluster.maker().run_once()
+    order = [each for each in cluster.events if each != "metadata"]
+    assert order == [name for name in STATE_TOPICS for _ in LEADERS] * 2
+    cut = await newest_cut(cluster.storage)
+    assert cut is not None
+    for log_id, log in cut.logs.items():
+        assert log.problem() is None
+        assert log.end_offset == cluster.ends[log_id] == 2
+    assert cut.object_keys() <= set(await cluster.keys(DATA_FOLDER))
+
+
+@on_a_loop
+async def test_a_save_is_repeated_later_if_each_pass_meets_a_new_snapshot() -> None:
+    cluster = Cluster()
+    cluster.snapshots = 100
+    maker = cluster.maker()
+    with pytest.raises(KafkaError):
+        await maker.run_once()
+    assert "snapshot" in maker.last_error
+    assert await cluster.keys(CUTS_FOLDER) == []
+    assert await cluster.keys(DATA_FOLDER) == []
+    cluster.snapshots = 0
+    await maker.run_once()
+    assert len(await cluster.keys(CUTS_FOLDER)) == 1
+
+
+@on_a_loop
+async def test_a_second_pass_does_not_continue_the_log_of_another_leader() -> None:
+    cluster = Cluster()
+    cluster.snapshots = 1
+    save = cluster.save_logs
+
+    async def change_leader(broker_id: int, wanted: LogsToSave) -> Sequence[SavedLog]:
+        saved = await save(broker_id, wanted)
+        if cluster.leader_epoch == 4 and cluster.snapshots == 0:
+            cluster.leader_epoch = 5
+            cluster.image = cluster._image()
+        return saved
+
+    cluster.save_logs = change_leader  # type: ignore[method-assign]
+    maker = cluster.maker()
+    with pytest.raises(KafkaError):
+        await maker.run_once()
+    assert "leader" in maker.last_error
+    await maker.run_once()
+    assert len(await cluster.keys(CUTS_FOLDER)) == 1

@@ -31,6 +31,9 @@ __all__ = ["BackupCluster", "CutMaker", "CutSettings"]
 
 _NEWS_TIMEOUT_S: Final = 5.0
 """Timeout of a call to a broker that leads no log. A cut does not wait longer for such a broker."""
+_PASSES_MAX: Final = 5
+"""Maximum number of times that one cut reads all logs. More than two passes are needed only if snapshots are
+made during the passes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +191,7 @@ class CutMaker:
         key = new_key(DATA_FOLDER, created_ms, cluster.broker_id, self._unique())
         self._round_keys = set()
         await self._tell_others(ledger, key)
-        for number, topics in enumerate(STEPS):
-            await self._save_step(ledger, _led_logs(cluster.image, topics), f"{key}-{number}")
+        await self._save_all(ledger, key)
         await cluster.until_current()
         image = cluster.image
         existing = [log.log_id for topics in STEPS for log in _led_logs(image, topics)]
@@ -221,6 +223,23 @@ class CutMaker:
             logs=logs_now,
         )
 
+    async def _save_all(self, ledger: Ledger, key: str) -> None:
+        """Ask the leaders to save all logs, in the order of :data:`STEPS`.
+
+        If a log begins with a new snapshot, another pass follows. The snapshot may have been made during the
+        pass, and may contain commits of transactions that were decided after the log of their decisions was
+        saved. A restore could not revoke these commits, because a snapshot has no markers. The next pass
+        saves the decisions, and stores only records that are not stored yet.
+        """
+        for number in range(_PASSES_MAX):
+            has_new_snapshot = False
+            for step, topics in enumerate(STEPS, number * len(STEPS)):
+                logs = _led_logs(self._cluster.image, topics)
+                has_new_snapshot |= await self._save_step(ledger, logs, f"{key}-{step}")
+            if not has_new_snapshot:
+                return
+        raise KafkaError(ErrorCode.leader_not_available, "each pass of the save met a new snapshot")
+
     def _has_same_metadata(self, image: MetadataImage) -> bool:
         known = self._image
         if known is None:
@@ -236,8 +255,8 @@ class CutMaker:
         calls = (asyncio.wait_for(cluster.save_logs(each, wanted), _NEWS_TIMEOUT_S) for each in others)
         await asyncio.gather(*calls, return_exceptions=True)
 
-    async def _save_step(self, ledger: Ledger, logs: Sequence[LedLog], key: str) -> None:
-        """Ask all leaders to save their logs."""
+    async def _save_step(self, ledger: Ledger, logs: Sequence[LedLog], key: str) -> bool:
+        """Ask all leaders to save their logs. Returns whether a log now begins with another snapshot."""
         by_leader: dict[int, list[LedLog]] = defaultdict(list)
         for log in logs:
             by_leader[log.leader_id].append(log)
@@ -257,14 +276,17 @@ class CutMaker:
             return_exceptions=True,
         )
         topics = {log.log_id: log.topic for log in logs}
+        has_new_snapshot = False
         for answer in answers:
             for saved in () if isinstance(answer, BaseException) else answer:
                 self._round_keys.update(piece.part.object_key for piece in saved.pieces)
                 ledger.saved(topics[saved.log_id], saved)
                 self._bytes.mark(sum(piece.part.size_bytes for piece in saved.pieces))
+                has_new_snapshot |= any(piece.is_snapshot for piece in saved.pieces)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
+        return has_new_snapshot
 
     def _unique(self) -> str:
         return f"{self._machine.entropy.uuid4().int & (1 << 48) - 1:012x}"

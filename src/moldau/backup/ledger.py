@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from moldau.backup.calls import LogToSave, SavedLog
 from moldau.backup.cut_format import ClusterCut, LogId, LogPiece, LogPieces
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
+from moldau.runtime import ErrorCode, KafkaError
 
 __all__ = ["LedLog", "Ledger"]
 
@@ -37,29 +38,43 @@ class Ledger:
         self.newest = newest
         self._logs = {} if newest is None else dict(newest.logs)
         self._changed: dict[LogId, LogPieces] = {}
-        self._asked_from: dict[LogId, int] = {}
+        self._asked: dict[LogId, LogToSave] = {}
+        """The last request for each log."""
         self.rounds = 0
         """Number of times that all logs were saved."""
 
     def request(self, log: LedLog) -> LogToSave:
-        """The part of a request to a leader that asks for one log."""
-        saved = self._logs.get(log.log_id)
-        if saved is None:
-            return LogToSave(log.log_id, log.leader_epoch)
-        from_offset = _next_from(saved.pieces)
-        if from_offset >= 0 and not _may_read_again(log, saved, from_offset):
+        """The part of a request to a leader that asks for one log.
+
+        If the unfinished cut already has pieces of the log, the request asks for the records after these
+        pieces. Raises ``KafkaError`` when the log has got another leader since then.
+        """
+        saved, unfinished = self._logs.get(log.log_id), self._changed.get(log.log_id)
+        if unfinished is not None:
+            if log.leader_epoch != self._asked[log.log_id].leader_epoch:
+                raise KafkaError(ErrorCode.leader_not_available, f"{log.log_id} got a leader meanwhile")
+            from_offset = unfinished.end_offset
+        elif saved is None:
             from_offset = -1
-        self._asked_from[log.log_id] = from_offset
-        return LogToSave(log.log_id, log.leader_epoch, saved.end_offset, saved.epoch, from_offset)
+        else:
+            from_offset = _next_from(saved.pieces)
+            if from_offset >= 0 and not _may_read_again(log, saved, from_offset):
+                from_offset = -1
+        # Deletions depend on the saved end. Therefore it is always an end in a complete cut.
+        end = (-1, -1) if saved is None else (saved.end_offset, saved.epoch)
+        asked = self._asked[log.log_id] = LogToSave(log.log_id, log.leader_epoch, *end, from_offset)
+        return asked
 
     def saved(self, topic: str, answer: SavedLog) -> None:
         """Add the pieces that a leader has stored."""
-        known = self._logs.get(answer.log_id)
+        known = self._changed.get(answer.log_id, self._logs.get(answer.log_id))
         if answer.begins_anew:
             if known is None or known.pieces or answer.pieces:
                 self._changed[answer.log_id] = LogPieces(topic, tuple(answer.pieces))
         elif answer.pieces and known is not None:
-            self._changed[answer.log_id] = known.extended(answer.pieces, self._asked_from[answer.log_id])
+            self._changed[answer.log_id] = known.extended(
+                answer.pieces, self._asked[answer.log_id].from_offset
+            )
 
     def logs(self, existing: Iterable[LogId]) -> dict[LogId, LogPieces]:
         """The logs of the unfinished cut, without logs that no longer exist."""

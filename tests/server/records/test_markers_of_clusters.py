@@ -1,5 +1,5 @@
-"""Markers for partitions that were deleted or are diskless, and markers of a coordinator that a newer one has
-replaced."""
+"""Markers for partitions that were deleted or are diskless. Markers that another broker writes. Markers of a
+coordinator that a newer one has replaced."""
 
 import asyncio
 from types import SimpleNamespace
@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 
 from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.network.authorization import AllowEveryone
+from moldau.protocol.api import ApiKey
+from moldau.protocol.codec import decode_request, encode_request
+from moldau.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
+from moldau.server.handlers.records.transaction_markers import TransactionalHandlers
 from moldau.server.subsystems.transactions.markers import ClusterMarkers
 
 MARKER = TransactionMarker(7, 1, True, 3, 2)
@@ -47,3 +52,33 @@ def test_a_replaced_coordinator_stops_sending() -> None:
     with pytest.raises(KafkaError) as refused:
         written({CLASSIC: ErrorCode.transaction_coordinator_fenced, DISKLESS: ErrorCode.none})
     assert refused.value.code is ErrorCode.transaction_coordinator_fenced
+
+
+def test_another_broker_gets_the_position_of_the_decision() -> None:
+    """A restore needs this position. A broker whose replica of a diskless partition is offline sends the
+    marker to the partition's leader."""
+    marker = MARKER._replace(decision_partition=4, decision_offset=1 << 40)
+    written: list[TransactionMarker] = []
+
+    async def write(marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
+        written.append(marker)
+        return ErrorCode.none
+
+    unused: Any = None
+    handlers = TransactionalHandlers(unused, write, unused, AllowEveryone())
+
+    class Peers:
+        async def send(
+            self, node_id: int, api_key: ApiKey, request: WriteTxnMarkersRequest
+        ) -> WriteTxnMarkersResponse:
+            context: Any = SimpleNamespace(api_version=2, connection=None)
+            body = b"".join(encode_request(api_key, 2, request))
+            sent = decode_request(api_key, 2, body)
+            return await handlers.write_markers(context, sent)
+
+    peers: Any = Peers()
+    view: Any = SimpleNamespace(leader_of=lambda name, index: 2, local_id=1)
+    local: Any = SimpleNamespace(reaches=lambda place: False)
+    markers = ClusterMarkers(view, peers, local, UnexpectedErrors())
+    assert asyncio.run(markers.write(marker, [DISKLESS])) == set()
+    assert written == [marker]

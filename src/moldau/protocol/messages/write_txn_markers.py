@@ -19,6 +19,8 @@ class WritableTxnMarker(Message):
     topics: Sequence[WritableTxnMarkerTopic] = wire([WritableTxnMarkerTopic], default=())
     coordinator_epoch: int = wire("int32", default=0)
     transaction_version: int = wire("int8", "2+", default=0)
+    decision_partition: int = wire("int32", default=-1, tag=11680, tagged="1+")
+    decision_offset: int = wire("int64", default=-1, tag=11681, tagged="1+")
 
 
 @message

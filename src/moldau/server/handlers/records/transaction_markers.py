@@ -103,6 +103,8 @@ class TransactionalHandlers:
             wanted.transaction_result,
             wanted.coordinator_epoch,
             wanted.transaction_version,
+            wanted.decision_partition,
+            wanted.decision_offset,
         )
         places = [
             TxnPartition(topic.name, each) for topic in wanted.topics for each in topic.partition_indexes

@@ -158,6 +158,8 @@ def _request(marker: TransactionMarker, partitions: list[TxnPartition]) -> Write
                 ],
                 coordinator_epoch=marker.coordinator_epoch,
                 transaction_version=marker.transaction_version,
+                decision_partition=marker.decision_partition,
+                decision_offset=marker.decision_offset,
             )
         ]
     )

@@ -48,7 +48,7 @@ def test_a_leader_begins_at_the_first_chunk_that_is_left(
         other: Any = None
         topic: Any = SimpleNamespace(topic_id=KEY.topic_id, partitions=[replace(BOTH, chunks=chunks)])
         taken: list[int] = []
-        kind = ChunkedKind(inner, other, other, other, other)
+        kind = ChunkedKind(inner, other, other, other, other, other)
         kind.take_role(replica, topic, lambda: taken.append(replica.log.log_start_offset))
         assert taken == [start_offset]
 

@@ -10,12 +10,29 @@ from registered_chunks import chunk, partition
 
 from moldau.chunks.calls import ChunkRead, ChunkRecords
 from moldau.chunks.reading import ChunkedPart
+from moldau.chunks.redirects import REDIRECT_MIN_BYTES, REMEMBERED_MAX, ChunkRedirects
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
+from moldau.cluster.image.persistent_map import PersistentMap
+from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.replication.partition_interface import PartitionKey, ReadOutcome, ReadRequest
 from moldau.runtime.errors import ErrorCode
 
 KNOWN = ReadOutcome(high_watermark=30, last_stable_offset=30)
+BROKERS = PersistentMap(
+    {
+        each: BrokerRegistration(
+            broker_id=each,
+            epoch=each,
+            incarnation_id=UUID(int=each),
+            endpoints=(),
+            fenced=each == 5,
+            rack="b" if each == 4 else "a",
+        )
+        for each in range(1, 6)
+    }
+)
+"""Brokers 1 to 5. Broker 5 is fenced, and broker 4 is in another rack."""
 FIRST, SECOND = chunk(0, 9, 1), chunk(10, 19, 1)
 
 
@@ -33,9 +50,10 @@ class Chunks:
 
 
 class Active:
-    """The active chunk. Its log on the disk begins at offset 20."""
+    """The active chunk, led by broker 1. Its log on the disk begins at offset 20."""
 
     topic = "t"
+    is_leader = True
     key = PartitionKey(UUID(int=1), 0)
     log = SimpleNamespace(local_log_start_offset=20, log_start_offset=0)
 
@@ -49,7 +67,8 @@ class Active:
 
 def read(registration: PartitionRegistration, **fields: Any) -> tuple[ReadOutcome, Chunks, Active]:
     chunks, active = Chunks(), Active()
-    part: Any = ChunkedPart(active, lambda: registration, chunks)  # type: ignore[arg-type]
+    redirects = ChunkRedirects(1, lambda: BROKERS)
+    part: Any = ChunkedPart(active, lambda: registration, chunks, redirects)  # type: ignore[arg-type]
 
     async def run() -> ReadOutcome:
         outcome: ReadOutcome = await part.read(ReadRequest(**fields), KNOWN)
@@ -75,3 +94,45 @@ def test_an_offset_that_is_in_no_chunk_any_more_is_out_of_range() -> None:
     found, chunks, active = read(replace(partition(FIRST, SECOND), chunks=()), offset=3, max_bytes=99)
     assert found.error is ErrorCode.offset_out_of_range
     assert (chunks.reads, active.offsets) == ([], [])
+
+
+def large(start: int, end: int, *isr: int) -> ChunkRegistration:
+    """A chunk for which consumers are sent to its brokers."""
+    return replace(chunk(start, end, *isr), size_bytes=REDIRECT_MIN_BYTES)
+
+
+def test_a_consumer_with_a_rack_is_sent_once_to_a_broker_of_the_chunk() -> None:
+    registration, memory = partition(large(0, 9, 2), large(10, 19, 3)), dict[str, Any]()
+    for offset, target in ((0, 2), (0, -1), (5, -1), (10, 3), (10, -1)):
+        found, chunks, _ = read(registration, offset=offset, max_bytes=99, client_rack="a", memory=memory)
+        assert found.preferred_read_replica == target
+        assert bool(chunks.reads) == (target < 0), "the leader reads the chunk itself"
+
+
+def test_consumers_without_a_rack_and_consumers_of_small_chunks_stay() -> None:
+    for registration, memory in ((partition(large(0, 9, 2)), None), (partition(chunk(0, 9, 2)), {})):
+        found, chunks, _ = read(registration, offset=0, max_bytes=99, client_rack="a", memory=memory)
+        assert (found.preferred_read_replica, len(chunks.reads)) == (-1, 1)
+
+
+def test_brokers_of_the_rack_come_first_and_fenced_brokers_are_not_chosen() -> None:
+    redirects, key = ChunkRedirects(9, lambda: BROKERS), PartitionKey(UUID(int=1), 0)
+    found = {
+        (rack, redirects.target(key, large(start, start + 9, *isr), rack, {}))
+        for start in range(0, 400, 10)
+        for rack, isr in (("a", (2, 3, 4, 5)), ("b", (2, 3, 4, 5)), ("c", (2, 3, 5)))
+    }
+    assert found == {("a", 2), ("a", 3), ("b", 4), ("c", 2), ("c", 3)}
+    assert redirects.target(key, large(0, 9, 5), "a", {}) == -1
+    assert ChunkRedirects(4, lambda: BROKERS).target(key, large(0, 9, 2, 4), "b", {}) == -1
+
+
+def test_a_connection_remembers_a_limited_number_of_chunks() -> None:
+    redirects, key, memory = (
+        ChunkRedirects(1, lambda: BROKERS),
+        PartitionKey(UUID(int=1), 0),
+        dict[str, Any](),
+    )
+    for start in range(REMEMBERED_MAX + 5):
+        assert redirects.target(key, large(start, start, 2), "a", memory) == 2
+    assert [len(each) for each in memory.values()] == [REMEMBERED_MAX]

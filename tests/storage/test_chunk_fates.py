@@ -78,7 +78,12 @@ class Broker:
         image = SimpleNamespace(topics=SimpleNamespace(get_by_id=lambda topic_id: self.topic))
         inner = SimpleNamespace(close=self._closed)
         self.kind = ChunkedKind(
-            cast(Any, inner), self.chunks, cast(Any, self), lambda: cast(Any, image), self.tasks.append
+            cast(Any, inner),
+            self.chunks,
+            cast(Any, self),
+            cast(Any, None),
+            lambda: cast(Any, image),
+            self.tasks.append,
         )
 
         self.files: dict[str, bytes] = {}

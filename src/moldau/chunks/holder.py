@@ -65,6 +65,12 @@ class ChunkHolder:
         opened = -1 if unstable is None else unstable
         return ChunkRecords(result.views, result.size_bytes, result.next_offset, aborted, opened)
 
+    async def open_offset(self, topic: str, chunk: ChunkId) -> int:
+        """The first offset of a transaction that is open at the end of a chunk; -1 if there is no such
+        transaction. Raises ``KafkaError``."""
+        unstable = (await self._log(topic, chunk)).producers.state.first_unstable_offset
+        return -1 if unstable is None else unstable
+
     async def find(self, topic: str, wanted: ChunkSearch, lookup: RecordLookup) -> FoundOffset:
         """Find the first record whose timestamp is at or after a time, and whose offset is at least
         ``from_offset``. Raises ``KafkaError``."""

@@ -7,11 +7,12 @@ whole partition, and lookups by timestamp.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece, ChunkRead, ChunkRecords, ChunkSearch
-from moldau.cluster.image.chunks import ChunkRegistration
+from moldau.chunks.redirects import ChunkRedirects
+from moldau.cluster.image.chunks import ChunkRegistration, Chunks, chunk_containing
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.lookups.record_lookup import RecordLookup
@@ -62,21 +63,34 @@ class ChunkedPart:
         partition: ClassicPartition,
         registration: Callable[[], PartitionRegistration | None],
         reads: ChunkReads,
+        redirects: ChunkRedirects,
     ) -> None:
         """``registration`` returns the partition in the newest image."""
         self._partition = partition
         self._registration = registration
         self._reads = reads
+        self._redirects = redirects
 
     @property
-    def _chunks(self) -> Sequence[ChunkRegistration]:
+    def _chunks(self) -> Chunks:
         found = self._registration()
         return () if found is None else found.chunks
 
     # -- reads ----------------------------------------------------------------------------------
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
-        return asyncio.get_running_loop().create_task(self._read(request, known))
+        loop = asyncio.get_running_loop()
+        if request.memory is not None and self._partition.is_leader:
+            chunk = chunk_containing(self._chunks, request.offset)
+            if chunk is not None:
+                target = self._redirects.target(
+                    self._partition.key, chunk, request.client_rack, request.memory
+                )
+                if target >= 0:
+                    answer: asyncio.Future[ReadOutcome] = loop.create_future()
+                    answer.set_result(known._replace(preferred_read_replica=target))
+                    return answer
+        return loop.create_task(self._read(request, known))
 
     async def _read(self, request: ReadRequest, known: ReadOutcome) -> ReadOutcome:
         try:

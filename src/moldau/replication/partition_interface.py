@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from moldau.records.errors import RecordError
@@ -86,6 +86,9 @@ class ReadRequest(NamedTuple):
     """The start of the follower's log."""
     reader_rack: str | None = None
     """The rack of the reader, from ``client_rack`` or from the reader's id; ``None`` if it is not known."""
+    memory: dict[str, Any] | None = None
+    """Notes about the connection of a consumer that names its rack, so that it is not sent to the same broker
+    again and again; ``None`` for all other readers."""
 
 
 class ReadOutcome(NamedTuple):

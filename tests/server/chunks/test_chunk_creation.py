@@ -214,7 +214,7 @@ def test_a_partition_whose_chunk_ends_does_not_move_between_log_folders(tmp_path
 
     async def story(broker: Broker) -> None:
         inner = cast(Any, SimpleNamespace(may_suspend=lambda partition: True))
-        kind = ChunkedKind(inner, *cast(Any, (None, None, None, None)))
+        kind = ChunkedKind(inner, *cast(Any, (None, None, None, None, None)))
         broker.answers = [lost, refused(ErrorCode.invalid_update_version)]
         assert kind.may_suspend(broker.partition)
         creating = asyncio.create_task(broker.create())

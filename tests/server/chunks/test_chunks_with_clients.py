@@ -12,6 +12,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import moldau.testing
+from moldau.chunks import redirects
+from moldau.chunks.calls import ChunkRead, ChunkRecords
+from moldau.chunks.holder import ChunkHolder
 from moldau.network.client import RpcClient
 from moldau.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -26,6 +29,7 @@ from moldau.protocol.own.chunks.alter_chunk_assignments import (
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
 from moldau.protocol.schema import Message
 from moldau.runtime.entropy import SystemEntropy
+from moldau.server.subsystems.chunks.peers import ChunkPeers
 
 QUIET = {"log_level": 0}
 LIMIT_S = 30
@@ -280,3 +284,30 @@ def test_a_replica_joins_the_active_chunk_while_no_broker_of_the_old_chunk_lives
     finally:
         cluster.restart(1)
     assert chunks.read(20) == [(number, number) for number in range(20)]
+
+
+def test_a_consumer_with_a_rack_reads_each_chunk_from_a_broker_that_has_it(
+    cluster: moldau.testing.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redirects, "REDIRECT_MIN_BYTES", 0)
+    chunks = Chunks(cluster, "followed")
+    chunks.create_topic([1])
+    chunks.produce(0, 10)
+    for number, brokers in enumerate(([2], [3]), 1):
+        chunks.create(brokers)
+        chunks.produce(number * 10, 10)
+    served: list[int] = []
+    read = ChunkHolder.read
+
+    async def noted(self: ChunkHolder, topic: str, wanted: ChunkRead) -> ChunkRecords:
+        served.append(wanted.start_offset)
+        return await read(self, topic, wanted)
+
+    async def never(*arguments: Any) -> None:
+        pytest.fail("the leader reads the chunk for the consumer")
+
+    monkeypatch.setattr(ChunkHolder, "read", noted)
+    monkeypatch.setattr(ChunkPeers, "read", never)
+    follows = {"client.rack": "a", "fetch.error.backoff.ms": "100"}
+    assert chunks.read(30, **follows) == [(number, number) for number in range(30)]
+    assert served == [0, 10]

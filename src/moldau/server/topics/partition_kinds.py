@@ -209,5 +209,6 @@ class PartitionKinds:
         for claim in reversed(self._claims):
             if claim.stand_in is not None and claim.is_for(topic):
                 found: Partition | None = claim.stand_in(topic, index)
-                return found
+                if found is not None:
+                    return found
         return None

@@ -59,6 +59,8 @@ class Fetcher(NamedTuple):
     """The rack in the request. None means that the sender does not support fetching from followers."""
     near: str | None
     """The rack of the sender, if it is known."""
+    memory: dict[str, Any] | None
+    """The attributes of the connection, for a consumer that names its rack."""
 
 
 def _requested(request: FetchRequest) -> Iterator[tuple[FetchTarget, SessionPosition]]:
@@ -79,9 +81,11 @@ def _requested(request: FetchRequest) -> Iterator[tuple[FetchTarget, SessionPosi
 def _fetcher(context: RequestContext, request: FetchRequest) -> Fetcher:
     rack = request.rack_id if context.api_version >= 11 else None
     near = rack or context.connection.rack
+    memory = context.connection.attributes if rack else None
     if context.api_version >= 15:
-        return Fetcher(request.replica_state.replica_id, request.replica_state.replica_epoch, rack, near)
-    return Fetcher(request.replica_id, -1, rack, near)
+        state = request.replica_state
+        return Fetcher(state.replica_id, state.replica_epoch, rack, near, memory)
+    return Fetcher(request.replica_id, -1, rack, near, memory)
 
 
 @dataclass(slots=True)
@@ -352,6 +356,7 @@ class FetchHandlers:
                 broker_epoch=fetcher.broker_epoch,
                 log_start_offset=position.log_start_offset,
                 reader_rack=fetcher.near,
+                memory=fetcher.memory,
             )
             try:
                 partition = self._partitions.find(*target)

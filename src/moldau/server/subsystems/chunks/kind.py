@@ -14,6 +14,7 @@ from typing import Any, Final
 from moldau.chunks.hand_overs import HandOvers
 from moldau.chunks.log_fates import LogFate, LogRange, fate_of
 from moldau.chunks.reading import ChunkedPart, ChunkReads, state_at_border
+from moldau.chunks.redirects import ChunkRedirects
 from moldau.chunks.retention import first_offset
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.image import MetadataImage
@@ -111,10 +112,12 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         inner: PartitionKind[ClassicPartition],
         logs: ChunkLogs,
         reads: ChunkReads,
+        redirects: ChunkRedirects,
         image: Callable[[], MetadataImage],
         run: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         """``run`` runs a task until the broker stops."""
+        self._redirects = redirects
         self._inner = inner
         self._logs = logs
         self._reads = reads
@@ -183,7 +186,9 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         metadata = topic.partitions[partition.key.partition]
         if metadata.start_offset >= 0:
             if partition.remote.part is None:
-                partition.remote.begin(ChunkedPart(partition, self._registration_of(partition), self._reads))
+                registration = self.registration_of(partition.key)
+                part = ChunkedPart(partition, registration, self._reads, self._redirects)
+                partition.remote.begin(part)
             taken = partial(self._role_taken, partition, metadata, taken)
         self._inner.take_role(partition, topic, taken)
 
@@ -199,8 +204,9 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
                 log.update_log_start_offset(min(first, log.log_end_offset))
         taken()
 
-    def _registration_of(self, partition: ClassicPartition) -> Callable[[], PartitionRegistration | None]:
-        topic_id, index = partition.key
+    def registration_of(self, key: PartitionKey) -> Callable[[], PartitionRegistration | None]:
+        """Return a function that returns the partition in the newest image."""
+        topic_id, index = key
 
         def registration() -> PartitionRegistration | None:
             topic = self._image().topics.get_by_id(topic_id)

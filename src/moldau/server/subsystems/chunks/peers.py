@@ -22,6 +22,7 @@ from moldau.chunks.calls import (
 )
 from moldau.chunks.hand_overs import HandOvers, auxiliary_state, decode_state
 from moldau.chunks.holder import PIECE_MAX_BYTES, ChunkHolder
+from moldau.chunks.redirects import by_preference
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.network.client import RpcClient
@@ -122,19 +123,11 @@ class ChunkPeers:
     def _holders(
         self, chunk: ChunkRegistration, wanted: ChunkRead | ChunkSearch | ChunkFileFetch
     ) -> Iterator[int]:
-        """The brokers that have a chunk. Brokers of this rack come first. The other brokers are ordered by a
-        hash of the chunk."""
+        """The other brokers that have a chunk."""
         brokers = self._view.image.brokers
-        alive = [each for each in chunk.isr if each in brokers and each != self._view.local_id]
-        key = f"{wanted.topic_id}-{wanted.partition_index}-{wanted.start_offset}-".encode()
-        alive.sort(
-            key=lambda each: (
-                brokers[each].fenced,
-                self._rack is None or brokers[each].rack != self._rack,
-                crc32c(key + str(each).encode()),
-            )
-        )
-        return iter(alive)
+        others = [each for each in chunk.isr if each in brokers and each != self._view.local_id]
+        place = PartitionKey(wanted.topic_id, wanted.partition_index), wanted.start_offset
+        return iter(by_preference(others, place, brokers, self._rack))
 
     async def hand_over(self, broker_id: int, state: HandedOver) -> None:
         """Send the state at a border to a broker, which may be this broker. Raises ``KafkaError``."""

@@ -8,12 +8,16 @@ from typing import Any
 from moldau.chunks.calls import CALLS, ChunkService
 from moldau.chunks.hand_overs import HandOvers
 from moldau.chunks.holder import ChunkHolder
+from moldau.chunks.redirects import ChunkRedirects
+from moldau.chunks.stand_in import ChunkStandIn
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import INTERNAL_TOPICS
 from moldau.network.own_serving import BrokerCallHandlers
 from moldau.replication.classic_partition import ClassicPartition
+from moldau.replication.partition_interface import Partition, PartitionKey
+from moldau.replication.traffic import PartitionTraffic
 from moldau.runtime.repeating import Repeating
 from moldau.server.context import BrokerContext
 from moldau.server.subsystem import Contribution, Subsystem
@@ -52,7 +56,11 @@ class ChunksSubsystem(Subsystem):
         self.peers = ChunkPeers(context, self._holder, self._hand_overs)
         self._inner = partitions.classic if tiered is None else tiered
         chunk_logs = ChunkLogs(view.local_id, logs, self.store, self._hand_overs)
-        self._kind = ChunkedKind(self._inner, chunk_logs, self.peers, lambda: view.image, self._run)
+        self._stand_ins: dict[PartitionKey, ChunkStandIn] = {}
+        self._redirects = ChunkRedirects(view.local_id, lambda: view.image.brokers)
+        self._kind = ChunkedKind(
+            self._inner, chunk_logs, self.peers, self._redirects, lambda: view.image, self._run
+        )
         self._partitions = partitions
         reports = ControllerReports(
             view.local_id, context.channel, lambda: partitions.replication.local_epoch
@@ -84,11 +92,27 @@ class ChunksSubsystem(Subsystem):
                 KindClaim(
                     self._kind,
                     lambda topic: topic.name not in INTERNAL_TOPICS,
+                    self._stand_in,
                     wraps=self._inner,
                     gives_chunks=True,
                 )
             ],
         )
+
+    def _stand_in(self, topic: Topic, index: int) -> Partition | None:
+        """The inactive chunks of a partition on this broker, which has no replica of its active chunk."""
+        local_id = self._context.view.local_id
+        if not any(local_id in chunk.isr for chunk in topic.partitions[index].chunks):
+            return None
+        key = PartitionKey(topic.topic_id, index)
+        found = self._stand_ins.get(key)
+        if found is not None:
+            return found
+        traffic = PartitionTraffic(self._context.meters.topics, topic.name)
+        registration = self._kind.registration_of(key)
+        found = ChunkStandIn(key, topic.name, registration, self._holder, self._redirects, traffic)
+        self._stand_ins[key] = found
+        return found
 
     async def start(self) -> None:
         await self.store.load()
@@ -109,6 +133,8 @@ class ChunksSubsystem(Subsystem):
             if name is not None and (topic is None or not self._is_held(topic, chunk)):
                 self._drop(name, chunk)
         if removed:
+            for key in [each for each in self._stand_ins if each.topic_id in removed]:
+                del self._stand_ins[key]
             self._run(self._forget(removed))
 
     def _is_held(self, topic: Topic, chunk: ChunkId) -> bool:

@@ -1,0 +1,80 @@
+"""Sends consumers of inactive chunks to the brokers that have these chunks (KIP-392).
+
+A consumer that names its rack is sent once to a broker that has the chunk. If the consumer asks this broker
+again for the same chunk, it could not follow, or it came back. Then the leader reads the records from that
+broker and passes them on. Clients differ here: some clients read only from replicas of the active chunk.
+"""
+
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from moldau.cluster.image.chunks import ChunkRegistration
+from moldau.cluster.image.persistent_map import PersistentMap
+from moldau.cluster.image.registrations import BrokerRegistration
+from moldau.replication.partition_interface import PartitionKey
+
+REDIRECT_MIN_BYTES: Final = 64 * 1024 * 1024
+"""Consumers are not sent to the brokers of a smaller chunk. Some clients pause for half a second when they
+change the broker, which takes longer than to pass the records on."""
+REMEMBERED_MAX: Final = 1_000
+"""Maximum number of chunks that are remembered for a connection. The oldest is forgotten first."""
+_MEMORY: Final = "chunks.redirects"
+
+Brokers = PersistentMap[int, BrokerRegistration]
+"""The brokers in the image, by id."""
+Place = tuple[PartitionKey, int]
+"""A chunk: its partition and its first offset."""
+
+
+def by_preference(
+    brokers: Sequence[int],
+    place: Place,
+    registered: Brokers,
+    rack: str | None,
+) -> list[int]:
+    """The brokers that have a chunk, in the order in which they are asked. Brokers that are not fenced come
+    first, then brokers of the rack. A hash orders the others, so that chunks are spread over brokers."""
+    (topic_id, partition), start_offset = place
+    key = f"{topic_id}-{partition}-{start_offset}-".encode()
+    return sorted(
+        brokers,
+        key=lambda each: (
+            registered[each].fenced,
+            rack is None or registered[each].rack != rack,
+            crc32c(key + str(each).encode()),
+        ),
+    )
+
+
+class ChunkRedirects:
+    """Chooses the broker from which a consumer reads a chunk. Pure."""
+
+    def __init__(self, local_id: int, registered: Callable[[], Brokers]) -> None:
+        """``registered`` returns the brokers in the newest image."""
+        self._local_id = local_id
+        self._registered = registered
+
+    def target(
+        self, key: PartitionKey, chunk: ChunkRegistration, rack: str | None, memory: MutableMapping[str, Any]
+    ) -> int:
+        """Return the broker to which the consumer is sent; -1 if this broker responds itself.
+
+        ``memory`` contains the chunks for which the consumer's connection was sent away before.
+        """
+        if chunk.size_bytes < REDIRECT_MIN_BYTES:
+            return -1
+        registered = self._registered()
+        place = key, chunk.start_offset
+        active = [each for each in chunk.isr if each in registered and registered[each].is_active]
+        chosen = next(iter(by_preference(active, place, registered, rack)), self._local_id)
+        if chosen == self._local_id:
+            return -1
+        known: dict[Place, None] = memory.setdefault(_MEMORY, {})
+        if place in known:
+            return -1
+        known[place] = None
+        if len(known) > REMEMBERED_MAX:
+            del known[next(iter(known))]
+        return chosen

@@ -1,0 +1,215 @@
+"""Reads of consumers on a broker that has inactive chunks of a partition, but no replica of its active chunk.
+
+Consumers come here from the leader (KIP-392). They read the chunks of this broker, and are then sent to the
+broker of the next chunk, or back to the leader. All other requests are for the leader.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from moldau.chunks.calls import ChunkRead, ChunkRecords
+from moldau.chunks.holder import ChunkHolder
+from moldau.chunks.reading import READ_MAX_BYTES
+from moldau.chunks.redirects import ChunkRedirects
+from moldau.cluster.image.chunks import ChunkRegistration, chunk_containing
+from moldau.cluster.image.partition import PartitionRegistration
+from moldau.replication.partition_interface import (
+    AppendAnswer,
+    AppendOutcome,
+    FoundOffset,
+    Partition,
+    PartitionKey,
+    PartitionStatus,
+    ProducerTurn,
+    ReadAnswer,
+    ReadOutcome,
+    ReadRequest,
+    TransactionalBatch,
+    TransactionMarker,
+    TransactionParticipant,
+    WithoutLog,
+)
+from moldau.replication.traffic import PartitionTraffic
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.fair_lane import FairClient
+from moldau.storage.chunks.chunk_store import ChunkId
+
+logger = logging.getLogger(__name__)
+
+_NOT_HERE: Final = ReadOutcome(error=ErrorCode.not_leader_or_follower)
+
+
+class _TransactionsElsewhere(TransactionParticipant):
+    """Refuses batches and markers, which are for the leader."""
+
+    any_broker_marks = False
+
+    def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
+        raise KafkaError(ErrorCode.not_leader_or_follower)
+
+    async def write_marker(self, marker: TransactionMarker) -> None:
+        raise KafkaError(ErrorCode.not_leader_or_follower)
+
+
+class ChunkStandIn(WithoutLog, Partition):
+    """The inactive chunks of a partition on this broker, for consumers that were sent here."""
+
+    is_leader = False
+    is_under_replicated = False
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        topic: str,
+        registration: Callable[[], PartitionRegistration | None],
+        holder: ChunkHolder,
+        redirects: ChunkRedirects,
+        traffic: PartitionTraffic,
+    ) -> None:
+        """``registration`` returns the partition in the newest image."""
+        self._key = key
+        self._topic = topic
+        self._registration = registration
+        self._holder = holder
+        self._redirects = redirects
+        self._traffic = traffic
+
+    @property
+    def key(self) -> PartitionKey:
+        return self._key
+
+    @property
+    def topic(self) -> str:
+        return self._topic
+
+    @property
+    def leader_epoch(self) -> int:
+        found = self._registration()
+        return -1 if found is None else found.leader_epoch
+
+    @property
+    def transactions(self) -> TransactionParticipant:
+        return _TransactionsElsewhere()
+
+    # -- reads ----------------------------------------------------------------------------------
+
+    def read(self, request: ReadRequest) -> ReadAnswer:
+        partition = self._registration()
+        if partition is None or request.replica_id >= 0 or request.client_rack is None:
+            return _NOT_HERE
+        epoch = request.current_leader_epoch
+        if epoch >= 0 and epoch != partition.leader_epoch:
+            is_old = epoch < partition.leader_epoch
+            return ReadOutcome(
+                error=ErrorCode.fenced_leader_epoch if is_old else ErrorCode.unknown_leader_epoch
+            )
+        chunk = chunk_containing(partition.chunks, request.offset)
+        if chunk is None or not self._has(chunk):
+            return self._sent_on(partition, request, request.offset)
+        return asyncio.get_running_loop().create_task(self._read(partition, chunk, request))
+
+    def _has(self, chunk: ChunkRegistration) -> bool:
+        return self._holder.has(ChunkId(*self._key, chunk.start_offset))
+
+    async def _read(
+        self, partition: PartitionRegistration, chunk: ChunkRegistration, request: ReadRequest
+    ) -> ReadOutcome:
+        try:
+            bound = chunk.end_offset + 1
+            if request.read_committed:
+                unstable = await self._holder.open_offset(
+                    self._topic, ChunkId(*self._key, chunk.start_offset)
+                )
+                if unstable >= 0:
+                    # Only the leader knows the outcome of this transaction.
+                    bound = min(bound, unstable)
+            if request.offset >= bound:
+                return self._sent_to(partition, partition.leader)
+            found = await self._holder.read(self._topic, self._wanted(chunk, request, bound))
+        except KafkaError as error:
+            logger.warning("chunk %d of %s cannot be read: %s", chunk.start_offset, self._topic, error)
+            return _NOT_HERE
+        if not found.size_bytes and request.min_one_batch:
+            return self._sent_on(partition, request, chunk.end_offset + 1)
+        self._traffic.fetched(found.size_bytes)
+        return self._found(partition, found, request)
+
+    async def _bound(self, chunk: ChunkRegistration, request: ReadRequest) -> int:
+        """The offset before which this broker may serve the records of a chunk."""
+        end_offset = chunk.end_offset + 1
+        if not request.read_committed:
+            return end_offset
+        unstable = await self._holder.open_offset(self._topic, ChunkId(*self._key, chunk.start_offset))
+        # Only the leader knows the outcome of a transaction that is open at the end of the chunk.
+        return end_offset if unstable < 0 else min(end_offset, unstable)
+
+    def _wanted(self, chunk: ChunkRegistration, request: ReadRequest, bound: int) -> ChunkRead:
+        return ChunkRead(
+            *self._key,
+            chunk.start_offset,
+            request.offset,
+            min(request.max_bytes, READ_MAX_BYTES),
+            request.min_one_batch,
+            bound,
+            request.read_committed,
+        )
+
+    @staticmethod
+    def _known(partition: PartitionRegistration) -> ReadOutcome:
+        """The known offsets of the partition. All records before the active chunk are committed."""
+        first = partition.chunks[0].start_offset if partition.chunks else partition.start_offset
+        return ReadOutcome(
+            high_watermark=partition.start_offset,
+            last_stable_offset=partition.start_offset,
+            log_start_offset=first,
+        )
+
+    def _found(
+        self, partition: PartitionRegistration, found: ChunkRecords, request: ReadRequest
+    ) -> ReadOutcome:
+        return self._known(partition)._replace(
+            views=found.views,
+            size_bytes=found.size_bytes,
+            aborted=found.aborted if request.read_committed else None,
+            is_cut=True,
+        )
+
+    def _sent_on(self, partition: PartitionRegistration, request: ReadRequest, offset: int) -> ReadOutcome:
+        """Send a consumer to the broker that has the next chunk, or to the leader."""
+        chunk, target = chunk_containing(partition.chunks, offset), -1
+        if chunk is not None and request.memory is not None:
+            target = self._redirects.target(self._key, chunk, request.client_rack, request.memory)
+        return self._sent_to(partition, partition.leader if target < 0 else target)
+
+    def _sent_to(self, partition: PartitionRegistration, broker_id: int) -> ReadOutcome:
+        if broker_id < 0:
+            return _NOT_HERE
+        return self._known(partition)._replace(preferred_read_replica=broker_id)
+
+    # -- other requests -------------------------------------------------------------------------
+
+    def append(
+        self, records: memoryview, *, required_acks: int, timeout_ms: int, client: FairClient | None = None
+    ) -> AppendAnswer:
+        return AppendOutcome(ErrorCode.not_leader_or_follower)
+
+    async def find_offset(
+        self,
+        timestamp_ms: int,
+        *,
+        read_committed: bool,
+        current_leader_epoch: int,
+        client: FairClient | None = None,
+    ) -> FoundOffset:
+        raise KafkaError(ErrorCode.not_leader_or_follower)
+
+    async def delete_records(self, before_offset: int) -> int:
+        raise KafkaError(ErrorCode.not_leader_or_follower)
+
+    def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
+        raise KafkaError(ErrorCode.not_leader_or_follower)
+
+    def state(self) -> PartitionStatus:
+        raise KafkaError(ErrorCode.not_leader_or_follower)

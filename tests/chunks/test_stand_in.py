@@ -1,0 +1,132 @@
+"""A broker with inactive chunks, but without the active chunk, serves consumers that were sent to it."""
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from registered_chunks import chunk, partition
+
+from moldau.chunks.calls import ChunkRead, ChunkRecords
+from moldau.chunks.redirects import ChunkRedirects
+from moldau.chunks.stand_in import ChunkStandIn
+from moldau.cluster.image.persistent_map import PersistentMap
+from moldau.replication.partition_interface import (
+    AbortedTransaction,
+    PartitionKey,
+    ReadOutcome,
+    ReadRequest,
+    TransactionMarker,
+)
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+KEY = PartitionKey(UUID(int=1), 0)
+BOTH = partition(chunk(0, 9, 1), chunk(10, 19, 2), replicas=(7,))
+ABORTED = AbortedTransaction(5, 3)
+
+
+class Holder:
+    """Broker 1, which has the first chunk. A transaction may be open at the end of the chunk."""
+
+    def __init__(self, open_offset: int = -1, error: KafkaError | None = None) -> None:
+        self.wanted: list[ChunkRead] = []
+        self._open_offset = open_offset
+        self._error = error
+
+    def has(self, chunk: Any) -> bool:
+        return bool(chunk == (*KEY, 0))
+
+    async def open_offset(self, topic: str, chunk: Any) -> int:
+        return self._open_offset
+
+    async def read(self, topic: str, wanted: ChunkRead) -> ChunkRecords:
+        self.wanted.append(wanted)
+        if self._error is not None:
+            raise self._error
+        return ChunkRecords([b"records"], 7, wanted.end_offset, [ABORTED])
+
+
+def stand_in(holder: Holder) -> ChunkStandIn:
+    fetched: Any = SimpleNamespace(fetched=lambda size_bytes: None)
+    found: Any = holder
+    redirects = ChunkRedirects(1, PersistentMap)
+    return ChunkStandIn(KEY, "t", lambda: BOTH, found, redirects, fetched)
+
+
+def read(holder: Holder, **fields: Any) -> ReadOutcome:
+    async def run() -> ReadOutcome:
+        request = ReadRequest(**{"max_bytes": 100, "client_rack": "a", "memory": {}, **fields})
+        answer = stand_in(holder).read(request)
+        return answer if isinstance(answer, ReadOutcome) else await answer
+
+    return asyncio.run(run())
+
+
+def test_the_records_of_a_chunk_come_with_offsets_that_are_certain() -> None:
+    found = read(Holder(), offset=4)
+    assert (found.error, found.size_bytes, found.aborted, found.is_cut) == (ErrorCode.none, 7, None, True)
+    assert (found.high_watermark, found.last_stable_offset, found.log_start_offset) == (20, 20, 0)
+
+
+@pytest.mark.parametrize(("open_offset", "end_offset"), [(-1, 10), (6, 6)])
+def test_read_committed_ends_before_a_transaction_that_is_open_at_the_border(
+    open_offset: int, end_offset: int
+) -> None:
+    holder = Holder(open_offset)
+    assert read(holder, offset=4, read_committed=True).aborted == [ABORTED]
+    assert [each.end_offset for each in holder.wanted] == [end_offset]
+
+
+@pytest.mark.parametrize("offset", [6, 9])
+def test_a_consumer_goes_back_to_the_leader_for_an_undecided_transaction(offset: int) -> None:
+    found = read(Holder(6), offset=offset, read_committed=True)
+    assert (found.error, found.preferred_read_replica, found.size_bytes) == (ErrorCode.none, 7, 0)
+
+
+@pytest.mark.parametrize("offset", [10, 19, 20, 99])
+def test_a_consumer_of_another_chunk_goes_back_to_the_leader(offset: int) -> None:
+    assert read(Holder(), offset=offset).preferred_read_replica == 7
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"replica_id": 3}, ErrorCode.not_leader_or_follower),
+        ({"client_rack": None}, ErrorCode.not_leader_or_follower),
+        ({"current_leader_epoch": BOTH.leader_epoch - 1}, ErrorCode.fenced_leader_epoch),
+        ({"current_leader_epoch": BOTH.leader_epoch + 1}, ErrorCode.unknown_leader_epoch),
+    ],
+)
+def test_other_readers_are_refused(fields: dict[str, Any], code: ErrorCode) -> None:
+    assert read(Holder(), offset=4, **fields).error is code
+
+
+def test_a_copy_that_cannot_be_read_sends_the_consumer_away() -> None:
+    failed = Holder(error=KafkaError(ErrorCode.kafka_storage_error, "a bad disk"))
+    assert read(failed, offset=4).error is ErrorCode.not_leader_or_follower
+
+
+def test_writes_and_lookups_are_for_the_leader() -> None:
+    async def run() -> None:
+        part = stand_in(Holder())
+        assert part.append(memoryview(b""), required_acks=1, timeout_ms=1) == (
+            ErrorCode.not_leader_or_follower,
+            *part.append(memoryview(b""), required_acks=1, timeout_ms=1)[1:],
+        )
+        for call in (
+            part.find_offset(-1, read_committed=False, current_leader_epoch=-1),
+            part.delete_records(5),
+            part.transactions.write_marker(TransactionMarker(1, 0, True, 0)),
+        ):
+            with pytest.raises(KafkaError) as refused:
+                await call
+            assert refused.value.code is ErrorCode.not_leader_or_follower
+
+    asyncio.run(run())
+
+
+def test_the_epoch_is_the_newest_of_the_metadata() -> None:
+    assert stand_in(Holder()).leader_epoch == BOTH.leader_epoch
+    assert replace(BOTH, leader_epoch=9).leader_epoch == 9

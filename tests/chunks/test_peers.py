@@ -10,6 +10,8 @@ from active_replica import machine
 from registered_chunks import chunk
 
 from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece, ChunkRead, ChunkRecords, ChunkSearch
+from moldau.chunks.meters import ChunkMeters
+from moldau.metrics import Meters
 from moldau.replication.partition_interface import FoundOffset
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.peers import ChunkPeers
@@ -54,7 +56,8 @@ async def ask(failure: Exception, answer: Any, *holders: int) -> Any:
     )
     holder: Any = BadHolder(failure)
     unused: Any = None
-    peers: Any = ChunkPeers(context, holder, unused)
+    meters = ChunkMeters(Meters())
+    peers: Any = ChunkPeers(context, holder, unused, meters)
     unreadable: list[Any] = []
     peers.on_unreadable = unreadable.append
     peers._channel = lambda broker_id, timeout_ms: Others(answer)
@@ -64,7 +67,7 @@ async def ask(failure: Exception, answer: Any, *holders: int) -> Any:
             found = await peers.read("t", held, ChunkRead(*ID, 0, 100))
         finally:
             assert unreadable == [ID]
-        assert peers.proxied_bytes == found.size_bytes
+        assert meters.proxied_bytes.value == found.size_bytes
         return found
     if isinstance(answer, FoundOffset):
         return await peers.find("t", held, ChunkSearch(*ID, 5), unused)

@@ -15,6 +15,7 @@ from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.persistent_map import PersistentMap
 from moldau.cluster.image.registrations import BrokerRegistration
+from moldau.metrics.meters import Counter
 from moldau.replication.partition_interface import PartitionKey, ReadOutcome, ReadRequest
 from moldau.runtime.errors import ErrorCode
 
@@ -67,7 +68,7 @@ class Active:
 
 def read(registration: PartitionRegistration, **fields: Any) -> tuple[ReadOutcome, Chunks, Active]:
     chunks, active = Chunks(), Active()
-    redirects = ChunkRedirects(1, lambda: BROKERS)
+    redirects = ChunkRedirects(1, lambda: BROKERS, Counter())
     part: Any = ChunkedPart(active, lambda: registration, chunks, redirects)  # type: ignore[arg-type]
 
     async def run() -> ReadOutcome:
@@ -116,7 +117,7 @@ def test_consumers_without_a_rack_and_consumers_of_small_chunks_stay() -> None:
 
 
 def test_brokers_of_the_rack_come_first_and_fenced_brokers_are_not_chosen() -> None:
-    redirects, key = ChunkRedirects(9, lambda: BROKERS), PartitionKey(UUID(int=1), 0)
+    redirects, key = ChunkRedirects(9, lambda: BROKERS, Counter()), PartitionKey(UUID(int=1), 0)
     found = {
         (rack, redirects.target(key, large(start, start + 9, *isr), rack, {}))
         for start in range(0, 400, 10)
@@ -124,12 +125,12 @@ def test_brokers_of_the_rack_come_first_and_fenced_brokers_are_not_chosen() -> N
     }
     assert found == {("a", 2), ("a", 3), ("b", 4), ("c", 2), ("c", 3)}
     assert redirects.target(key, large(0, 9, 5), "a", {}) == -1
-    assert ChunkRedirects(4, lambda: BROKERS).target(key, large(0, 9, 2, 4), "b", {}) == -1
+    assert ChunkRedirects(4, lambda: BROKERS, Counter()).target(key, large(0, 9, 2, 4), "b", {}) == -1
 
 
 def test_a_connection_remembers_a_limited_number_of_chunks() -> None:
     redirects, key, memory = (
-        ChunkRedirects(1, lambda: BROKERS),
+        ChunkRedirects(1, lambda: BROKERS, Counter()),
         PartitionKey(UUID(int=1), 0),
         dict[str, Any](),
     )

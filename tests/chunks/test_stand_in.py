@@ -13,6 +13,7 @@ from moldau.chunks.calls import ChunkRead, ChunkRecords
 from moldau.chunks.redirects import ChunkRedirects
 from moldau.chunks.stand_in import ChunkStandIn
 from moldau.cluster.image.persistent_map import PersistentMap
+from moldau.metrics.meters import Counter
 from moldau.replication.partition_interface import (
     AbortedTransaction,
     PartitionKey,
@@ -51,7 +52,7 @@ class Holder:
 def stand_in(holder: Holder) -> ChunkStandIn:
     fetched: Any = SimpleNamespace(fetched=lambda size_bytes: None)
     found: Any = holder
-    redirects = ChunkRedirects(1, PersistentMap)
+    redirects = ChunkRedirects(1, PersistentMap, Counter())
     return ChunkStandIn(KEY, "t", lambda: BOTH, found, redirects, fetched)
 
 

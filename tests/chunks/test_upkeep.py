@@ -11,12 +11,14 @@ import pytest
 from active_replica import KEY, active, machine
 from registered_chunks import chunk, partition
 
+from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.retention import retained_start
 from moldau.cluster.image.chunks import ChunkRegistration
+from moldau.metrics import Meters
 from moldau.replication.appending.freezing import AppendFreeze
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.server.subsystems.chunks.upkeep import ChunkCopies, ChunkRetention
+from moldau.server.subsystems.chunks.upkeep import ChunkCopies, ChunkRetention, CopyPace
 from moldau.storage.chunks.chunk_store import ChunkId
 from moldau.storage.log.config import LogConfig
 
@@ -98,6 +100,8 @@ class Store:
         self.copied: list[Any] = []
         self.dropped: list[ChunkId] = []
         self._is_here = is_here
+        self.pieces = 0
+        """Number of pieces of a chunk."""
 
     def __contains__(self, chunk: ChunkId) -> bool:
         return self._is_here
@@ -107,6 +111,8 @@ class Store:
 
     async def copy(self, name: Any, chunk: ChunkId, end_offset: int, source: Any) -> None:
         await source.files()
+        for position in range(self.pieces):
+            await source.read("f", position)
         self.copied.append((chunk, end_offset))
 
     def directory_of(self, chunk: ChunkId) -> None:
@@ -130,14 +136,14 @@ class Source:
     async def fetch_file(self, held: Any, wanted: Any) -> Any:
         self.asked.append(held.isr)
         self._meanwhile()
-        return SimpleNamespace(files={})
+        return SimpleNamespace(files={}, content=b"piece" if wanted.name else b"")
 
 
 def copies_of(topics: Topics, store: Any, source: Any) -> ChunkCopies:
     view = SimpleNamespace(local_id=1, image=SimpleNamespace(topics=topics))
     context: Any = SimpleNamespace(view=view, logs=None)
     unused: Any = None
-    copies = ChunkCopies(context, store, source, unused, unused)
+    copies = ChunkCopies(context, store, source, unused, unused, ChunkMeters(Meters()))
     copies._chunked.add("t")
     return copies
 
@@ -177,7 +183,7 @@ def test_a_copy_that_is_complete_after_the_chunk_was_moved_away_is_removed() -> 
 def test_a_change_of_a_topic_without_chunks_looks_only_at_what_has_changed() -> None:
     context: Any = SimpleNamespace(view=None, logs=None)
     unused: Any = None
-    copies = ChunkCopies(context, unused, unused, unused, unused)
+    copies = ChunkCopies(context, unused, unused, unused, unused, ChunkMeters(Meters()))
     image: Any = SimpleNamespace(topics={})
 
     def change(**partitions: Any) -> Any:
@@ -191,3 +197,47 @@ def test_a_change_of_a_topic_without_chunks_looks_only_at_what_has_changed() -> 
     image.topics["t"] = SimpleNamespace(partitions=[partition(), partition()])
     assert not copies.changed([change(a=partition())], image)
     assert not copies.changed([change(a=partition())], none)
+
+
+def test_the_copy_of_a_move_that_is_cancelled_ends() -> None:
+    async def run() -> None:
+        wanted = replace(chunk(0, 9, 1, 2), isr=(2,))
+        topics = Topics(t=topic_with(wanted))
+        source = Source(lambda: topics.update(t=topic_with(replace(wanted, replicas=(2, 3)))))
+        store = Store(is_here=False)
+        store.pieces = 3
+        assert not await copies_of(topics, store, source)._round()
+        assert (store.copied, len(source.asked)) == ([], 1)
+
+    asyncio.run(run())
+
+
+def test_copies_wait_for_their_rate_and_go_on_when_it_is_raised() -> None:
+    async def run() -> None:
+        meters = ChunkMeters(Meters())
+        pace = CopyPace(meters)
+        pace.limit(1)
+        await pace.wait()
+        pace.copied(1000)
+        waiting = asyncio.create_task(pace.wait())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        pace.limit(10**9)
+        await waiting
+        assert (meters.copied_bytes.value, pace.copied_bytes) == (1000, 1000)
+
+    asyncio.run(run())
+
+
+def test_the_gauges_count_chunks_and_bytes_of_this_broker() -> None:
+    async def run() -> None:
+        here = replace(chunk(0, 9, 1, 2), size_bytes=100)
+        missing = replace(chunk(10, 19, 2), size_bytes=30)
+        others = replace(chunk(20, 29, 2), replicas=(2, 3), size_bytes=7)
+        copies = copies_of(Topics(t=topic_with(here, missing, others)), Store(is_here=True), Source())
+        assert (copies.size_bytes(), len(copies.missing()), copies.missing_bytes()) == (100, 1, 30)
+        copies.pace.copied_bytes = 10
+        assert copies.missing_bytes() == 20
+
+    asyncio.run(run())

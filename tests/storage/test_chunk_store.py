@@ -14,7 +14,13 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime import KafkaError
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
-from moldau.storage.folders.file_names import chunk_folder, chunk_of, is_stray_folder, partition_of
+from moldau.storage.folders.file_names import (
+    chunk_folder,
+    chunk_of,
+    is_chunk_copy,
+    is_stray_folder,
+    partition_of,
+)
 from moldau.storage.guards.recovery_report import RepairKind
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.config import LogConfig
@@ -191,6 +197,8 @@ def test_a_copy_replaces_a_damaged_chunk_which_is_kept_aside(box: Any) -> None:
         cut = {**content, log: content[log][:-80]}
         with pytest.raises(KafkaError):
             await store.copy(NAME, FIRST, 10, Copied(cut))
+        assert box.disk.list("/data").count(chunk_folder(NAME, 0)) == 1
+        assert not any(is_chunk_copy(each) for each in box.disk.list("/data"))
         assert box.disk.read(f"{folder}/{log}") == b"damaged"
         await store.copy(NAME, FIRST, 10, Copied(content))
         assert box.disk.read(f"{folder}/{log}") == content[log]

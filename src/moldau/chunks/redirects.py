@@ -13,6 +13,7 @@ from crc32c import crc32c
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.persistent_map import PersistentMap
 from moldau.cluster.image.registrations import BrokerRegistration
+from moldau.metrics.meters import Counter
 from moldau.replication.partition_interface import PartitionKey
 
 REDIRECT_MIN_BYTES: Final = 64 * 1024 * 1024
@@ -51,8 +52,10 @@ def by_preference(
 class ChunkRedirects:
     """Chooses the broker from which a consumer reads a chunk. Pure."""
 
-    def __init__(self, local_id: int, registered: Callable[[], Brokers]) -> None:
-        """``registered`` returns the brokers in the newest image."""
+    def __init__(self, local_id: int, registered: Callable[[], Brokers], redirects: Counter) -> None:
+        """``registered`` returns the brokers in the newest image. ``redirects`` counts the consumers that are
+        sent away."""
+        self._redirects = redirects
         self._local_id = local_id
         self._registered = registered
 
@@ -77,4 +80,5 @@ class ChunkRedirects:
         known[place] = None
         if len(known) > REMEMBERED_MAX:
             del known[next(iter(known))]
+        self._redirects.mark()
         return chosen

@@ -70,6 +70,14 @@ OPERATIONS = (
         check=at_least(0),
         update=CLUSTER_WIDE,
     ),
+    int64(
+        "chunk.copy.max.bytes.per.second",
+        LONG_MAX,
+        "Maximum bytes per second that this broker copies from other brokers to have its inactive chunks "
+        "(KIP-1114).",
+        check=at_least(1),
+        update=CLUSTER_WIDE,
+    ),
     int32(
         "controller.quota.window.num",
         11,

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -112,6 +113,9 @@ class ChunkStore:
         folder = self._folders.get(chunk)
         return folder is not None and folder.directory.is_online
 
+    def __len__(self) -> int:
+        return len(self._folders)
+
     def __iter__(self) -> Iterator[ChunkId]:
         return iter(tuple(self._folders))
 
@@ -207,6 +211,24 @@ class ChunkStore:
         directory = self._emptiest() if old is None else old.directory
         path = f"{directory.path}/{chunk_copy_folder(name, chunk.start_offset)}"
         run = self._machine.workers.run
+        try:
+            await self._fetch(path, source)
+            await run(self._check_copy, path, name, chunk, end_offset)
+        except BaseException:
+            # A copy that fails or is cancelled begins again. Its part must not fill the disk until then.
+            with suppress(OSError):
+                await run_whole(self._machine.workers.run(self._discard, path))
+            raise
+        target = f"{directory.path}/{chunk_folder(name, chunk.start_offset)}"
+        if old is not None and self._folders.get(chunk) is old:
+            async with old.lock:
+                # After a crash at this point the chunk is missing, and is copied again.
+                await self.put_aside(chunk)
+        await run(self._finish_copy, path, target)
+        self._folders[chunk] = _Folder(target, directory, asyncio.Lock())
+
+    async def _fetch(self, path: str, source: ChunkSource) -> None:
+        run = self._machine.workers.run
         await run(self._begin_copy, path)
         for file, size_bytes in (await source.files()).items():
             position = 0
@@ -216,14 +238,6 @@ class ChunkStore:
                 position += len(piece)
                 if not piece:
                     break
-        target = f"{directory.path}/{chunk_folder(name, chunk.start_offset)}"
-        await run(self._check_copy, path, name, chunk, end_offset)
-        if old is not None and self._folders.get(chunk) is old:
-            async with old.lock:
-                # After a crash at this point the chunk is missing, and is copied again.
-                await self.put_aside(chunk)
-        await run(self._finish_copy, path, target)
-        self._folders[chunk] = _Folder(target, directory, asyncio.Lock())
 
     def _emptiest(self) -> LogDirectory:
         """The log directory with the fewest chunks. Raises ``KafkaError``."""
@@ -234,9 +248,12 @@ class ChunkStore:
         return min(online, key=lambda each: counts[each])
 
     def _begin_copy(self, path: str) -> None:
+        self._discard(path)
+        self._machine.disk.make_dirs(path)
+
+    def _discard(self, path: str) -> None:
         if self._machine.disk.is_dir(path):
             self._machine.disk.remove_tree(path)
-        self._machine.disk.make_dirs(path)
 
     def _write(self, path: str, position: int, piece: bytes) -> None:
         file = self._machine.disk.open(path, create=True)

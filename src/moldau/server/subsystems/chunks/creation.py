@@ -72,6 +72,8 @@ class ChunkCreation:
         self._peers = peers
         self._broker_epoch = broker_epoch
         self._under_way: set[PartitionKey] = set()
+        self.on_pause: Callable[[float], None] = lambda _: None
+        """Called with the time in ms for which the producers of a partition waited."""
 
     async def create(self, wanted: CreateChunksTopicPartition) -> CreateChunksResult:
         """End the active chunk of a partition. The result contains the border or an error."""
@@ -153,7 +155,8 @@ class ChunkCreation:
         freeze, epoch = AppendFreeze(partition, self._machine), partition.leader_epoch
         freeze.begin()
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + DRAIN_TIMEOUT_S
+        begun = loop.time()
+        deadline = begun + DRAIN_TIMEOUT_S
         try:
             while not freeze.is_drained:
                 self._check_leads(partition, epoch)
@@ -167,6 +170,7 @@ class ChunkCreation:
                 refusing.cancel()
         finally:
             freeze.end()
+            self.on_pause((loop.time() - begun) * 1000)
 
     async def _hand_over(
         self, partition: ClassicPartition, border: int, epoch: int, brokers: Sequence[int]

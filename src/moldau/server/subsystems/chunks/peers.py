@@ -22,6 +22,7 @@ from moldau.chunks.calls import (
 )
 from moldau.chunks.hand_overs import HandOvers, auxiliary_state, decode_state
 from moldau.chunks.holder import PIECE_MAX_BYTES, ChunkHolder
+from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.redirects import by_preference
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
@@ -52,7 +53,10 @@ _UNREADABLE: Final = frozenset({ErrorCode.kafka_storage_error, ErrorCode.corrupt
 class ChunkPeers:
     """Implements :class:`moldau.chunks.reading.ChunkReads` with this broker's disks and the network."""
 
-    def __init__(self, context: BrokerContext, holder: ChunkHolder, hand_overs: HandOvers) -> None:
+    def __init__(
+        self, context: BrokerContext, holder: ChunkHolder, hand_overs: HandOvers, meters: ChunkMeters
+    ) -> None:
+        self._meters = meters
         self._view = context.view
         self._listener_name = context.config.inter_broker_listener_name
         self._rack = context.config.rack
@@ -61,8 +65,6 @@ class ChunkPeers:
         self._hand_overs = hand_overs
         self.on_unreadable: Callable[[ChunkId], None] = lambda _: None
         """Called with a chunk of this broker that cannot be read."""
-        self.proxied_bytes = 0
-        """Bytes that other brokers have read for clients of this broker."""
 
     async def read(self, topic: str, chunk: ChunkRegistration, wanted: ChunkRead) -> ChunkRecords:
         return await self._ask(READ_CHUNK, chunk, wanted, lambda: self._holder.read(topic, wanted))
@@ -91,7 +93,7 @@ class ChunkPeers:
         error = KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
         if self._has(chunk, wanted):
             try:
-                return await read_here()
+                return self._read_here(await read_here())
             except KafkaError as failure:
                 error = failure
             except (OSError, MalformedMetadataError) as failure:
@@ -101,7 +103,12 @@ class ChunkPeers:
                 self.on_unreadable(ChunkId(*wanted[:3]))
         found = await self._call_holder(call, chunk, wanted, error)
         if isinstance(found, ChunkRecords):
-            self.proxied_bytes += found.size_bytes
+            self._meters.proxied_bytes.mark(found.size_bytes)
+        return found
+
+    def _read_here(self, found: R) -> R:
+        if isinstance(found, ChunkRecords):
+            self._meters.local_bytes.mark(found.size_bytes)
         return found
 
     def _has(self, chunk: ChunkRegistration, wanted: ChunkRead | ChunkSearch | ChunkFileFetch) -> bool:

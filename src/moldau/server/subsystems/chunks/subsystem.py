@@ -8,6 +8,7 @@ from typing import Any
 from moldau.chunks.calls import CALLS, ChunkService
 from moldau.chunks.hand_overs import HandOvers
 from moldau.chunks.holder import ChunkHolder
+from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.redirects import ChunkRedirects
 from moldau.chunks.stand_in import ChunkStandIn
 from moldau.cluster.image.delta import MetadataDelta
@@ -53,11 +54,12 @@ class ChunksSubsystem(Subsystem):
         self.store = ChunkStore(machine, logs)
         self._hand_overs = HandOvers(machine, logs.directories[0])
         self._holder = ChunkHolder(machine, self.store, self._hand_overs)
-        self.peers = ChunkPeers(context, self._holder, self._hand_overs)
+        self._meters = ChunkMeters(context.meters.registry)
+        self.peers = ChunkPeers(context, self._holder, self._hand_overs, self._meters)
         self._inner = partitions.classic if tiered is None else tiered
         chunk_logs = ChunkLogs(view.local_id, logs, self.store, self._hand_overs)
         self._stand_ins: dict[PartitionKey, ChunkStandIn] = {}
-        self._redirects = ChunkRedirects(view.local_id, lambda: view.image.brokers)
+        self._redirects = ChunkRedirects(view.local_id, lambda: view.image.brokers, self._meters.redirects)
         self._kind = ChunkedKind(
             self._inner, chunk_logs, self.peers, self._redirects, lambda: view.image, self._run
         )
@@ -70,7 +72,8 @@ class ChunksSubsystem(Subsystem):
         self._retention = Repeating(
             "retention of chunks", retention.run_once, interval_ms, unexpected=machine.unexpected
         )
-        self._copies = ChunkCopies(context, self.store, self.peers, reports, self._settled)
+        self._copies = ChunkCopies(context, self.store, self.peers, reports, self._settled, self._meters)
+        self._watch()
         self.peers.on_unreadable = self._copies.unreadable
         self._creation = ChunkCreation(
             view.local_id,
@@ -81,6 +84,20 @@ class ChunksSubsystem(Subsystem):
             self.peers,
             lambda: partitions.replication.local_epoch,
         )
+        self._creation.on_pause = self._meters.pause_ms.update
+
+    def _watch(self) -> None:
+        """Register the gauges of this broker's chunks."""
+        registry, copies = self._context.meters.registry, self._copies
+        held, moved = registry.scoped("moldau.chunks", "Held"), registry.scoped("moldau.chunks", "Copies")
+        held.gauge("Chunks", lambda: len(self.store), "Inactive chunks on this broker.")
+        held.gauge("SizeBytes", copies.size_bytes, "Bytes of the inactive chunks on this broker.")
+        moved.gauge("Pending", lambda: len(copies.missing()), "Chunks that this broker still has to copy.")
+        moved.gauge("PendingBytes", copies.missing_bytes, "Bytes that this broker still has to copy.")
+
+    def reconfigure(self) -> None:
+        config = self._context.metadata.configs.broker
+        self._copies.pace.limit(config.integer("chunk.copy.max.bytes.per.second"))
 
     def contribution(self) -> Contribution:
         context = self._context
@@ -115,6 +132,7 @@ class ChunksSubsystem(Subsystem):
         return found
 
     async def start(self) -> None:
+        self.reconfigure()
         await self.store.load()
         await self._hand_overs.load()
 

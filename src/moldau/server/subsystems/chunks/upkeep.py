@@ -7,11 +7,13 @@ step is tried again in a later repetition.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from moldau.chunks.calls import ChunkFileFetch
 from moldau.chunks.holder import PIECE_MAX_BYTES
+from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.retention import has_removable, retained_start
 from moldau.cluster.controller.channel import ControllerChannel
 from moldau.cluster.image.chunks import ChunkRegistration
@@ -23,6 +25,7 @@ from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.own.chunks.drop_chunks import DropChunksPartition, DropChunksRequest
 from moldau.protocol.own.chunks.report_chunks import ReportChunksRequest, ReportedChunk
 from moldau.replication.classic_partition import ClassicPartition
+from moldau.runtime.byte_quota import BytePacer, QuotaSettings
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
@@ -37,20 +40,69 @@ COPY_INTERVAL_S: Final = 1.0
 """Pause before the copies are checked again while the image changes."""
 
 
+class CopyPace:
+    """The maximum rate of all copies of a broker together, and the bytes of the present copy."""
+
+    def __init__(self, meters: ChunkMeters) -> None:
+        self._pacer = BytePacer(QuotaSettings())
+        self._changed = asyncio.Event()
+        self._meters = meters
+        self.copied_bytes = 0
+        """Bytes of the copy in progress that are on this broker."""
+
+    def limit(self, bytes_per_second: int) -> None:
+        """Set the maximum rate in bytes per second. The next piece does not wait for the former rate."""
+        if self._pacer.settings.bytes_per_second != bytes_per_second:
+            self._pacer = BytePacer(QuotaSettings(bytes_per_second))
+            self._changed.set()
+
+    async def wait(self) -> None:
+        """Return when the next piece may be read."""
+        loop = asyncio.get_running_loop()
+        self._changed.clear()
+        pause_s = self._pacer.wait_s(loop.time())
+        if pause_s > 0:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), pause_s)
+        self._pacer.reserve(PIECE_MAX_BYTES, loop.time())
+
+    def copied(self, size_bytes: int) -> None:
+        """Count the bytes of a piece."""
+        self._pacer.settle(size_bytes, PIECE_MAX_BYTES)
+        self._meters.copied_bytes.mark(size_bytes)
+        self.copied_bytes += size_bytes
+
+
 class _RemoteChunk:
     """A chunk on another broker; a :class:`moldau.storage.chunks.chunk_store.ChunkSource`."""
 
-    def __init__(self, peers: ChunkPeers, chunk: ChunkRegistration, chunk_id: ChunkId) -> None:
+    def __init__(
+        self,
+        peers: ChunkPeers,
+        chunk: ChunkRegistration,
+        chunk_id: ChunkId,
+        pace: CopyPace,
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        """``is_wanted`` is false when this broker must no longer have the chunk."""
         self._peers = peers
         self._chunk = chunk
         self._id = chunk_id
+        self._pace = pace
+        self._is_wanted = is_wanted
 
     async def files(self) -> Mapping[str, int]:
+        self._pace.copied_bytes = 0
         return (await self._peers.fetch_file(self._chunk, ChunkFileFetch(*self._id))).files
 
     async def read(self, name: str, position: int) -> bytes:
+        await self._pace.wait()
+        if not self._is_wanted():
+            raise KafkaError(ErrorCode.no_reassignment_in_progress, "the chunk moves here no more")
         wanted = ChunkFileFetch(*self._id, name, position, PIECE_MAX_BYTES)
-        return (await self._peers.fetch_file(self._chunk, wanted)).content
+        content = (await self._peers.fetch_file(self._chunk, wanted)).content
+        self._pace.copied(len(content))
+        return content
 
 
 class _OwnChunk(NamedTuple):
@@ -170,8 +222,11 @@ class ChunkCopies:
         peers: ChunkPeers,
         reports: ControllerReports,
         settled: Callable[[], Any],
+        meters: ChunkMeters,
     ) -> None:
         """``settled`` returns when the logs of this broker match the image."""
+        self._meters = meters
+        self.pace = CopyPace(meters)
         self._view = context.view
         self._logs = context.logs
         self._store = store
@@ -233,6 +288,7 @@ class ChunkCopies:
                 await self._step(own)
             except (KafkaError, OSError) as error:
                 is_complete = False
+                self._meters.copy_failures.mark()
                 logger.info("chunk %d of %s: %s", own.chunk.start_offset, own.name, error)
         return is_complete
 
@@ -243,7 +299,7 @@ class ChunkCopies:
                 await self._replace(own)
             if is_here or not own.chunk.isr:
                 return
-            source = _RemoteChunk(self._peers, own.chunk, own.chunk_id)
+            source = self._source(own, own.chunk.isr)
             await self._store.copy(own.name, own.chunk_id, own.chunk.end_offset + 1, source)
             logger.info("chunk %d of %s is copied", own.chunk.start_offset, own.name)
             if self._newest(own) is None:
@@ -262,13 +318,39 @@ class ChunkCopies:
         """Copy a chunk again from the other brokers that have it, because it cannot be read here."""
         others = tuple(each for each in own.chunk.isr if each != self._view.local_id)
         if others:
-            source = _RemoteChunk(self._peers, replace(own.chunk, isr=others), own.chunk_id)
+            source = self._source(own, others)
             await self._store.copy(own.name, own.chunk_id, own.chunk.end_offset + 1, source)
             logger.warning("chunk %d of %s is copied anew", own.chunk.start_offset, own.name)
             if self._newest(own) is None:
                 await self._store.drop(own.name, own.chunk_id)
         self._replaced.add(own.chunk_id)
         self._unreadable.discard(own.chunk_id)
+
+    def _source(self, own: _OwnChunk, brokers: tuple[int, ...]) -> _RemoteChunk:
+        """The chunk on these brokers."""
+        chunk = replace(own.chunk, isr=brokers)
+        return _RemoteChunk(
+            self._peers, chunk, own.chunk_id, self.pace, lambda: self._newest(own) is not None
+        )
+
+    # -- gauges ---------------------------------------------------------------------------------
+
+    def size_bytes(self) -> int:
+        """Bytes of the inactive chunks that this broker has."""
+        local_id = self._view.local_id
+        return sum(each.chunk.size_bytes for each in self._own_chunks() if local_id in each.chunk.isr)
+
+    def missing(self) -> list[ChunkRegistration]:
+        """The chunks that this broker still has to copy."""
+        local_id = self._view.local_id
+        return [each.chunk for each in self._own_chunks() if local_id not in each.chunk.isr]
+
+    def missing_bytes(self) -> int:
+        """Bytes that this broker still has to copy. The bytes of the copy in progress decrease."""
+        missing = sum(chunk.size_bytes for chunk in self.missing())
+        return max(0, missing - self.pace.copied_bytes)
+
+    # -- lookups --------------------------------------------------------------------------------
 
     def _may_be_carved(self, own: _OwnChunk) -> bool:
         """Whether the partition's log may still become the log of a chunk, or is in an offline folder."""

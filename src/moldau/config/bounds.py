@@ -24,6 +24,16 @@ def at_least(low: float) -> Check:
     )
 
 
+def off_or_at_least(low: float) -> Check:
+    """The value -1, or a value that is not too small."""
+
+    def test(value: Value) -> str | None:
+        is_off = _number(value) == -1
+        return None if is_off or _number(value) >= low else f"Value must be -1 or at least {low}"
+
+    return Check(test, f"-1, [{low},...]")
+
+
 def above(low: float, up_to: float = math.inf) -> Check:
     def test(value: Value) -> str | None:
         if _number(value) <= low:

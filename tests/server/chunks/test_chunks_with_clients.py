@@ -311,3 +311,26 @@ def test_a_consumer_with_a_rack_reads_each_chunk_from_a_broker_that_has_it(
     follows = {"client.rack": "a", "fetch.error.backoff.ms": "100"}
     assert chunks.read(30, **follows) == [(number, number) for number in range(30)]
     assert served == [0, 10]
+
+
+def test_chunks_are_created_automatically_on_the_broker_with_the_fewest_bytes(
+    cluster: moldau.testing.Cluster,
+) -> None:
+    chunks = Chunks(cluster, "rolled")
+    rolling = {"chunk.roll.bytes": str(2**20), "retention.ms": "-1"}
+    chunks.admin.create_topics([NewTopic("rolled", 1, replica_assignment=[[1]], config=rolling)])[
+        "rolled"
+    ].result(LIMIT_S)
+    producer, count, seen = Producer({**chunks.server, "enable.idempotence": True}), 0, {1}
+
+    def goes_on() -> bool:
+        nonlocal count
+        for _ in range(40):
+            producer.produce("rolled", b"%d" % count, key=bytes(2**15), partition=0)
+            count += 1
+        assert producer.flush(LIMIT_S) == 0
+        seen.add(chunks.leader())
+        return len(seen) == 3
+
+    until(goes_on)
+    assert chunks.read(count) == [(number, number) for number in range(count)]

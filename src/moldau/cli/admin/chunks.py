@@ -5,10 +5,10 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from moldau.chunks.placement import next_replicas
 from moldau.cli.app import new_app
 from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption
 from moldau.cli.output import print_json, print_table, time_text
-from moldau.client.chunk_placement import next_replicas
 from moldau.client.chunks import (
     ChunkedPartition,
     alter_chunk,
@@ -232,12 +232,17 @@ async def _plans(client: Client, names: list[str] | None) -> list[dict[str, Any]
     the brokers."""
     # The bytes of all topics count, not only the bytes of the named topics.
     found = await placement(client, None)
+    load = Counter(found.load_bytes)
+    # The sizes of log folders do not contain inactive chunks.
+    for each in await chunked_partitions(client, None):
+        for chunk in each.chunks:
+            load.update(dict.fromkeys(chunk.isr_nodes, chunk.size_bytes))
     planned: Counter[int] = Counter()
     rows = []
     for partition in await chunked_partitions(client, names):
         if names is None and partition.topic.startswith("__"):
             continue
-        brokers = next_replicas(len(partition.replicas), found.racks, found.load_bytes, planned)
+        brokers = next_replicas(len(partition.replicas), found.racks, load, planned)
         planned.update(brokers)
         rows.append(
             {

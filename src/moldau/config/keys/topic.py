@@ -1,6 +1,14 @@
 """The configs of a topic."""
 
-from moldau.config.bounds import at_least, between, gzip_level, list_of, one_of, throttled_replicas
+from moldau.config.bounds import (
+    at_least,
+    between,
+    gzip_level,
+    list_of,
+    off_or_at_least,
+    one_of,
+    throttled_replicas,
+)
 from moldau.config.definition import Synonym
 from moldau.config.keys.log import COMPRESSION_TYPES
 from moldau.config.keys.rows import (
@@ -21,6 +29,20 @@ from moldau.config.keys.rows import (
 FOREVER = -1
 
 TOPIC = (
+    int64(
+        "chunk.roll.bytes",
+        -1,
+        "The size at which the active chunk of a partition ends, and the next chunk begins on the brokers "
+        "with the fewest bytes (KIP-1114). -1 means no limit.",
+        check=off_or_at_least(MIB),
+    ),
+    int64(
+        "chunk.roll.ms",
+        -1,
+        "The age at which the active chunk of a partition ends, and the next chunk begins on the brokers "
+        "with the fewest bytes (KIP-1114). -1 means no limit.",
+        check=off_or_at_least(1_000),
+    ),
     list_(
         "cleanup.policy",
         ("delete",),

@@ -46,6 +46,8 @@ class LogConfig:
     producer_id_expiration_ms: int = 24 * _HOUR_MS
     remote_storage_enable: bool = False
     remote_log_copy_disable: bool = from_key("remote.log.copy.disable", False)
+    chunk_roll_bytes: int = from_key("chunk.roll.bytes", -1)
+    chunk_roll_ms: int = from_key("chunk.roll.ms", -1)
     local_retention_ms: int = -1
     """Local retention in ms. A configured -2 is replaced by the retention of the whole log, here and in
     ``local_retention_bytes``."""

@@ -1,5 +1,6 @@
 """The brokers that have inactive chunks. This broker reads its own chunks, and calls other brokers."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
@@ -28,7 +29,9 @@ from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.network.client import RpcClient
 from moldau.network.own_calls import BrokerCall, BrokerChannel
+from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ProtocolError
+from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition_interface import FoundOffset, PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -170,6 +173,40 @@ class ChunkPeers:
             content += piece.content
             if len(piece.content) < wanted.max_bytes:
                 return content
+
+    async def loads(self) -> dict[int, int]:
+        """The bytes on each active broker: its logs, and its inactive chunks. If the logs of a broker are not
+        known, it counts as the broker with the most bytes."""
+        image = self._view.image
+        active = [each.broker_id for each in image.brokers.values() if each.is_active]
+        sizes = await asyncio.gather(*map(self._log_bytes, active), return_exceptions=True)
+        known = [size for size in sizes if not isinstance(size, BaseException)]
+        found = {
+            broker_id: max(known, default=0) if isinstance(size, BaseException) else size
+            for broker_id, size in zip(active, sizes, strict=True)
+        }
+        for topic in image.topics:
+            for partition in topic.partitions:
+                for chunk in partition.chunks:
+                    for broker_id in chunk.replicas:
+                        if broker_id in found:
+                            found[broker_id] += chunk.size_bytes
+        return found
+
+    async def _log_bytes(self, broker_id: int) -> int:
+        """The bytes of the partitions' logs on a broker. Raises ``KafkaError``."""
+        address = self._view.address(broker_id, self._listener_name)
+        if address is None:
+            raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not known")
+        host, port = address
+        everything = DescribeLogDirsRequest(topics=None)
+        answer = await self._client.request(
+            host, port, ApiKey.DESCRIBE_LOG_DIRS, None, everything, READ_TIMEOUT_MS
+        )
+        if answer.error_code is not ErrorCode.none:
+            raise KafkaError(answer.error_code)
+        rows = [row for folder in answer.results for topic in folder.topics for row in topic.partitions]
+        return sum(row.partition_size for row in rows)
 
     def _channel(self, broker_id: int, timeout_ms: int) -> BrokerChannel:
         address = self._view.address(broker_id, self._listener_name)

@@ -25,6 +25,7 @@ from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.chunks.creation import ChunkCreation
 from moldau.server.subsystems.chunks.kind import ChunkedKind, ChunkLogs
 from moldau.server.subsystems.chunks.peers import ChunkCallService, ChunkPeers
+from moldau.server.subsystems.chunks.rolling import CHECK_MS, ChunkRolling
 from moldau.server.subsystems.chunks.tool_handlers import ChunkToolHandlers
 from moldau.server.subsystems.chunks.upkeep import ChunkCopies, ChunkRetention, ControllerReports
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
@@ -85,6 +86,12 @@ class ChunksSubsystem(Subsystem):
             lambda: partitions.replication.local_epoch,
         )
         self._creation.on_pause = self._meters.pause_ms.update
+        rolling = ChunkRolling(
+            machine, context.partitions, lambda: view.image, self._creation.create, self.peers.loads
+        )
+        self._rolling = Repeating(
+            "creation of chunks", rolling.run_once, CHECK_MS, unexpected=machine.unexpected
+        )
 
     def _watch(self) -> None:
         """Register the gauges of this broker's chunks."""
@@ -178,6 +185,7 @@ class ChunksSubsystem(Subsystem):
                 self._run(self.store.put_aside(chunk))
         self._copying = asyncio.get_running_loop().create_task(self._copies.run(), name="copies of chunks")
         self._retention.start()
+        self._rolling.start()
 
     async def _settled(self) -> None:
         """Return when the logs of this broker match the image."""
@@ -196,6 +204,7 @@ class ChunksSubsystem(Subsystem):
             logger.error("work on a chunk failed", exc_info=error)
 
     async def stop(self) -> None:
+        await self._rolling.stop()
         await self._retention.stop()
         if self._copying is not None:
             self._copying.cancel()

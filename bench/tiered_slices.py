@@ -98,7 +98,8 @@ class Ratios(NamedTuple):
 
 
 def ratios(above: Sequence[Slice], below: Sequence[Slice]) -> Ratios:
-    """``above[i]`` and ``below[i]`` were measured next to each other."""
+    """Divide the p99 of each slice in ``above`` by the p99 of the slice in ``below`` that was measured
+    directly before or after it."""
     found = sorted(one["ack_p99_ms"] / other["ack_p99_ms"] for one, other in zip(above, below, strict=True))
     low, median, high = statistics.quantiles(found, n=4, method="inclusive")
     return Ratios(median, low, high)
@@ -109,7 +110,8 @@ def median_of(slices: Sequence[Slice], name: str) -> float:
 
 
 def in_turns(kinds: Sequence[str], rounds: int) -> Iterator[tuple[str, ...]]:
-    """The order of each round. Every kind is first equally often, and last equally often."""
+    """Yield the order of the kinds in each round. Each kind is first in about the same number of rounds, and
+    last in about the same number of rounds."""
     for number in range(rounds):
         turn = number // 2 % len(kinds)
         order = (*kinds[turn:], *kinds[:turn])

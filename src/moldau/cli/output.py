@@ -36,7 +36,7 @@ def print_json_line(value: Mapping[str, Any]) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table. On a terminal that is wide enough, the table has borders. Otherwise it has plain columns.
 
-    Columns of numbers are flush right.
+    Columns of numbers are aligned to the right.
     """
     body = [list(row) for row in rows]
     flush_right = [_is_numbers([row[index] for row in body]) for index in range(len(columns))]

@@ -71,7 +71,8 @@ class SnapshotTarget(Protocol):
     def append(self, values: Sequence[bytes]) -> None: ...
 
     async def settle(self) -> None:
-        """Sync the written bytes if they are many. Later commits of the log then wait less for the disk."""
+        """Sync the written bytes if they are many. Later commits of the log then wait for the disk for a
+        shorter time."""
         ...
 
     async def freeze(self) -> None: ...

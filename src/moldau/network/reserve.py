@@ -34,7 +34,8 @@ class ReservedPlaces:
     """Reserves a place for one connection from the node's machine, and a place for one connection from
     elsewhere.
 
-    Therefore clients on other machines cannot keep out an operator on the node's machine.
+    Therefore an operator on the node's machine can always connect, even if clients on other machines use all
+    other connections.
     """
 
     def __init__(self, accepted: Container[ServerConnection]) -> None:

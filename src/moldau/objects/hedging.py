@@ -66,8 +66,8 @@ class Patience:
 class HedgeBudget:
     """A limit on added attempts. It is a number per second, with a burst after a time without added attempts.
 
-    If several requests were refused an added attempt, the oldest request gets the next attempt. Commits
-    follow the order of objects, so the oldest object without an answer delays all later objects.
+    If several requests wait for an added attempt, the oldest request gets the next attempt. Commits follow
+    the order of objects, so the oldest object without an answer delays all later objects.
     """
 
     def __init__(self, per_second: float = 6.0, burst: float = 12.0) -> None:

@@ -1,4 +1,5 @@
-"""Records inside a batch. This module opens a batch, which the broker rarely does, and reads its records.
+"""Records inside a batch. This module opens a batch (decompresses its records), and reads its records. The
+broker rarely needs this.
 
 Each record begins with a varint that contains the record's length. Then follow attributes (1 byte, unused),
 timestamp delta (varlong), offset delta (varint), key and value (varint length, -1 for null), header count and

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 
 class Clock(Protocol):
-    """Tells the time of day."""
+    """Returns the time of day."""
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch. The value may become lower when the machine's clock is set."""

@@ -144,7 +144,7 @@ def check_belongs(properties: MetaProperties, folder: str, cluster_id: str, node
 
 
 def new_cluster_id(entropy: Entropy) -> str:
-    """A random cluster id. It never begins with '-', because a command line would take such an id for an
+    """A random cluster id. It never begins with '-', because a command line would read such an id as an
     option."""
     while True:
         text = encode_uuid(entropy.uuid4())

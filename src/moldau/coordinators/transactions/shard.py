@@ -293,7 +293,7 @@ class TransactionShard:
         if size_bytes > limit_bytes:
             raise KafkaError(ErrorCode.message_too_large, "The transaction has too many partitions.")
 
-    # the end
+    # the end of a transaction
 
     def end(
         self, token: Token, request: Ending, new_id: int | None, now_ms: int

@@ -1,8 +1,8 @@
 """Regular work on the coordinators that this broker leads: retention of topics, snapshots, and removal of old
 entries.
 
-The coordinator limits each pass. This module runs the passes and spreads them in time. It repeats a pass as
-long as the pass deletes something.
+The coordinator limits each pass. This module runs the passes and distributes them over time. It repeats a
+pass as long as the pass deletes something.
 """
 
 import asyncio

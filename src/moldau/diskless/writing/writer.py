@@ -260,7 +260,7 @@ class DisklessWriter:
         self._slots.discard(file)
         self._finisher.abandon(file)
 
-    # Ending -----------------------------------------------------------------------------------------
+    # Stopping ---------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
         """Close the buffer. Returns when all producers of earlier batches have their responses."""

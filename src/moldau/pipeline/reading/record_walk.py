@@ -107,9 +107,9 @@ def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, par
     """Add the starts of ``count`` records, and return the end of the last record. The lengths of these
     records are checked later.
 
-    Adjacent records often have equal sizes. Such records are processed together. If the same length is found
-    at regular distances, each of these records leads to the next one. No loop is then needed to confirm the
-    starts.
+    Adjacent records often have equal sizes. Such records are processed together. If the positions at a
+    regular distance all contain this distance as a record's length, these positions are the starts of
+    records. No loop is then needed to confirm them.
     """
     left = count
     run_tries = RUN_TRIES_MAX

@@ -1,9 +1,9 @@
 """Delays the appends of a partition while its active chunk ends (KIP-1114).
 
-A partition has a queue for batches that must be opened. While the partition is frozen, another queue replaces
-it. This queue is busy for every client, so all batches wait in it. Partitions that are not frozen therefore
-need no check. When the freeze ends, the batches go to the real queue in their order. There they are appended,
-or they are refused because the leadership has ended.
+A partition has a queue for batches that must be opened (decompressed and parsed) before the append. While the
+partition is frozen, another queue replaces it. This queue is busy for every client, so all batches wait in
+it. Partitions that are not frozen therefore need no check. When the freeze ends, the batches go to the real
+queue in their order. There they are appended, or they are refused because the leadership has ended.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
-"""Batches that need a long check before the append. A worker opens them, and they are appended in order.
+"""Batches that need a long check before the append. A worker opens them (decompresses and parses them), and
+they are appended in order.
 
 The node has one thread for opening batches (``Machine.opening``). The node's clients share this thread
 fairly. An append of a client to the partition waits for earlier batches of this client, but not for batches

@@ -1,12 +1,12 @@
 """Finds records by timestamp in single batches without blocking the event loop, for partitions of all kinds.
 
 The producer sets the timestamps in a header. If they do not match the batch's records, the batch must be
-opened, and there may be many such batches. Therefore the node's opening thread (``Machine.opening``) opens a
-long batch, and the event loop runs between two batches.
+opened (decompressed and parsed). There may be many such batches. Therefore the node's opening thread
+(``Machine.opening``) opens a long batch, and the event loop runs between two batches.
 
-A batch with unreadable records does not stop a search, because its header is used. A search by time returns
-the batch's first offset, because a consumer that starts there misses no record. A search for the largest
-timestamp returns the batch's last offset.
+A batch with unreadable records does not stop a search, because its header is used. For such a batch, a search
+by time returns the batch's first offset, because a consumer that starts there misses no record. A search for
+the largest timestamp then returns the batch's last offset.
 """
 
 from moldau.records.batch import parse_header

@@ -39,14 +39,15 @@ Effect = Callable[[ImageChanges, Any], None]
 
 class MissingLevelError(Exception):
     """A decision has made a record whose feature has level 0 in the cluster. This is a defect of the
-    decision: nodes of Apache Kafka stop at a record that they do not know."""
+    decision, because nodes of Apache Kafka stop at a record that they do not know."""
 
 
 class PartTable:
     """The parts in the order of a snapshot. For each type of record, the table also has its part, its
     versions and its feature.
 
-    Raises ``ValueError`` with the place to change if a row is incomplete, or if a field or record has no row.
+    Raises ``ValueError``, which names the code to change, if a row is incomplete, or if a field or record has
+    no row.
     """
 
     def __init__(self, *parts: ImagePart[Any, Any]) -> None:

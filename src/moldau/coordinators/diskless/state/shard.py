@@ -315,7 +315,7 @@ class DisklessShard:
         due = due or self.partitions.has_expired_producer(cutoff_ms)
         return answer(token, None, [record] if due else [])
 
-    # -- the runtime's side ---------------------------------------------------------------------
+    # -- calls of the runtime -------------------------------------------------------------------
 
     def follow_changes(self) -> ReplayedChanges:
         """From now on, collect the changes of each replay for one store. The store needs them at the

@@ -104,7 +104,7 @@ class DisklessStore:
     def database(self) -> Database:
         return self.materialiser.database
 
-    # -- the runtime's side ---------------------------------------------------------------------
+    # -- calls of the runtime -------------------------------------------------------------------
 
     async def restore(self, shard: object) -> int | None:
         assert isinstance(shard, DisklessShard)
@@ -260,7 +260,7 @@ class DisklessStore:
             logger.error("%s is damaged and is rebuilt from the log: %s", self.path, error)
             self._on_damage()
 
-    # -- to SQLite ------------------------------------------------------------------------------
+    # -- writes to SQLite -----------------------------------------------------------------------
 
     def write_all(self) -> None:
         """Write all records that are committed."""

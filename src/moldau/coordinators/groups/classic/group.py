@@ -242,7 +242,7 @@ class Group:
         for member in self.members.values():
             self._held.size_bytes -= member.metadata_bytes
 
-    # record
+    # the group's record
 
     def stored(self, assignments: dict[str, bytes] | None = None) -> StoredGroup:
         """The record of the group. If ``assignments`` is given, these assignments replace the current

@@ -108,7 +108,7 @@ class ReaderHooks(Protocol[R]):
 
 
 class KindClaim(NamedTuple):
-    """A kind of partition, and the topics that belong to it."""
+    """The declaration of a subsystem that a kind of partition serves certain topics."""
 
     kind: PartitionKind[Any]
     is_for: Callable[[Topic], bool] = _any_topic
@@ -117,7 +117,7 @@ class KindClaim(NamedTuple):
     stand_in: StandIns | None = None
     """Finds stand-ins, for a kind whose partitions accept requests on brokers without a replica."""
     wraps: PartitionKind[Any] | None = None
-    """The kind that this kind wraps. This kind then claims only topics of the wrapped kind."""
+    """The kind that this kind wraps. This kind then serves only topics of the wrapped kind."""
     reader_hooks: ReaderHooks[Any] | None = None
     """Returns callbacks for partitions that are read without a replica. Only a kind that wraps another kind
     has such callbacks."""
@@ -129,7 +129,7 @@ class KindClaim(NamedTuple):
 
 
 class PartitionKinds:
-    """The kinds of a broker. When several kinds claim a topic, the last claim applies.
+    """The kinds of a broker. When several ``KindClaim`` objects match a topic, the last of them applies.
 
     The kinds are added while the broker's subsystems are made, before the first partition is opened.
     """
@@ -143,7 +143,7 @@ class PartitionKinds:
     def check_complete(self, topic_kinds: Iterable[TopicKind]) -> None:
         """Raise ``ValueError`` when a kind in the controller's table has no partitions on brokers, and when
         partitions are of a kind that is not in the table. Also raise it when the kind needs a tier or chunks,
-        and no claim gives them."""
+        and no ``KindClaim`` gives them."""
         topic_kinds = tuple(topic_kinds)
         self._check_rows(topic_kinds)
         claimed = {claim.is_for: claim.kind for claim in self._claims}
@@ -185,7 +185,7 @@ class PartitionKinds:
             )
 
     def of(self, topic: Topic) -> PartitionKind[Any]:
-        """The kind of a topic. Classic partitions make the first claim, which covers all topics."""
+        """The kind of a topic. The first ``KindClaim`` is for classic partitions, and matches all topics."""
         return self._claim_on(topic).kind
 
     def reader_hooks(self, topic: Topic) -> ReaderHooks[Any] | None:

@@ -77,7 +77,7 @@ class TopicKind:
     loss."""
     has_remote_tier: bool
     """Whether a partition's log keeps a segment until the segment is copied to the remote tier. If so, a
-    subsystem must wrap the partitions with a tier (``gives_tier`` of its claim)."""
+    subsystem must wrap the partitions with a tier (``gives_tier`` of its ``KindClaim``)."""
     has_cluster_epochs: bool = True
     """Whether the leader epochs in a partition's log are the leader epochs of the metadata."""
     may_have_remote_segments: bool = False
@@ -86,7 +86,7 @@ class TopicKind:
     no_chunks: str | None
     """The reason why partitions of this kind cannot be divided into chunks (KIP-1114). The text is the end of
     a sentence about a topic. ``None`` means that they can be divided. In this case a subsystem must wrap the
-    partitions with chunks (``gives_chunks`` of its claim)."""
+    partitions with chunks (``gives_chunks`` of its ``KindClaim``)."""
     rack_brokers: RackBrokers | None = None
     """Finds the brokers that clients use as leaders; ``None`` when all clients use the leader in the
     metadata. These brokers are gateways, which belong to the coordinators in ``metadata_topic``."""

@@ -1,5 +1,5 @@
 """The partitions of this broker. They are opened, led and closed according to the metadata. A partition is
-classic unless another kind claims its topic."""
+classic unless another kind serves its topic."""
 
 from functools import partial
 

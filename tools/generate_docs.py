@@ -43,8 +43,8 @@ _STATES = """# State machines
 
 ## A replica of the metadata quorum
 
-The diagram omits the moves back to *unattached* (a newer epoch) and to *follower* (a known leader), which
-every role has; the table has all of them.
+The diagram omits two moves that every role has: the move to *unattached* (a newer epoch) and the move to
+*follower* (a known leader). The table has all moves.
 
 ```mermaid
 {quorum}```
@@ -79,23 +79,24 @@ every role has; the table has all of them.
 
 _PROTOCOL = """# Protocol
 
-<!-- Written by `make docs` from what a running node answers to ApiVersions. -->
+<!-- Written by `make docs` from a running node's response to ApiVersions. -->
 
 This table lists the APIs and versions that a broker serves.
 
-- **Other APIs.** A request for an API that is not in the table closes its connection, and the node logs it.
-- **Other versions** are answered with UNSUPPORTED_VERSION, where the response has a field for it (ApiVersions
-  in a version 0 body, see KIP-511). Produce is advertised from version 0, because old clients require that,
-  and served from version 3.
-- **Moldau's own APIs** have numbers from {own} on, which no Kafka API uses. They are never advertised:
-  API 11600 lists those that a listener serves. [The table](#moldaus-own) names the right that each API
+- **Other APIs.** If a client requests an API that is not in the table, the node closes the connection and
+  logs the request.
+- **Other versions** get the error UNSUPPORTED_VERSION, if the response has a field for an error. For
+  ApiVersions, this response has version 0 (KIP-511). Produce is advertised from version 0, because old
+  clients require that, but is served only from version 3.
+- **Moldau's own APIs** have numbers from {own} on, which no Kafka API uses. They are never advertised.
+  API 11600 lists the own APIs that a listener serves. [The table](#moldaus-own) names the right that each API
   requires: CLUSTER_ACTION or ALTER on the cluster, or READ on the topics that the request names.
-  CLUSTER_ACTION is sufficient for all of them. FindCoordinator finds diskless coordinators by key type
+  CLUSTER_ACTION is sufficient for all own APIs. FindCoordinator finds diskless coordinators by key type
   {key_type} and a coordinator's number.
 - **Internal topics** (`__consumer_offsets`, `__diskless_metadata`, `__remote_log_metadata` and others) accept
-  no records from clients: Produce is answered with INVALID_TOPIC_EXCEPTION, as in Kafka. Kafka allows them
-  for the client id `__admin_client`, behind its access control lists; Moldau has no such lists yet and no
-  such exception. None of Kafka's tools needs it.
+  no records from clients. The response to Produce is INVALID_TOPIC_EXCEPTION, as in Kafka. Kafka makes an
+  exception for the client id `__admin_client`, if its access control lists allow the request. Moldau has no
+  access control lists yet, and does not make this exception. Kafka's tools do not need the exception.
 - **Transactions** are supported on classic and diskless topics and for the offsets of groups
   ([Use transactions](howto/transactions.md)).
 
@@ -112,12 +113,13 @@ This table lists the APIs and versions that a broker serves.
 
 _METRICS = """# Metrics
 
-<!-- Written by `make docs` from what `/metrics` of a node answers after its start. -->
+<!-- Written by `make docs` from the response of `/metrics` after the start of a node. -->
 
 With `metrics.listener=HOST:PORT`, a node serves `/metrics` in Prometheus' text format, and `/health`
 ([metrics and health](operations.md#metrics-and-health)).
 
-- **Names** are those of the JMX exporter for Kafka's meters; Kafka's documentation describes them.
+- **Names** are the same as those that the JMX exporter gives to Kafka's meters. Kafka's documentation
+  describes these meters.
 - **Series** of topics (`topic="…"`), requests (`request="…"`) and operations appear at their first event. A
   name has at most 2,000 series; further labels share the series `_other_`.
 - **Rates**: counters whose names end in `PerSec` are totals; the scraper computes the rates.

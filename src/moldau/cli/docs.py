@@ -33,30 +33,35 @@ moldau diskless topics orders                         # what is in the object st
 moldau dump-log data/orders-0 --deep                  # what is on disk?
 ```
 
-**Cluster.** `--bootstrap HOST:PORT` (several addresses are separated by commas), or the environment
-variable `MOLDAU_BOOTSTRAP`; the default is `127.0.0.1:9092`. `--timeout SECONDS` limits the wait for an
-answer (default 30). The tools speak Kafka's protocol, so they work with other Kafka clusters, too.
+**Cluster.** The option `--bootstrap HOST:PORT`, or the environment variable `MOLDAU_BOOTSTRAP`, gives the
+address of a broker. Several addresses are separated by commas. The default is `127.0.0.1:9092`.
+`--timeout SECONDS` limits the wait for a response (default 30). The commands use Kafka's protocol, so they
+also work with other Kafka clusters.
 
-**Output.** On a terminal, tables are drawn; otherwise they are plain columns. With `--json`, the output is
+**Output.** On a terminal, tables have borders; otherwise they are plain columns. With `--json`, the output is
 one document, or one object per line for a stream (`consume`, `dump-log`). `produce --format json` accepts
 the output of `consume --json`; fields that are not UTF-8 are named `key_base64` and `value_base64`.
 
-**Exit codes.** 0: success. 1: failure, with one line on stderr that gives the reason; `MOLDAU_TRACEBACK=1`
-adds the stack trace of an unexpected error. 2: wrong usage. 130: interrupted. `produce` ends with 1 if any
-record was not acknowledged, `dump-log` if a file has an error. On a terminal, commands that change or delete
-something ask for confirmation; `--yes` skips the question, and scripts are not asked.
+**Exit codes.** 0 means success. 1 means a failure, and one line on stderr gives the reason.
+`MOLDAU_TRACEBACK=1` adds the stack trace of an unexpected error. 2 means wrong usage, and 130 means that the
+command was interrupted. `produce` ends with 1 if any record was not acknowledged, and `dump-log` ends with 1
+if a file has an error.
+
+**Confirmation.** On a terminal, commands that change or delete something ask for confirmation. With `--yes`,
+or in a script, they do not ask.
 
 **Start of consumption.** `consume --from` accepts `beginning`, `latest`, an offset, `-10` (the last ten
-records of each partition) or a time: `@2031-05-17T08:30:00Z`, `@1936773000000`. It stops at the end of the
-topic as of its start. `--follow` continues beyond that; `--count` and `--idle-timeout` stop it earlier.
+records of each partition) or a time: `@2031-05-17T08:30:00Z`, `@1936773000000`. The
+command notes the end of each partition when it starts, and stops there. With `--follow` it continues with new
+records. `--count` and `--idle-timeout` stop it earlier.
 
-**A node.** `moldau dev` prints `ready HOST:PORT` on stdout when it accepts clients. SIGTERM or Ctrl-C end
-it cleanly with exit code 0 at any time, also while it is starting. `moldau node` takes Kafka's
-configuration file ([all keys](configuration.md)). At an unknown key or an invalid value it does not start,
-and names the key and the reason.
+**A node.** `moldau dev` prints `ready HOST:PORT` on stdout when it accepts clients. SIGTERM or
+Ctrl-C stops it cleanly with exit code 0 at any time, also while it is starting. `moldau node` reads Kafka's
+configuration file ([all keys](configuration.md)). If a key is unknown or a value is invalid, the node does
+not start, and names the key and the reason.
 
-**Completion.** `moldau --install-completion` for the current shell, or `source <(moldau completion bash)`
-(zsh, fish).
+**Completion.** `moldau --install-completion` installs the completion of commands for the current shell.
+`source <(moldau completion bash)` enables it only in the running shell (also for zsh and fish).
 
 ## Reference
 

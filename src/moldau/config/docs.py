@@ -13,9 +13,9 @@ _INTRODUCTION = """# Configuration
 <!-- Written by `python -m moldau.config.docs`; change the definitions in src/moldau/config/keys instead. -->
 
 A node reads a file in the syntax of Java's properties, with Kafka's names. `--set KEY=VALUE` overrides a key.
-A node with an unknown key or an invalid value does not start; its error names the key and the reason.
-Keys of plug-ins (`diskless.storage.…`, `diskless.batch.coordinator.…`, `rsm.config.…`, `rlmm.config.…`) and
-the keys `listener.name.…`, `ssl.…` and `sasl.…` are passed on.
+A node with an unknown key or an invalid value does not start. The error names the key and the reason.
+Keys that begin with `diskless.storage.`, `diskless.batch.coordinator.`, `rsm.config.` or `rlmm.config.` are
+passed to plug-ins. Unknown keys that begin with `listener.name.`, `ssl.` or `sasl.` are accepted, too.
 
 The column *update* shows whether the value can be changed while a node runs:
 
@@ -23,21 +23,21 @@ The column *update* shows whether the value can be changed while a node runs:
 - *per-broker*: for a single broker;
 - *cluster-wide*: for a single broker, or as the default of all brokers.
 
-A running node refuses an invalid change with INVALID_REQUEST, as Kafka does, and a change of a topic or a
-group with INVALID_CONFIG; the message names the key, the value and the limit. As in Kafka, a running node
-accepts `max.connections` and `max.connection.creation.rate` from 1 on, and a number of threads between half
-and twice the current one. A dynamic key that is not in these tables is stored for plug-ins, and shown
-without its value.
+A running node refuses an invalid change with INVALID_REQUEST, as Kafka does. If the change is for a topic or
+a group, the error is INVALID_CONFIG. The message names the key, the value and the limit. As in Kafka, a
+running node accepts values from 1 on for `max.connections` and `max.connection.creation.rate`. The new value
+of a number of threads must be between half and twice the current number. A dynamic key that is not in these
+tables is stored for plug-ins, and shown without its value.
 
 Keys with † are accepted so that a configuration file of Kafka works, and have no effect in Moldau.
-Keys with ‡ are checked, but have no effect yet, because the feature is not built: {features}.
-A node that starts with one of them logs that.
+Keys with ‡ are checked, but have no effect yet, because these features are not built: {features}.
+If such a key is set, the node names it in its log at the start.
 """
 
 _TOPICS = """## Topics
 
-A topic without a value for a key uses the broker config in the last column. If there are several, the
-first one that is set applies.
+If a topic has no value for a key, the broker config in the last column applies. If the column has several
+configs, the first config that is set applies.
 
 """
 
@@ -45,17 +45,19 @@ first one that is set applies.
 _GROUPS = """
 ## Groups
 
-Configs of single groups of the consumer, share and streams protocols (`moldau configs alter group NAME`).
-A group without a value for a key uses the broker config with the same name after `group.`, where there is
-one. The broker configs with `min` and `max` bound the values of groups.
+These are configs of single groups of the consumer, share and streams protocols. The command
+`moldau configs alter group NAME` changes them. If a group has no value for a key, the broker config with the
+same name after `group.` applies, if it exists. Broker configs with `min` and `max` in their names limit the
+values of groups.
 
 """
 
 _CLIENT_METRICS = """
 ## Client metrics
 
-Subscriptions of KIP-714, by name (`moldau configs alter client-metrics NAME`). They are stored and listed,
-but not sent to clients, because brokers do not receive telemetry.
+These are the configs of KIP-714's subscriptions. The command `moldau configs alter client-metrics NAME`
+changes the subscription with a name. Subscriptions are stored and listed, but not sent to clients, because
+brokers do not receive telemetry.
 
 """
 

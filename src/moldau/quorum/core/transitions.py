@@ -42,10 +42,10 @@ LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
     (_F, _F): "learns of a newer leader",
     (_L, _U): _NEWER,
     (_L, _F): "learns of a newer leader",
-    (_L, _R): "stops, is asked to, or lost its majority",
+    (_L, _R): "the node stops, is asked to resign, or has lost its majority",
     (_R, _U): "newer epoch, or election time-out",
     (_R, _F): "learns of a newer leader",
-    (_R, _V): "is a voter no more, once the others know",
+    (_R, _V): "is not a voter any more, after it has informed the voters, or after an election time-out",
 }
 """The key is a pair of roles, from and to. The value is the condition. A vote in a newer epoch first changes
 the role to unattached in that epoch."""

@@ -72,6 +72,16 @@ def test_the_older_form_has_the_same_maximum() -> None:
     assert refused.value.code is ErrorCode.invalid_request
 
 
+@pytest.mark.parametrize("number", [2**62 + 1, 2**63 - 1])
+def test_a_number_without_a_successor_is_refused(number: int) -> None:
+    request = DisklessCommitFileRequest(
+        object_key="f", file_size=1, columns=equal_batches(1), commit_number=number, open_from=number
+    )
+    with pytest.raises(KafkaError, match="above the highest commit number") as refused:
+        COMMIT_FILE.arguments(request)
+    assert refused.value.code is ErrorCode.invalid_request
+
+
 def test_a_file_without_parts_is_refused() -> None:
     with pytest.raises(KafkaError, match="no parts") as refused:
         commit_parts()

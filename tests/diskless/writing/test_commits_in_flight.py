@@ -7,7 +7,7 @@ import pytest
 from test_diskless_writer import QUICK
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
 
-from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult
+from moldau.coordinators.diskless.calls import FORGOTTEN, CommitFileCall, CommitFileResult
 from moldau.coordinators.diskless.calls.commit import COMMIT_FILE
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
@@ -198,6 +198,45 @@ def test_a_file_whose_producers_timed_out_leaves_no_gap_in_the_numbers() -> None
         assert not isinstance(last, AppendOutcome)
         assert (await last).error is ErrorCode.none
         assert loop.time() - began_s < 2.1
+        await writer.close()
+
+    run_in_virtual_time(story)
+
+
+@pytest.mark.parametrize("in_flight", [1, 8])
+def test_numbers_that_the_coordinator_does_not_accept_are_abandoned(in_flight: int) -> None:
+    """Something has used this broker's numbers at the coordinator. Without the change, every later commit of
+    the process would be refused, too."""
+
+    class UsedNumbers(DistantCoordinator):
+        async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
+            if self.epoch == 5 and call.place is not None and call.place.number >= 4:
+                await asyncio.sleep(ROUND_TRIP_S)
+                raise KafkaError(FORGOTTEN, "the number has passed")
+            if call.place is None:
+                return await FakeCoordinator.commit_file(self, coordinator_id, call)
+            return await super().commit_file(coordinator_id, call)
+
+    async def story(machine: Machine) -> None:
+        coordinator = UsedNumbers(machine)
+        coordinator.latency_s = ROUND_TRIP_S
+        writer = writer_for(machine, coordinator, in_flight)
+
+        async def appended(count: int) -> list[AppendOutcome]:
+            answers = [writer.append(key(), *batch(b"%d" % n), timeout_ms=60_000) for n in range(count)]
+            return [one if isinstance(one, AppendOutcome) else await one for one in answers]
+
+        outcomes = await appended(30)
+        good = [outcome.base_offset for outcome in outcomes if outcome.error is ErrorCode.none]
+        assert good == list(range(len(good)))
+        assert len(good) >= 30 - in_flight
+        assert {one.error for one in await appended(20)} == {ErrorCode.none}
+        coordinator.epoch = 6  # the broker has registered again
+        assert {one.error for one in await appended(20)} == {ErrorCode.none}
+        places = [call.place for _, call in coordinator.calls]
+        assert places.count(None) > 20
+        assert places[-1] is not None
+        assert places[-1].broker_epoch == 6
         await writer.close()
 
     run_in_virtual_time(story)

@@ -12,6 +12,7 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from moldau.coordinators.diskless.calls.declaration import DisklessCall
+from moldau.coordinators.diskless.calls.epochs import KnownEpochs, check_epochs
 from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.coordinators.diskless.calls.reading import FIND_BATCHES
 from moldau.coordinators.diskless.calls.table import CALLS
@@ -38,14 +39,16 @@ class DisklessHandlers:
         coordinators: ServedCalls,
         authorizer: Authorizer,
         topic_name: Callable[[UUID], str | None],
+        epochs: KnownEpochs | None = None,
     ) -> None:
         """``topic_name`` returns the name of a topic of the cluster, or ``None`` when there is no such
-        topic.
+        topic. Requests may not name epochs that are newer than ``epochs``.
         """
         self.calls = CALLS
         self._coordinators = coordinators
         self._authorizer = authorizer
         self._topic_name = topic_name
+        self._epochs = epochs
         self._finding: WeakKeyDictionary[ConnectionContext, dict[int, asyncio.Event]] = WeakKeyDictionary()
 
     def table(self) -> dict[int, Handler]:
@@ -57,6 +60,8 @@ class DisklessHandlers:
     def handle(self, context: RequestContext, request: Any) -> Awaitable[Message]:
         call = CALLS[context.api_key]
         self._check(context, call, request)
+        if self._epochs is not None:
+            check_epochs(call.named_epochs(request, self._epochs))
         if call is FIND_BATCHES and request.max_wait_ms:
             return self._find(context, request)
         return call.answer(self._coordinators, request, context.api_version, waited_ms(context))

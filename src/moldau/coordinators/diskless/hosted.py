@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from moldau.cluster.internal_topics import InternalTopic
+from moldau.coordinators.diskless.calls.epochs import KnownEpochs
 from moldau.coordinators.diskless.handlers import DisklessHandlers
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.hosted import HostedKind
@@ -29,12 +30,13 @@ class DisklessCoordinatorKind(HostedKind):
         authorizer: Authorizer,
         topic_name: Callable[[UUID], str | None],
         changed: Callable[[int], None],
+        epochs: KnownEpochs | None = None,
     ) -> None:
         """``topic_name`` returns the name of a topic of the cluster. ``changed`` is called when this broker
-        begins or ends to lead a coordinator."""
+        begins or ends to lead a coordinator. Requests may not name epochs that are newer than ``epochs``."""
         super().__init__("coordinators", coordinators.runtime, topic)
         self._authorizer = authorizer
-        self._handlers = DisklessHandlers(coordinators, authorizer, topic_name)
+        self._handlers = DisklessHandlers(coordinators, authorizer, topic_name, epochs)
         self._changed = changed
 
     def calls(self) -> Sequence[CallHandlers]:

@@ -218,7 +218,8 @@ class FileCommitQueue:
         committed.
 
         FORGOTTEN is treated as such a refusal. After FORGOTTEN no repetition returns the outcome, and
-        repetitions would delay all later files.
+        repetitions would delay all later files. The coordinator may also have refused the number of the
+        commit. Then it would refuse all lower numbers, too, so later commits are sent without numbers.
         """
         loop = asyncio.get_running_loop()
         begin_s = loop.time()
@@ -231,6 +232,8 @@ class FileCommitQueue:
                 result = await self._attempt(number, call)
                 return KnownOutcome(result, (loop.time() - begin_s) * 1000)
             except KafkaError as error:
+                if error.code is FORGOTTEN and call.place is not None:
+                    self._open.abandon_numbers()
                 if error.code in DEFINITE_REFUSALS or error.code is FORGOTTEN:
                     return KnownOutcome(error, (loop.time() - begin_s) * 1000)
                 if error.code is ErrorCode.unsupported_version and not _is_alone(call):

@@ -21,6 +21,8 @@ class OpenCommits:
         self.limit = limit
         """Number of commits that may be open, if they have numbers."""
         self._epoch = NO_EPOCH
+        self._useless_epoch = NO_EPOCH
+        """The epoch whose numbers the coordinator does not accept any more."""
         self._next = 0
         self._open: dict[int, int] = {}
         """The open numbers, each with the first open number at the time when it was last sent."""
@@ -38,7 +40,8 @@ class OpenCommits:
         if self._epoch == NO_EPOCH:
             while self._open:
                 await self.until_settled()
-            self._epoch = epoch
+            if epoch > self._useless_epoch:
+                self._epoch = epoch
         while len(self._open) >= (1 if self._epoch == NO_EPOCH else max(1, self.limit)):
             await self.until_settled()
 
@@ -62,13 +65,21 @@ class OpenCommits:
         """Whether no earlier commit is open."""
         return next(iter(self._open)) == number
 
+    def abandon_numbers(self) -> None:
+        """Send commits without numbers from now on, one at a time. The coordinator has decided about numbers
+        that this broker has not used yet, so it would refuse all further commits with numbers. A newer epoch
+        of the broker's registration ends this.
+        """
+        self._useless_epoch = max(self._useless_epoch, self._epoch)
+        self._epoch = NO_EPOCH
+
     def halt(self) -> None:
         """Remember that an attempt has failed. Until the next outcome is known, only the first commit may be
         sent."""
         self._is_halted = True
 
     async def until_sendable(self, number: int) -> None:
-        """Wait while only earlier commits may be sent.
+        """Wait while only earlier commits may be sent. Without numbers, only the first commit may be sent.
 
         Without this wait, commits could block each other. Assume that two commits have failed, and that a
         third commit is sent before they are repeated. The third commit waits at the coordinator for the
@@ -76,7 +87,7 @@ class OpenCommits:
         commit comes after the response to the third commit. But the second commit is repeated only after the
         response to the first. Therefore no commit would get a response.
         """
-        while self._is_halted and not self.is_first(number):
+        while (self._is_halted or self._epoch == NO_EPOCH) and not self.is_first(number):
             await self.until_settled()
 
     def settle(self, number: int, *, is_heard: bool = True) -> None:

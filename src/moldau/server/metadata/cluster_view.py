@@ -3,12 +3,17 @@ addresses of other brokers."""
 
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.registrations import Endpoint
 from moldau.network.remote_node import NodeAddress
 from moldau.server.metadata.cluster_racks import ClusterRacks
+
+NO_EPOCH: Final = -1
+LEADER_EPOCH_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,16 @@ class ClusterView:
         broker = self.image.brokers.get(node_id)
         endpoint = None if broker is None else broker.endpoint(listener_name)
         return None if endpoint is None else NodeAddress(endpoint.host, endpoint.port)
+
+    def broker_epoch(self, broker_id: int) -> int:
+        """The epoch of a broker's registration; -1 if the broker is unknown."""
+        broker = self.image.brokers.get(broker_id)
+        return NO_EPOCH if broker is None else broker.epoch
+
+    def leader_epoch(self, topic_id: UUID, partition: int) -> int:
+        """The leader epoch of a partition. If the partition is unknown, the highest possible epoch."""
+        found = self.image.topics.partition(topic_id, partition)
+        return LEADER_EPOCH_MAX if found is None else found.leader_epoch
 
     def leader_of(self, topic: str, index: int) -> int | None:
         """The leader of a partition. The result is None when the partition does not exist, and -1 when it has

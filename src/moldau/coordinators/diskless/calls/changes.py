@@ -6,6 +6,7 @@ from uuid import UUID
 
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
+from moldau.coordinators.diskless.calls.epochs import epochs_of_prunes
 from moldau.coordinators.diskless.calls.grouping import rows_of, topics_of
 from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.protocol.own.diskless import create_partitions as create_wire
@@ -244,5 +245,6 @@ PRUNE: Final = DisklessCall(
     arguments=_prune_arguments,
     response_fields=_pruned_fields,
     result=_pruned,
+    named_epochs=epochs_of_prunes,
     cuts=(PARTITIONS,),
 )

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields, Lane
+from moldau.coordinators.diskless.calls.epochs import epochs_of_file
 from moldau.coordinators.diskless.codecs.batch_columns import (
     decode_batches,
     decode_results,
@@ -28,6 +29,10 @@ REQUEST_BATCHES_MAX: Final = 5_000
 """Maximum number of batches in a request. The coordinator decides on all batches of a request in one
 iteration of the event loop. For this number, the decision takes about 0.1 s of CPU time. Brokers send at most
 4,000."""
+
+NUMBER_MAX: Final = 1 << 62
+"""Highest number of a commit. Brokers count from 0. Without this limit, the number that follows could exceed
+64 bits."""
 
 
 def _fields(call: calls.CommitFileCall, version: int) -> Fields:
@@ -108,6 +113,8 @@ def place_of(fields: Any) -> calls.CommitPlace | None:
     place = calls.CommitPlace(fields.broker_epoch, fields.commit_number, fields.open_from)
     if not 0 <= place.open_from <= place.number:
         raise KafkaError(ErrorCode.invalid_request, "The commit's number is below the open ones.")
+    if place.number > NUMBER_MAX:
+        raise KafkaError(ErrorCode.invalid_request, f"{place.number} is above the highest commit number.")
     return place
 
 
@@ -137,6 +144,7 @@ COMMIT_FILE: Final = DisklessCall(
     arguments=_arguments,
     response_fields=_result_fields,
     result=lambda response: calls.CommitFileResult(decode_results(response.columns)),
+    named_epochs=epochs_of_file,
     version_min=COLUMNS_VERSION,
     lane=lambda call: Lane.COMMITS,
 )

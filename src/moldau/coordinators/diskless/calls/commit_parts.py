@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult, CommitPlace
 from moldau.coordinators.diskless.calls.commit import REQUEST_BATCHES_MAX, batches_of, place_of
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields, Lane
+from moldau.coordinators.diskless.calls.epochs import epochs_of_parts
 from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.coordinators.diskless.codecs.batch_columns import decode_results, encode_batches, encode_results
 from moldau.protocol.own.diskless import commit_parts as wire
@@ -130,5 +131,6 @@ COMMIT_PARTS: Final = DisklessCall(
     arguments=_arguments,
     response_fields=_result_fields,
     result=_results,
+    named_epochs=epochs_of_parts,
     lane=lambda parts: Lane.COMMITS,
 )

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, TypeVar
 from uuid import UUID
 
+from moldau.coordinators.diskless.calls.epochs import NamedEpochs, no_epochs
 from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.network.own_calls import CallDeclaration, Fields
 from moldau.protocol.own.rights import Right
@@ -46,6 +47,9 @@ class DisklessCall(CallDeclaration[A, R]):
     """The operation of the call on a coordinator."""
     topic_ids: Callable[[Any], Iterable[UUID]] = _no_topics
     """The topics that the request names, if the call requires READ on them."""
+    named_epochs: NamedEpochs = no_epochs
+    """The epochs that the request names. They must not be newer than the metadata of the broker that handles
+    the request."""
     lane: Callable[[A], Lane] = _shared
     """The connection on which a broker sends this request."""
 

@@ -150,6 +150,7 @@ class DisklessSubsystem(Subsystem):
             self._authorizer,
             lambda topic_id: self._view.image.topic_name(topic_id),
             self._coordinator_changed,
+            self._view,
         )
         return Contribution(
             calls=[rack_handlers(self.runtime.rack_objects, self._authorizer)],

@@ -1,5 +1,6 @@
-"""Fail in these cases: modules import each other in a circle, a module of the server imports too many other
-modules of the server, a kind of coordinator imports another kind, or a pure module imports an impure one.
+"""Fail if modules import each other in a circle, if a module of the server imports too many other modules of
+the server, or if a kind of coordinator imports another kind. Also fail if a pure module imports a module that
+is not pure.
 
 A module or package is pure if the first paragraph of its docstring says "Pure." For a package, this includes
 all its modules. Imports that are needed only for types count, too, except for circles in the groups of this
@@ -97,8 +98,8 @@ def imports(*, with_types: bool, external: bool = False) -> Imports:
 
 
 def circle_in(graph: Imports) -> list[str] | None:
-    """The modules of a circle, in which each module is imported by the next one. None if there is
-    no circle."""
+    """The modules of a circle, in which each module is imported by the next module. None if there is no
+    circle."""
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
@@ -137,8 +138,8 @@ def says_pure(module: str) -> bool:
 
 
 def impurities(everything: Imports, is_pure: Callable[[str], bool]) -> Iterator[str]:
-    """One line for each pure module that imports an impure one. ``everything`` also contains external
-    modules."""
+    """One line for each pure module that imports a module that is not pure. ``everything`` also contains
+    external modules."""
     for name, imported in everything.items():
         if is_in(name, [PACKAGE]) and name not in TOOLS and (found := imported & IMPURE) and is_pure(name):
             yield f"{name} says that it is pure, and imports {', '.join(sorted(found))}"

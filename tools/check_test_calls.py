@@ -1,8 +1,8 @@
 """Fail if a test calls a function with the wrong arguments, or uses a name or attribute that does not exist.
 
-mypy reads all tests, also functions without types. Only the errors of these three kinds are reported, because
-the tests do not have complete types. The check finds calls that still use an old signature, even if their
-tests are not run.
+mypy reads all tests, also functions without types. Only errors of these kinds are reported, because the tests
+do not have complete types. The check finds calls that still use an old signature, even if their tests are not
+run.
 """
 
 import os

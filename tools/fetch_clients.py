@@ -99,7 +99,7 @@ def fetch_kafka_python_tests() -> None:
     (unpacked / "test").rename(target / "test")
     # The source package beside the tests would be imported instead of the installed package.
     shutil.rmtree(unpacked)
-    # Both files are missing in the distribution. Without the first one, Python would import the package
+    # Both files are missing in the distribution. Without the first file, Python would import the package
     # "test" of the standard library.
     (target / "test" / "__init__.py").touch()
     shutil.copy(service, target / "test" / "service.py")

@@ -1,5 +1,5 @@
-"""Write the generated pages of docs/. They describe definitions in the code, so nobody has to describe these
-by hand.
+"""Write the generated pages of docs/. They describe definitions in the code, so nobody has to write them by
+hand.
 
 ``python tools/generate_docs.py`` writes the pages. ``--check`` only lists pages that are out of date, and
 exits with 1 if there are any.

@@ -1,10 +1,17 @@
-"""The language of the golden scripts: one command a line, then ``----``, then the output.
+"""The language of the golden scripts. A script has one command on each line, then ``----``, then the output.
+Most commands are requests of group members. The commands are::
 
-join CLIENT [member=ID] [instance=ID] [version=N] [protocols=a,b] [session=MS] [rebalance=MS]
-sync MEMBER GENERATION [ID=ASSIGNMENT ...]      beat MEMBER GENERATION [instance=ID]
-leave MEMBER ...  (a name after @ is an instance id)
-commit OFFSET [member=ID] [generation=N] [topic=T] [retention=MS]      offsets
-wait MS      restart      timers      show
+    join CLIENT [member=ID] [instance=ID] [version=N] [protocols=a,b] [session=MS] [rebalance=MS]
+    sync MEMBER GENERATION [ID=ASSIGNMENT ...]
+    beat MEMBER GENERATION [instance=ID]      send a heartbeat
+    leave MEMBER ...                          a name after @ is an instance id
+    commit OFFSET [member=ID] [generation=N] [topic=T] [retention=MS]
+    offsets                                   print the committed offsets
+    timers                                    print the timers
+    show                                      print the groups
+    wait MS                                   move the clock forward
+    restart                                   load the group from its log
+    settings NAME=VALUE ...                   continue with a new shard that has these settings
 """
 
 from collections.abc import Iterator

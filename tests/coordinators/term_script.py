@@ -1,8 +1,14 @@
-"""The language of the golden scripts about epochs of leadership: one command a line, then ``----``, then the
-output.
+"""The language of the golden scripts about epochs of leadership. A script has one command on each line, then
+``----``, then the output. The commands are::
 
-lead PARTITION EPOCH [topic=N] resign PARTITION EPOCH [topic=N] N distinguishes topics with the same name
-write PARTITION NUMBER settle show damage PARTITION EPOCH the store of that epoch requests its rebuild
+    lead PARTITION EPOCH [topic=N]      begin to lead a partition
+    resign PARTITION EPOCH [topic=N]    stop leading a partition
+    write PARTITION NUMBER              add a number to the total of a partition
+    settle                              wait until loads and unloads have ended
+    show                                print the partitions that are led, with their states
+    damage PARTITION EPOCH              the store of this epoch requests that it is rebuilt
+
+Topics with the same name have different values of ``topic``.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""Two clusters must never use the same place in a store, because each would delete the objects of
-the other."""
+"""Two clusters must never use the same place in a store, because each cluster would delete the objects of the
+other cluster."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

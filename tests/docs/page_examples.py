@@ -1,14 +1,19 @@
-"""The examples of the documentation: found in the Markdown, and run against nodes of their own.
+"""Finds the examples of the documentation in the Markdown files, and runs them against nodes of the test.
 
 ``python tests/docs/page_examples.py`` runs them all in one process, with one JVM. A block of Python, shell
-or TOML is run unless a comment before it gives the reason:
+or TOML is run. A comment before the block can change how it is run. There are three kinds of comments:
 
-    <!-- not run: REASON -->                      one of REASONS
-    <!-- before: COMMAND -->                      a command that the block needs and the reader knows
-    <!-- each line in a folder of its own -->     alternatives rather than steps
+    <!-- not run: REASON -->
+        The block is not run. The reason is one of ``REASONS``.
+    <!-- before: COMMAND -->
+        This command is run before the block, because the block needs it. The page does not show it, because
+        the reader knows it.
+    <!-- each line in a folder of its own -->
+        Each line is run in a separate folder, because the lines are alternatives and not steps.
 
-Shell blocks are commands of ``moldau``, run by its ``main`` in this process. A command that would run until
-it is stopped runs once, on this machine: ``--follow``, ``--interval`` and ``--master`` are left out.
+Shell blocks are commands of ``moldau``, run by its ``main`` in this process. Some commands would run until
+they are stopped. Such a command runs once, on this machine. For this purpose the options ``--follow``,
+``--interval`` and ``--master`` are left out.
 """
 
 import io

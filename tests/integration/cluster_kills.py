@@ -2,8 +2,8 @@
 with SIGKILL. A long run that is not part of the suite is ``make cluster-kills MINUTES=10``.
 
 These conditions are checked at the end. No acknowledged record is missing. Records of idempotent producers
-are neither doubled nor out of order. Committed offsets never went back. The replicas of classic partitions
-are equal byte for byte.
+are not duplicated, and they are in order. Committed offsets never went back. The replicas of classic
+partitions are equal byte for byte.
 """
 
 import argparse
@@ -175,8 +175,8 @@ class JavaLoad(Load):
 class GroupLoad(Load):
     """A consumer of kafka-python that commits; committed offsets must never go back.
 
-    Consumers of librdkafka 2.16 can deadlock when leaders change: its handler of OffsetForLeaderEpoch and a
-    broken connection take two locks in different orders.
+    Consumers of librdkafka 2.16 are not used, because they can deadlock when leaders change. The handler of
+    OffsetForLeaderEpoch and the handler of a broken connection take two locks in different orders.
     """
 
     def run(self) -> None:

@@ -47,7 +47,7 @@ class MovingTopic:
         wait_for(lambda: self._rows() == [(sorted(replicas), sorted(replicas))] * PARTITIONS)
 
     def lead(self, leader: int) -> None:
-        """Make a replica the preferred one and elect it. Clients continue meanwhile."""
+        """Make a replica the preferred replica, and elect it. Clients continue meanwhile."""
         self.move(leader, *(each for each in self._replicas if each != leader))
         partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
         elected = self._admin.elect_leaders(ElectionType.PREFERRED, partitions)

@@ -189,7 +189,7 @@ def test_our_nodes_join_a_cluster_of_kafka(java: Java, tmp_path: Path) -> None:
         nodes.enter_context(running(voter))
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
         wait_for(lambda: 3000 in admin.list_topics(timeout=60).brokers)
-        # Each of the two voters needs the other one to commit.
+        # Each of the two voters needs the other voter to commit.
         assert not created(admin, "of-static-voters", 1)
         assert sorted(members(kafka.bootstrap_servers, "voters")) == [201, 3000]
         wait_for(lambda: can("cluster", "upgrade", "kraft.version=1", "--bootstrap", kafka.bootstrap_servers))

@@ -286,7 +286,7 @@ class Group:
     def note(self, node_id: int, text: str) -> None:
         self.lines.append(f"  {self.now_ms:>5} ms  {node_id} {text}")
 
-    # Inside
+    # Implementation
 
     def _chosen(self, options: dict[str, str], *, with_parted: bool) -> Iterable[Message]:
         for message in self.messages:

@@ -172,7 +172,7 @@ class Script:
     def do_resign(self, options: dict[str, str]) -> None:
         self.step(ev.ResignRequested(self.core.epoch))
 
-    # Inside
+    # Implementation
 
     def common(self, options: dict[str, str]) -> dict[str, Any]:
         leader = options.get("leader")

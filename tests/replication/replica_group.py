@@ -303,7 +303,7 @@ class Group:
             case News() if self.nodes[message.target].is_up:
                 self._take_news(self.nodes[message.target], message.metadata)
 
-    # -- what a driver does ---------------------------------------------------------------------
+    # -- the parts of a driver ------------------------------------------------------------------
 
     def _take_news(self, node: Node, metadata: Metadata) -> None:
         if metadata.brokers.get(node.id) != node.broker_epoch:
@@ -381,7 +381,7 @@ class Group:
         elif answer.metadata.leader_epoch == leader.leader_epoch:
             leader.set_changed(answer.metadata.in_sync, answer.metadata.partition_epoch)
 
-    # -- what must hold -------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------
 
     def check(self) -> None:
         up = [node for node in self.nodes.values() if node.is_up]

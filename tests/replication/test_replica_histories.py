@@ -2,8 +2,8 @@
 committed record.
 
 Messages are lost, repeated and reordered. Programs are killed, and machines lose power. Under the WRITTEN
-policy an acknowledged record may be unsynced, so there are fewer faults: one in-sync replica always keeps its
-power, and the controller detects a loss of power before other failures.
+policy an acknowledged record may be unsynced, so there are fewer faults. One in-sync replica always keeps its
+power. The controller detects a loss of power before other failures.
 """
 
 import random

@@ -301,7 +301,7 @@ def test_a_simulated_disk_fills_up() -> None:
 def test_a_file_system_that_cannot_pass_its_cache_is_written_as_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
-    """The file system accepts a part of the first write, and refuses the next one."""
+    """The file system accepts a part of the first write, and refuses the next write."""
     flags = os.O_RDWR
     refused: list[int] = []
     write_now = os.pwrite

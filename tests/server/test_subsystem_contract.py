@@ -181,7 +181,7 @@ def test_a_kind_of_topics_without_partitions_is_named_when_the_broker_is_compose
 
 
 def test_a_kind_of_topics_gets_the_tier_and_the_chunks_of_its_row() -> None:
-    """Without a tier, the segments of tiered topics would wait for a copy for ever."""
+    """Without a tier, the segments of tiered topics would wait for a copy forever."""
     kinds, row = PartitionKinds(), sharded(has_remote_tier=True, no_chunks=None)
     classic, partitions, tier = SimpleNamespace(), SimpleNamespace(), SimpleNamespace()
     kinds.add([KindClaim(classic), KindClaim(partitions, row.is_kind_of)])

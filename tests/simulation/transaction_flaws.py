@@ -22,7 +22,7 @@ def read_one_too_far_of_classic(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_the_aborted_list_of_classic(patch: pytest.MonkeyPatch) -> None:
-    """A fetch from a classic partition lists all aborted transactions except the first."""
+    """A fetch from a classic partition lists all aborted transactions except the first transaction."""
     aborted = PartitionReader._aborted
     patch.setattr(PartitionReader, "_aborted", lambda self, offset, result: aborted(self, offset, result)[1:])
 

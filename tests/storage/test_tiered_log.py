@@ -239,7 +239,7 @@ def test_a_loss_of_power_between_removals_brings_back_one_segment_at_most(box: A
 
 def append_of(box: Any, log: PartitionLog, sequence: int) -> int:
     """Append a record of the idempotent producer 7. Returns its offset. If the record is a duplicate, the
-    offset is that of the first append."""
+    offset is the offset of the first append."""
     batch = build_batch(
         [Record(0, box.clock.time_ms, None, b"v", ())],
         producer_id=7,

@@ -85,7 +85,7 @@ class World:
         self.events: list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate] = []
         self.files = 0
 
-    # -- what was produced ----------------------------------------------------------------------
+    # -- produced batches -----------------------------------------------------------------------
 
     async def commit(self, *sent: Sent, partition: TopicIdPartition = TOPIC) -> None:
         """Commit one object with these batches."""

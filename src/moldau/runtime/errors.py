@@ -18,8 +18,8 @@ def _hidden(module: str) -> Iterator[None]:
         del sys.modules[module]
 
 
-# kio registers its types with Hypothesis if Hypothesis is installed. This would take half of a node's start
-# time.
+# kio registers its types with Hypothesis if Hypothesis is installed. The registration would take half of a
+# node's start time, so Hypothesis is hidden from this import.
 with _hidden("hypothesis"):
     from kio.schema.errors import ErrorCode
 

@@ -44,7 +44,7 @@ class Extensions:
 
     def add(self, contribution: Contribution) -> None:
         """Merge the additions of another subsystem. Raises ``ValueError`` for a second entry of a key, and
-        for an API of our own without a right."""
+        for an API of our own that declares no right."""
         self._add_handlers(contribution.handlers, contribution.calls)
         if contribution.direct is not None:
             if self.direct is not None:

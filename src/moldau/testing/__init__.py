@@ -1,4 +1,4 @@
-"""A whole Kafka-compatible node, or a cluster of them, inside a test::
+"""A whole Kafka-compatible node, or a cluster of nodes, inside a test::
 
     with moldau.testing.Node() as node:
         producer = Producer({"bootstrap.servers": node.bootstrap_servers})

@@ -55,7 +55,7 @@ class Node:
 
     @property
     def data(self) -> str:
-        """The folder that holds the node's data."""
+        """The folder that contains the node's data."""
         if self._data is None:
             raise RuntimeError("the node has no folder before it is started")
         return self._data

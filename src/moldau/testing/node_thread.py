@@ -70,8 +70,8 @@ class NodeLoop(asyncio.SelectorEventLoop):
         return server
 
     def _make_socket_transport(self, *args: Any, **options: Any) -> asyncio.Transport:
-        # This method is used for both opened and accepted connections, because asyncio has no public name for
-        # these.
+        # asyncio calls this private method for opened and for accepted connections. It has no public method
+        # for both.
         made: asyncio.Transport = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
         self._sockets.add(made)
         return made

@@ -11,8 +11,8 @@ __all__ = ["find_highest_copied"]
 def find_highest_copied(
     metadata: RemoteLogMetadataManager, partition: TopicIdPartition, log: PartitionLog
 ) -> int:
-    """Return the last offset for which the following is true; -1 if there is none. Every record up to this
-    offset is in the remote tier, or is no longer in the local log.
+    """Return the last offset up to which every record is in the remote tier, or is no longer in the local
+    log. The result is -1 if there is no such offset.
 
     Two kinds of segments are ignored: segments that were deleted later, and segments that an old leader
     copied beyond an epoch's end. Local segments are deleted according to this value, so it must not be too

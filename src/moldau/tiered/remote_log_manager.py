@@ -96,8 +96,8 @@ class _Running:
 
 
 class RemoteLogManager:
-    """Runs the tasks of partitions. The code that hosts the partitions tells it this broker's role for each
-    of them."""
+    """Runs the tasks of partitions. The code that hosts the partitions notifies this class of the broker's
+    role for each partition."""
 
     def __init__(self, context: RemoteTaskContext, settings: RemoteLogManagerSettings) -> None:
         self.context = context

@@ -30,7 +30,8 @@ def parsed(ran):
 
 
 def copied(run, topic):
-    """Wait until at least one copy is finished and none is in progress. Returns the segments of the topic."""
+    """Wait until at least one copy is finished and no copy is in progress. Returns the segments of the
+    topic."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         found = parsed(run("tiered", "segments", topic, "--json"))

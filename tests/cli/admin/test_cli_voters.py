@@ -1,5 +1,5 @@
 """Changes of voters (KIP-853) by commands: format folders, add and remove voters, and change static voters to
-dynamic ones."""
+dynamic voters."""
 
 import json
 import pathlib

@@ -1,10 +1,14 @@
-"""Commands of golden scripts about partition chunks (see ``controller_script``).
+"""Commands of golden scripts about partition chunks (see ``controller_script``)::
 
 chunk NAME-0 by=1 at=N on=2,3 [sync=2,3] [first=N] [stop=N] [leader_epoch=N] [partition_epoch=N]
-      [broker_epoch=N] [twice]     the leader ends the active chunk; the next one begins at an offset
+      [broker_epoch=N] [twice]
+                the leader ends the active chunk, and the next chunk begins at offset ``at``
 move-chunk NAME-0 at=N to=2,3|cancel [epoch=N] [twice]
-report-chunk 3 NAME-0 at=N dir=N|lost [broker_epoch=N]     what a broker says about its copy
-drop-chunks NAME-0 by=1 below=N [leader_epoch=N]           the partition begins at an offset now
+                move an inactive chunk to other brokers, or cancel its move
+report-chunk 3 NAME-0 at=N dir=N|lost [broker_epoch=N]
+                a broker reports that its copy of a chunk is complete or lost
+drop-chunks NAME-0 by=1 below=N [leader_epoch=N]
+                the leader reports that the partition now begins at offset ``below``
 """
 
 import uuid

@@ -1,22 +1,41 @@
 """Plays commands to a controller and prints its decisions, for golden scripts.
 
 A script is a list of cases: command lines, ``----``, the expected output, a blank line. Rewrite the
-expected outputs with ``GOLDEN_REWRITE=1 pytest tests/cluster``. Commands::
+expected outputs with ``GOLDEN_REWRITE=1 pytest tests/cluster``. Most commands send one request
+to the controller, with default values for omitted options. The commands about chunks are in
+``chunk_commands``. The other commands are::
 
-brokers 1 2:rack-a 3 register and unfence brokers diskless-default continue with a controller whose topics are
-diskless by default register 1 [incarnation=N] [cluster=X] [dirs=N,N] [previous=EPOCH] [apache] controller 101
-[apache] register a controller quorum [voters=N,N] [observers=N,N] the other nodes in the quorum heartbeat 1
-[offset=N] [fence] [shutdown] [epoch=N] [failed=N,N] failed: log directories assign 1 NAME-0=N ... [epoch=N]
-log directories of a broker's replicas create NAME [partitions=N] [replicas=N] [assign=1,2/2,3] [validate]
-[key=value ...] delete NAME | id:NAME grow NAME to=N [assign=1,2/2,3] [validate] set|append|subtract RESOURCE
-KEY VALUE unset RESOURCE KEY replace RESOURCE KEY=VALUE ... isr NAME-0 by=1 isr=1,2 [leader_epoch=N]
-[partition_epoch=N] [recovery=N] [epochs=1:N] [broker_epoch=N] elect preferred|unclean [NAME-0 ...] move
-NAME-0 to=2,3|cancel [fixed-factor] moves [NAME-0 ...] features NAME=LEVEL [type=N] [validate] producer-ids 1
-unregister 1 time N pass N ms, then fence what has expired silence 1 let one session time pass, in which all
-active brokers except this one send heartbeats elect-unclean the round of unclean elections that is due at
-intervals show topics, brokers and configs
+    brokers 1 2:rack-a 3                      register and unfence brokers
+    diskless-default                          new topics are diskless by default from now on
+    register 1 [incarnation=N] [cluster=X] [dirs=N,N] [previous=EPOCH] [apache]
+                                              register a broker
+    controller 101 [apache]                   register a controller
+    quorum [voters=N,N] [observers=N,N]       set the other nodes of the quorum
+    heartbeat 1 [offset=N] [fence] [shutdown] [epoch=N] [failed=N,N]
+                                              ``failed`` are log directories
+    assign 1 NAME-0=N ... [epoch=N]           assign replicas of a broker to log directories
+    create NAME [partitions=N] [replicas=N] [assign=1,2/2,3] [validate] [key=value ...]
+    delete NAME | id:NAME
+    grow NAME to=N [assign=1,2/2,3] [validate]
+                                              add partitions
+    set|append|subtract RESOURCE KEY VALUE    change a config
+    unset RESOURCE KEY
+    replace RESOURCE KEY=VALUE ...            replace all configs of a resource
+    isr NAME-0 by=1 isr=1,2 [leader_epoch=N] [partition_epoch=N] [recovery=N] [epochs=1:N] [broker_epoch=N]
+                                              a leader proposes an in-sync set
+    elect preferred|unclean [NAME-0 ...]
+    move NAME-0 to=2,3|cancel [fixed-factor]  begin or cancel a reassignment
+    moves [NAME-0 ...]                        list reassignments
+    features NAME=LEVEL [type=N] [validate]
+    producer-ids 1                            allocate a block of producer ids to a broker
+    unregister 1
+    time N                                    wait N ms, then fence brokers whose session has expired
+    silence 1                                 wait until the session of this broker has expired; all other
+                                              active brokers send heartbeats
+    elect-unclean                             make the periodic unclean elections
+    show                                      print topics, brokers and configs
 
-The commands about chunks are in ``chunk_commands``.
+``apache`` registers a node that does not support Moldau's own features.
 """
 
 import uuid

@@ -1,12 +1,18 @@
 """Runs golden scripts of the diskless shard: blocks of a command, ``----`` and the output.
 
-Commands: ``create NAME COUNT``, ``drop NAME``, ``commit KEY [age=MS] [place=EPOCH.NUMBER.OPEN] BATCH...``,
-``delete NAME-I OFFSET``, ``prune NAME-I FROM TO EPOCH``, ``close KEY...``, ``take-over KEY OWNER...``,
-``wait MS``, ``expire``,
-``reload`` (a new shard replays the log), ``show``, ``guard NAME-I PID.EPOCH``, ``end NAME-I PID.EPOCH
-commit|abort [by=COORDINATOR-EPOCH] [version=N]``. A batch is ``NAME-I+RECORDS``, then
-``:PID.EPOCH.SEQUENCE``, ``!append`` for LogAppendTime, ``!txn`` for a transactional one (``!txn!guardN`` with
-the guard N), ``!follows`` for a batch after a dropped one, ``!torn`` for a batch that contradicts itself.
+The commands are ``create NAME COUNT``, ``drop NAME``,
+``commit KEY [age=MS] [place=EPOCH.NUMBER.OPEN] BATCH...``, ``delete NAME-I OFFSET``,
+``prune NAME-I FROM TO EPOCH``, ``close KEY...``, ``take-over KEY OWNER...``, ``wait MS``, ``expire``,
+``reload`` (a new shard replays the log), ``show``, ``guard NAME-I PID.EPOCH``, and
+``end NAME-I PID.EPOCH commit|abort [by=COORDINATOR-EPOCH] [version=N]``.
+
+A batch is ``NAME-I+RECORDS``. These suffixes may follow:
+
+* ``:PID.EPOCH.SEQUENCE``: the batch has a producer.
+* ``!append``: the topic uses LogAppendTime.
+* ``!txn``: the batch is transactional. ``!txn!guardN`` means that it has the guard N.
+* ``!follows``: the batch comes after a batch that was dropped.
+* ``!torn``: the number of records in the batch contradicts its offsets.
 """
 
 import re

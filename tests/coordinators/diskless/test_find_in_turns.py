@@ -23,7 +23,7 @@ def test_find_searches_many_partitions_in_turns_and_misses_no_commit(tmp_path: P
             service.find_batches(0, FindBatchesCall(wanted, min_bytes=1, max_wait_ms=10_000))
         )
         await asyncio.sleep(0)
-        # At this moment the first partition has been searched, but the last one has not.
+        # At this moment the first partition has been searched, but the last partition has not been searched.
         await service.commit_file(0, file("f1", batch(0)))
         found = await asyncio.wait_for(waiting, 5)
         assert [len(one.batches) for one in found] == [1] + [0] * (len(wanted) - 1)

@@ -1,5 +1,5 @@
-"""A copy of a partition's state gives the same results as the original. Later changes of one do not affect
-the other."""
+"""A copy of a partition's state gives the same results as the original. Later changes of the copy do not
+affect the original, and later changes of the original do not affect the copy."""
 
 from uuid import UUID
 

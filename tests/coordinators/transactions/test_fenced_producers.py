@@ -1,4 +1,4 @@
-"""If a new producer has fenced an old one, the old producer stays fenced in every version."""
+"""If a new producer has fenced an old producer, the old producer stays fenced in every version."""
 
 import pytest
 from transaction_model import TransactionModel

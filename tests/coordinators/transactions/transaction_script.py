@@ -1,9 +1,19 @@
-"""The language of the golden scripts: one command a line, then ``----``, then the outcome.
+"""The language of the golden scripts. A script has one command on each line, then ``----``, then the outcome.
+ID is a transactional id, and PID is a producer id. The commands are::
 
-init ID [timeout=MS] [pid=N epoch=N]      add ID PID EPOCH T-0,T-1 [version=2]
-commit ID PID EPOCH [version=2]           abort ID PID EPOCH [version=2]
-verify ID PID EPOCH T-0,T-1               markers
-exhaust ID          wait MS      restart      show      list [longer=MS]      level N
+    init ID [timeout=MS] [pid=N epoch=N]
+    add ID PID EPOCH T-0,T-1 [version=2]      add partitions to the transaction
+    verify ID PID EPOCH T-0,T-1               check that partitions are in the transaction
+    commit ID PID EPOCH [version=2]
+    abort ID PID EPOCH [version=2]
+    markers                                   write the markers of all prepared transactions
+    exhaust ID                                set the epoch of a producer to the last usable epoch
+    level N                                   set the level of transaction.version
+    wait MS                                   move the clock forward
+    restart                                   load the shard from its log
+    show                                      print the state of each transactional id
+    list [longer=MS]                          list transactions, or only long ones
+    settings NAME=VALUE ...                   continue with a new shard that has these settings
 """
 
 from collections.abc import Iterator

@@ -22,7 +22,7 @@ RETRIABLE = {
 
 async def produce(writer: DisklessWriter, machine: Machine, where: PartitionKey, producer_id: int) -> None:
     """Produce like Kafka's producer: several requests are in flight. If a request fails, this request and all
-    later ones are sent again."""
+    later requests are sent again."""
     acknowledged = 0
     while acknowledged < BATCHES:
         answers: list[AppendAnswer] = []

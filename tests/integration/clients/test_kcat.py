@@ -1,5 +1,5 @@
-"""kcat with the librdkafka of the Linux distribution. This librdkafka is some years older than the one in
-confluent-kafka."""
+"""kcat with the librdkafka of the Linux distribution. This librdkafka is several years older than the
+librdkafka in confluent-kafka."""
 
 import json
 

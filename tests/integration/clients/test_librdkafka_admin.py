@@ -138,7 +138,7 @@ def test_a_topic_created_again_has_a_new_log(admin: AdminClient, bootstrap: str,
     create(bootstrap, topic)
     second_id = admin.describe_topics(TopicCollection([topic]))[topic].result(TIMEOUT_S).topic_id
     assert str(first_id) != str(second_id)
-    # The test uses a new producer, because the old one gets the new topic id only later.
+    # The test uses a new producer, because the old producer gets the new topic id only later.
     fresh = producer(bootstrap)
     fresh.produce(topic, b"new")
     fresh.flush(TIMEOUT_S)

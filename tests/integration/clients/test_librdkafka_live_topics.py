@@ -139,7 +139,7 @@ def test_two_producers_and_a_reader_at_the_tail(bootstrap: str, topic: str) -> N
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "tail", **waits})
     reader.assign([TopicPartition(topic, 0, 0)])
     for number in range(50):
-        # Each record is acknowledged before the next one is sent.
+        # Each record is acknowledged before the next record is sent.
         senders[number % 2].produce(topic, b"%d" % number)
         assert consume(reader, 1)[0].value() == b"%d" % number
         senders[number % 2].poll(0)

@@ -122,7 +122,7 @@ class Load:
         self._thread.start()
 
     def count(self) -> int:
-        """The number of acknowledged records in the topic that has the fewest of them."""
+        """The number of acknowledged records in the topic that has the fewest acknowledged records."""
         return min(len(self.acknowledged[topic]) for topic in TOPICS)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:

@@ -86,7 +86,7 @@ async def _commit(client: Requests, offset: int) -> None:
 
 
 async def committed(client: Requests) -> int:
-    """The committed offset of the group, or -1 if there is none."""
+    """The committed offset of the group, or -1 if no offset is committed."""
     topic = fetching.OffsetFetchRequestTopics(name=CLASSIC, partition_indexes=[0])
     group = fetching.OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])
     while True:

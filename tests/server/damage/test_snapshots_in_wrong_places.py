@@ -1,5 +1,5 @@
-"""If a metadata snapshot was replaced by another one, the node does not start. Otherwise producer ids would
-be assigned twice."""
+"""If a metadata snapshot was replaced by another snapshot, the node does not start. Otherwise producer ids
+would be assigned twice."""
 
 import shutil
 from dataclasses import replace

@@ -161,8 +161,8 @@ def target(request, node, controller_port):
 
 
 def attack(address, api_key, version, body):
-    """Send a request and then a second one. Returns whether there was a response to the second one or the
-    connection was closed."""
+    """Send a request and then a second request. Returns whether there was a response to the second request or
+    the connection was closed."""
     host, port = address.rsplit(":", 1)
     header = struct.pack(">hhih", api_key, version, 1, -1)
     header += b"\0" if request_header_version(api_key, version) == 2 else b""

@@ -1,5 +1,5 @@
-"""Batches that are expensive to open. Some are refused by rules. A worker opens the others while the node
-serves other clients."""
+"""Batches that are expensive to open. Some of these batches are refused by rules. A worker opens the other
+batches while the node serves other clients."""
 
 import threading
 import time

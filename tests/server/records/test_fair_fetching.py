@@ -30,7 +30,7 @@ def test_a_partition_that_was_served_is_the_last_in_the_next_fetch_of_the_sessio
                 for index in range(PARTITIONS)
             ]
             # The byte limit is enough for one batch, and the offsets of the fetches do not change. Each
-            # partition is the first one in one of the responses.
+            # partition is the first partition in one of the responses.
             opened = await fetch(client, 0, 0, [fetching.FetchTopic(topic="fair", partitions=rows)])
             served = with_records(opened)
             for epoch in range(1, 2 * PARTITIONS):

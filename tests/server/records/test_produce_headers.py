@@ -1,9 +1,9 @@
 """Every field of a batch's header is set to values at its limits and beyond them, on each path of a produce
 request.
 
-The expected errors are those of Kafka's broker (``validate_produce`` names the exceptions). Requests for one
-partition use the fast path, and requests for several partitions use the general path. Both kinds of requests
-are sent to classic and to diskless topics.
+The expected errors are the errors of Kafka's broker (``validate_produce`` names the exceptions). Requests for
+one partition use the fast path, and requests for several partitions use the general path. Both kinds of
+requests are sent to classic and to diskless topics.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""Two brokers with the same id, in virtual time. Only one of them continues. The other one names the reason
-and stops."""
+"""Two brokers with the same id, in virtual time. Only one of the brokers continues. The other broker reports
+the reason and stops."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def test_a_broker_that_lost_its_registration_to_another_one_stops() -> None:
             for source, target in ((f"node-{FIRST}", "node-1"), ("node-1", f"node-{FIRST}")):
                 world.network.cut(source, target)
             cluster.start(SECOND)
-            # The second broker is accepted when the session of the first one has ended.
+            # The second broker is accepted when the session of the first broker has ended.
             await cluster.until(lambda: SECOND in cluster.nodes)
             world.network.heal_all()
             await cluster.until(lambda: end_of(cluster, FIRST).done())

@@ -51,7 +51,7 @@ def read_one_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_the_aborted_list(patch: pytest.MonkeyPatch) -> None:
-    """A fetch lists all aborted transactions except the first one."""
+    """A fetch lists all aborted transactions except the first transaction."""
     aborted = PartitionCache.local_aborted
     patch.setattr(PartitionCache, "local_aborted", lambda self, *read: aborted(self, *read)[1:])
 

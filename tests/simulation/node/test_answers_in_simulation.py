@@ -73,7 +73,7 @@ def keep_promises(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_bytes_of_first_lives(patch: pytest.MonkeyPatch) -> None:
-    """Memory is not released in any run of the node except the last one."""
+    """Memory is not released in any run of the node except the last run."""
     give_back = ByteBudget._give_back
     count = iter(range(10**9))
 

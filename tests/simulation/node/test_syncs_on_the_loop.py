@@ -262,15 +262,15 @@ def test_a_compaction_that_loses_power_loses_no_key(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_a_truncation_that_loses_power_brings_nothing_back_behind_it(seed: int) -> None:
     """After a truncation and a loss of power, all flushed records exist, and no older record follows a newer
-    one."""
+    record."""
     kept: list[bytes] = []
     number = 0
 
     def read(log: PartitionLog) -> None:
         found = [value for _, value in _records(log)]
         assert found[: len(kept)] == kept
-        # Records after a truncation replace older ones. They were written later, so no older record may
-        # follow them.
+        # Records after a truncation replace older records. The new records were written later, so no older
+        # record may follow them.
         assert found == sorted(found, key=int)
         kept[:] = found
 

@@ -65,7 +65,7 @@ def test_a_failed_directory_takes_only_its_replicas_offline() -> None:
             assert not {f"t-{index}" for index in inside} & names
             assert all(house.rows()[i].directory_of(11) == failed_id for i in inside)
 
-            # The disk works again, with the records that were written to it.
+            # The disk works again. It still has the records that were written to it.
             house.disk(11).failed_folders.clear()
             await house.restart(11)
             await house.in_sync()

@@ -487,7 +487,7 @@ def test_compaction_keeps_to_its_rate(box: Any) -> None:
 
 
 def test_a_log_that_is_also_shortened_goes_on(box: Any) -> None:
-    """With cleanup.policy=compact,delete, retention also deletes cleaned segments, even empty ones."""
+    """With cleanup.policy=compact,delete, retention also deletes cleaned segments, even if they are empty."""
     cleaned = CleanedLog(
         box, replace(CONFIG, cleanup_delete=True, retention_ms=10_000, delete_retention_ms=0)
     )

@@ -1,5 +1,5 @@
 """Damaged transaction indexes. Readers of committed records still get all committed records and no aborted
-ones."""
+records."""
 
 from pathlib import PurePosixPath
 from typing import Any

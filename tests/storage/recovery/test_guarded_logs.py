@@ -204,7 +204,7 @@ def test_a_loss_of_power_amid_a_deletion_below_a_snapshot_keeps_all_behind_it(
     box: Any, lost: tuple[str, ...]
 ) -> None:
     """A loss of power may undo each of the deletions separately. So an older segment may exist although a
-    newer one was deleted."""
+    newer segment was deleted."""
     filled(box)
     put_snapshot(box, LogPosition(8, 1))
     for path in lost:

@@ -128,7 +128,7 @@ def test_a_removed_segment_inside_a_compacted_log_is_reported(
     async def scenario() -> None:
         await end(box)
         remove(box, SEGMENTS[1], suffixes=(".log",))
-        # Add a third segment, so that the missing segment is not the last one.
+        # Add a third segment, so that the missing segment is not the last segment.
         for suffix in ALL:
             box.disk.open(f"{FOLDER}/00000000000000000004{suffix}", create=True)
         manager = LogManager(box.machine, ["/one"])

@@ -156,7 +156,7 @@ def test_a_plan_survives_the_wire(segments: list[PlannedSegment]) -> None:
     assert as_plan(ConsolidationPlanResponse(**plan_fields(plan))) == plan
 
 
-# -- what is recorded ----------------------------------------------------------------------------
+# -- recorded segments ---------------------------------------------------------------------------
 
 
 def segment(

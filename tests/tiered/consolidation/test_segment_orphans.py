@@ -47,14 +47,14 @@ def test_what_other_attempts_left_goes_and_nothing_else() -> None:
         scan = scan_of(leader)
         assert await scan.run() == 0  # all these objects are too young
         world.clock.time_ms += GRACE_MS + 1
-        assert await scan.run() == 2  # belongs to another attempt at the published segment
+        assert await scan.run() == 2  # these objects belong to another attempt at the published segment
         assert {f".{name}." in key for key in await world.tiered_keys() for name in ("one", "two")}
         await leader.leader.give_up(plan.lease_id)
         late = await copy_segment(segments[-1], built[-1], storage, "late")
         assert late is not None
         assert await scan.run() == 0
         world.clock.time_ms += GRACE_MS + 1
-        assert await scan.run() == 2  # belongs to the abandoned segment
+        assert await scan.run() == 2  # these objects belong to the abandoned segment
         assert await scan.run() == 0
         await world.check()
         await settled_with_attempts(world)

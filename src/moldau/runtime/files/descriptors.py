@@ -2,12 +2,12 @@
 
 A node has as many open files as it has segments, but the process may have far fewer descriptors. Therefore a
 file that was not used for a while closes its descriptor. At its next use it opens its path again. For its
-user the file stays open. It follows a rename, and it stays readable after its name is removed or given to
-another file.
+user the file stays open. The file stays readable when it is renamed, when its name is removed, and when
+another file gets its name.
 
 **Threads.** A file may be used from several threads. A user first registers itself (``users.append``), then
 reads the descriptor. A thread that closes a descriptor first hides it, then checks for users. At least one of
-the two threads sees the other thread. Therefore the frequent uses of a file need no lock.
+the two threads detects the other thread. Therefore the frequent uses of a file need no lock.
 """
 
 import contextlib
@@ -152,7 +152,7 @@ class Descriptors:
 
     @contextlib.contextmanager
     def renaming(self, source: str, target: str) -> Iterator[None]:
-        """A context in which a file is renamed, or a folder without open files in its subfolders."""
+        """A context for the rename of a file, or of a folder whose subfolders contain no open files."""
         with self._pinned([*self._named(source), *self._inside(source)]) as moved, self.removing(target):
             yield
             with self._lock:

@@ -76,7 +76,8 @@ class File(Protocol):
         """Write the durable content of a new file that is not read again soon. Blocking.
 
         Does the same as ``write_at``, ``sync`` and ``forget_pages``. It bypasses the page cache if the file
-        system supports this and the content begins on a page boundary. That costs a third of the CPU time.
+        system supports this and the content begins on a page boundary. The write then needs only a third of
+        the CPU time.
         """
         ...
 

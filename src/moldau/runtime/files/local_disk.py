@@ -129,8 +129,8 @@ class LocalFile:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
         descriptors = self._descriptors
         with descriptors.lock:
-            # The thread that closes the descriptor has the lock. In the meantime it may have restored the
-            # descriptor.
+            # While this thread waited for the lock, another thread may have restored the descriptor instead
+            # of closing it.
             if self._descriptor != NO_DESCRIPTOR:
                 return self._descriptor
         path = self.path
@@ -296,7 +296,7 @@ class LocalFile:
             if needed > length:
                 raise DiskError(errno.EIO, f"read of {needed} bytes past the end ({length})", self.path)
             self.drop_map()
-            # The memory map has another descriptor of the file.
+            # The memory map uses a second descriptor of the file.
             shown = self._descriptors.with_room(lambda: mmap.mmap(descriptor, length, prot=mmap.PROT_READ))
             view = memoryview(shown)
             self._map, self._map_view = shown, view

@@ -56,7 +56,8 @@ class CoordinatorEntry:
     runtime: CoordinatorRuntime[Any, Any] | None = None
     """The runtime of a kind whose coordinators have shards."""
     on_change: Callable[[int], None] | None = None
-    """Is called with the number of a partition after the term of its coordinator has begun or ended."""
+    """A callback, which gets the number of a partition after the term of its coordinator has begun or
+    ended."""
     until_loaded: Callable[[], Awaitable[None]] | None = None
     """Returns when the loads in progress have ended. ``None`` means that the start of the node does not wait
     for loads."""

@@ -128,8 +128,8 @@ class MetadataNode:
     async def until_current(self) -> None:
         """Return when this node's image has every record that was committed at the time of the call.
 
-        The quorum's leader tells this node the end of the committed records. Raises ``KafkaError`` while the
-        leader does not answer.
+        This node gets the end of the committed records from the quorum's leader. Raises ``KafkaError`` while
+        the leader does not answer.
         """
         if self.driver.is_leader:
             committed_end = self.driver.describe().high_watermark

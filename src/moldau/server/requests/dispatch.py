@@ -335,7 +335,7 @@ class Dispatcher:
     def end_turn(self) -> None:
         """Complete the shared work of requests that arrived together, after all of them were dispatched.
 
-        When this raises an exception, none of their responses may be sent.
+        When this raises an exception, no response to these requests may be sent.
         """
         if not self._turn_is_open:
             return

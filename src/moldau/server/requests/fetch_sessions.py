@@ -42,7 +42,7 @@ class SessionPosition:
 
 class FetchSession:
     """The partitions of a fetcher, in the order in which they are served. The order rotates, so that each
-    partition can be the first."""
+    partition can be the first partition."""
 
     def __init__(self, session_id: int, positions: dict[FetchTarget, SessionPosition], now_s: float) -> None:
         self.session_id = session_id
@@ -146,8 +146,8 @@ class FetchSessions:
         return session
 
     def _evict(self, newcomer_size: int, now_s: float) -> bool:
-        """Free a slot. It evicts a session that was not used for two minutes. If there is none, it evicts an
-        old session that is smaller (KIP-227)."""
+        """Free a slot. It evicts a session that was not used for two minutes. If there is no such session, it
+        evicts an old session that is smaller (KIP-227)."""
         if not self._sessions:
             return False
         idle = min(self._sessions.values(), key=lambda session: session.last_used_s)

@@ -74,8 +74,8 @@ class RegistrationSubsystem(Subsystem):
             if not config.flag("controlled.shutdown.enable"):
                 await lifecycle.stop()
                 return
-            # The limit is half of a session. If a container stops together with all controllers, it is then
-            # not killed during the wait.
+            # The limit is half of the session time-out. If a container stops together with all controllers,
+            # the wait then ends before the container is killed.
             silence_ms = config.integer("broker.session.timeout.ms") // 2
             await lifecycle.controlled_shutdown(CONTROLLED_SHUTDOWN_TIMEOUT_MS, silence_ms)
         finally:

@@ -50,7 +50,7 @@ class TopicCreator:
         """Internal topics whose last creation failed, with the reason."""
 
     def name_error(self, name: str) -> ErrorCode | None:
-        """The error of an invalid topic name; None for a valid one."""
+        """The error of an invalid topic name; None for a valid name."""
         return self._name_error(name)
 
     async def create_automatically(self, names: list[str], caller: Caller) -> dict[str, ErrorCode]:

@@ -1,6 +1,6 @@
 """The first checker. It compares every log with the history, after a full read at the end.
 
-- No acknowledged record is lost, or has another offset than the acknowledged one.
+- No acknowledged record is lost. Each acknowledged record has the offset that was acknowledged.
 - No record occurs twice. (A plain producer does not retry, so the rule holds for it, too.)
 - A record that was refused permanently, or never sent, does not occur.
 - Offsets are dense, and the records of a producer are in the order in which it sent them.

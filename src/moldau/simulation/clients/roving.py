@@ -16,7 +16,7 @@ CHANGE_CHANCE = 0.2
 
 class BrokerConnections:
     """Connections to all brokers. The producer uses them like a single connection, but each request may use
-    another one."""
+    another connection."""
 
     def __init__(self, name: str, brokers: list[tuple[str, int]], chance: random.Random) -> None:
         self._name = name

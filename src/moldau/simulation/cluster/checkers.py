@@ -9,8 +9,9 @@ epochs and a watermark.
 - :class:`LeaderAgreement`: an epoch has at most one leader.
 - :class:`WatermarkMonotonicity`: a replica's watermark does not go back while the replica is open, and a new
   leader does not return a lower watermark than its predecessors.
-- :class:`StateAgreement`: the state that follows from the log up to an offset is the same on every replica,
-  whether the replica led, followed, rebuilt the state from the log or loaded it from a snapshot.
+- :class:`StateAgreement`: replicas that have applied the log up to the same offset have the same state. It
+  does not matter whether a replica led, followed, rebuilt the state from the log, or loaded the state from a
+  snapshot.
 """
 
 import zlib
@@ -45,8 +46,8 @@ class LogAgreement:
         self._end_offsets[replica] = end_offset
 
     def committed(self, replica: str, base_offset: int, end_offset: int, views: list[memoryview]) -> None:
-        """Compare the batches that a replica has applied with the others. A ``replica`` is a process of a
-        node."""
+        """Compare the batches that a replica has applied with the batches of other replicas. A ``replica`` is
+        a process of a node."""
         applied_offset = self._end_offsets.get(replica, 0)
         if base_offset < applied_offset:
             self._history.violate(f"{replica} has applied {base_offset} after {applied_offset}")
@@ -115,8 +116,8 @@ class StateAgreement:
         self._states: OrderedDict[int, tuple[str, Any]] = OrderedDict()
 
     def reached(self, replica: str, offset: int, state: Any) -> None:
-        """Compare the state of a replica with the others. The replica has applied everything up to
-        ``offset``, and nothing after it."""
+        """Compare the state of a replica with the states of other replicas. The replica has applied
+        everything up to ``offset``, and nothing after it."""
         other, known = self._states.setdefault(offset, (replica, state))
         if known != state:
             self._history.violate(f"{replica} and {other} disagree: their states at {offset} are not equal")

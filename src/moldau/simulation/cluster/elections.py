@@ -27,7 +27,7 @@ class Voters(Protocol):
     """The voters of a quorum. Their elections are disturbed."""
 
     def leader_id(self) -> int:
-        """The leader in a replica's state; 0 when there is none."""
+        """The leader in a replica's state; 0 when there is no leader."""
         ...
 
     def election(self, node_id: int) -> ElectionState:

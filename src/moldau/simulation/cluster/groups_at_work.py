@@ -16,7 +16,7 @@ PAUSE_S = 0.3
 
 
 class GroupsAtWork:
-    """The groups of a scenario; none by default."""
+    """The groups of a scenario. By default there are no groups."""
 
     def __init__(
         self,

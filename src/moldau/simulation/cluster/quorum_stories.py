@@ -100,7 +100,7 @@ def quorum_votes_power() -> Scenario:
 
 
 def quorum_links() -> Scenario:
-    """Links fail or delay messages in one direction. They also deliver old requests after new ones."""
+    """Links fail or delay messages in one direction. They also deliver old requests after newer requests."""
     faults = (*(Fault.ONE_WAY, Fault.OVERTAKE) * 3, Fault.CUT, Fault.KILL)
     return replace(_scenario(faults, strike), fault_count=12)
 

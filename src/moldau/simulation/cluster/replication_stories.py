@@ -81,7 +81,8 @@ def replication_power() -> Scenario:
 
 
 def replication_unsynced() -> Scenario:
-    """All machines except the last one stop cleanly. The last one loses its power and its unsynced writes.
+    """All machines except the last machine stop cleanly. The last machine loses its power and its unsynced
+    writes.
 
     This is the case of KIP-966: when the last machine starts again, the in-sync set contains no complete
     replica.
@@ -339,7 +340,7 @@ class ReplicationStory:
             self._world.network.heal(*link)
 
     async def _black_out(self, nemesis: Nemesis, chance: random.Random) -> None:
-        """Stop two nodes one after the other, then cut the power of the third."""
+        """Stop two nodes one after the other, then cut the power of the third node."""
         *stopped, last = chance.sample([self._world.host(f"node-{node_id}") for node_id in NODE_IDS], 3)
         for host in stopped:
             await asyncio.sleep(chance.uniform(0.1, 2.0))

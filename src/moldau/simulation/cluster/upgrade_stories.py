@@ -178,7 +178,7 @@ class UpgradeStory(ReplicationStory):
             await asyncio.sleep(0.5)
 
     async def _ask(self, levels: Mapping[str, int], kind: UpgradeType) -> Any:
-        """The response to UpdateFeatures; None when there is none."""
+        """The response to UpdateFeatures; None when no response arrives."""
         updates = [
             FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind)
             for name, level in levels.items()

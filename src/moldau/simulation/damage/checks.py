@@ -1,9 +1,10 @@
 """Checks a start on damaged files.
 
-There are three valid outcomes. First: the start is refused with the name of a damaged file. Second: the start
-succeeds. Then everything that is missing is reported, only partitions with damaged files have lost anything,
-and no object with existing records is deleted. Third: the start succeeds without some metadata. Then the
-health page names the damaged file of the metadata, and requests for partitions get errors.
+A start has three valid outcomes. The first outcome is that the start is refused, and the error names a
+damaged file. The second outcome is that the start succeeds. In this case all missing data are reported, only
+partitions with damaged files have lost data, and no object with existing records is deleted. The third
+outcome is that the start succeeds without some metadata. In this case the health page names the damaged file
+of the metadata, and requests for partitions get errors.
 """
 
 from collections.abc import Collection, Mapping, Sequence

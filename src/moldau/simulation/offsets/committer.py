@@ -35,7 +35,7 @@ class Commits:
     """The commits of a group to a set of partitions. It knows which values a fetch may return."""
 
     settled: int = -1
-    """The last value that is certainly committed; -1 if there is none."""
+    """The last value that is certainly committed; -1 if there is no such value."""
     pending: dict[int, float] = field(default_factory=dict)
     """Values of commits that got no response. Each value has the time when it was sent."""
 

@@ -3,8 +3,8 @@
 * A record that was acknowledged before the cut exists once, at its offset.
 * A record that was acknowledged after the cut exists. If its producer is idempotent, it exists only once.
 * The records of an idempotent producer are in order.
-* If an offset has another record than before, its generation is newer. So consumers detect the change
-  (KIP-320).
+* If an offset has another record than before the restore, the new record has a newer generation. So consumers
+  detect the change (KIP-320).
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,7 +38,7 @@ class TimedHistory(History):
 
 
 class Read(NamedTuple):
-    """The records of a partition as offsets and values. Also the leader epoch of each offset."""
+    """The records of a partition as offsets and values, and the leader epoch of each offset."""
 
     records: list[tuple[int, bytes]]
     epochs: Mapping[int, int]

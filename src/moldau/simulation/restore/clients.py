@@ -175,8 +175,8 @@ def check_committed(
 ) -> list[str]:
     """Return the violations in the committed records of all partitions.
 
-    If no restore has lost a transaction, all of its records must exist. For any other transaction, either all
-    records exist or none, and they exist only if the commit was requested.
+    If no restore has lost a transaction, all of its records must exist. Otherwise, either all records of the
+    transaction exist, or no record of it exists. The records may exist only if the commit was requested.
     """
     found = [
         f"{value} of a fenced producer is committed"

@@ -97,8 +97,8 @@ class RestoredClusterStory:
             for place in PARTITIONS
             for number in range(2)
         ]
-        # One further producer for each round. It starts after the restore, so it gets its producer id from
-        # the restored cluster.
+        # Each round has one additional producer. The producer starts after the restore, so it gets its
+        # producer id from the restored cluster.
         self._newcomers = [
             self._producer(PARTITIONS[0], f"late-{number}", idempotent=True) for number in range(ROUNDS)
         ]

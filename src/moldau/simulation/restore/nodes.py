@@ -53,7 +53,7 @@ class LifeOptions:
 
 class LosableCluster:
     """Runs the nodes of a cluster. :meth:`lose_and_restore` ends the current nodes, and starts the next
-    ones."""
+    nodes."""
 
     def __init__(self, world: World, options: LifeOptions, chance: random.Random) -> None:
         self._world = world

@@ -62,7 +62,7 @@ class CommittedReader(SimulatedClient):
             await self.poll()
 
     async def poll(self) -> None:
-        """Fetch once. If the connection is lost, a new one is opened. The next call repeats a failed
+        """Fetch once. If the connection is lost, a new connection is opened. The next call repeats a failed
         fetch."""
         try:
             await self._fetch()

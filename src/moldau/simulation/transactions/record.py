@@ -16,13 +16,14 @@ class Fate(Enum):
     ABORTED = "aborted"
     """The producer never requested the commit of the transaction."""
     UNKNOWN = "unknown"
-    """The commit was requested and got no response. It took effect in all partitions or in none of them."""
+    """The commit was requested and got no response. The transaction took effect in all of its partitions, or
+    in no partition."""
 
 
 @dataclass(slots=True)
 class RecordedTransaction:
     """A transaction: its values by partition, and the offset that it commits for its group. The offset is -1
-    if it commits none."""
+    if the transaction commits no offset."""
 
     name: str
     group: str

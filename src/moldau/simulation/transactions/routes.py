@@ -42,7 +42,8 @@ class BrokerRoutes:
         self._leaders.clear()
 
     async def connection(self, broker: Bootstrap) -> RpcConnection:
-        """Return a connection to a broker. If there is none yet, open one. Raises OSError."""
+        """Return the connection to a broker. If there is no open connection, a new connection is opened.
+        Raises OSError."""
         known = self._connections.get(broker)
         if known is None or known.closed:
             known = self._connections[broker] = await RpcConnection.open(self._name, *_address(broker))

@@ -33,7 +33,7 @@ class DefectPlace(Enum):
 
 
 class Defects:
-    """The injected exceptions of a host. By default there are none."""
+    """The injected exceptions of a host. By default no exceptions are injected."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance

@@ -322,8 +322,8 @@ def _close_quietly(coroutine: Any) -> None:
     """Close a coroutine, beginning with the innermost coroutine, even if its ``finally`` blocks await
     repeatedly.
 
-    If only the outermost coroutine were closed, the garbage collector would close the inner ones and log
-    warnings.
+    If only the outermost coroutine were closed, the garbage collector would close the inner coroutines and
+    log warnings.
     """
     for _ in range(_CLOSES_MAX):
         innermost = coroutine

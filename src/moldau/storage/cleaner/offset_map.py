@@ -40,7 +40,7 @@ class OffsetMap:
         return True
 
     def get(self, key: bytes) -> int:
-        """The last offset of a key; -1 when there is none."""
+        """The last offset of a key; -1 when the map does not contain the key."""
         if len(key) >= _DIGEST_SIZE_BYTES:
             key = blake2b(key, digest_size=_DIGEST_SIZE_BYTES).digest()
         return self._offsets.get(key, -1)

@@ -92,8 +92,8 @@ def write_offset_checkpoint(disk: Disk, path: str, offsets: Mapping[TopicPartiti
 
 
 def read_offset_checkpoint(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """The offsets in a file. There are none when the file does not exist. Raises :class:`CheckpointError`.
-    Blocking."""
+    """The offsets in a file. The result is empty when the file does not exist. Raises
+    :class:`CheckpointError`. Blocking."""
     try:
         content = disk.read(path)
     except FileNotFoundError:

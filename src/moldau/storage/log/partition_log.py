@@ -179,9 +179,10 @@ class PartitionLog:
 
         With ``guard``, only an incomplete end is cut off; ``report`` gets all repairs.
 
-        Raises ``KafkaError(kafka_storage_error)`` when the disk fails,
-        ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id, and
-        :class:`DamagedLogError` when a guarded log is damaged, or a log file is that of another partition.
+        Raises ``KafkaError(kafka_storage_error)`` when the disk fails, and
+        ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id. Raises
+        :class:`DamagedLogError` when a guarded log is damaged, or when a log file belongs to another
+        partition.
         """
         report = report or RecoveryReport()
         segments = SegmentedLog(machine, directory, config or LogConfig())

@@ -140,7 +140,7 @@ class ProducerSnapshots:
             file.close()
 
     def at(self, offset: int) -> list[ProducerEntry]:
-        """The producers at an offset. There are none if there is no usable snapshot of that offset."""
+        """The producers at an offset. The result is empty if there is no usable snapshot of that offset."""
         try:
             return decode_producer_snapshot(self._disk.read(self.path(offset)), self.path(offset))
         except (FileNotFoundError, CorruptSnapshotError):

@@ -179,7 +179,8 @@ class ProducerState:
         """Check a data batch before it is appended. Returns the remembered batch if it is a duplicate, which
         must not be appended.
 
-        Sequence numbers are checked only for clients, because a coordinator's batches have none. Raises
+        Sequence numbers are checked only for clients, because a coordinator's batches have no sequence
+        numbers. Raises
         :class:`KafkaError`: INVALID_PRODUCER_EPOCH for an old epoch, OUT_OF_ORDER_SEQUENCE_NUMBER,
         INVALID_TXN_STATE for a batch outside the producer's open transaction.
         """

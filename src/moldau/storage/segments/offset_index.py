@@ -29,8 +29,8 @@ class OffsetIndex(SparseIndex):
         return self.at(index)[1] if index >= 0 else 0
 
     def boundary_before(self, position: int) -> int:
-        """Return the last indexed position, at or before ``position``, at which a batch starts. It is 0 when
-        there is none."""
+        """Return the last indexed position, at or before ``position``, at which a batch starts. The result is
+        0 when there is no such position."""
         index = self.floor_value(position)
         return self.at(index)[1] if index >= 0 else 0
 

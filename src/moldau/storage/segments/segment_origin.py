@@ -124,7 +124,7 @@ def _entries(disk: Disk, path: str, entry: Struct) -> list[tuple[int, int]]:
 
 
 def _possible(entries: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Some of an index's entries. There are none if the entries of the index do not ascend."""
+    """Some of an index's entries. The result is empty if the entries of the index do not ascend."""
     ascends = all(one[0] < two[0] and one[1] <= two[1] for one, two in pairwise(entries))
     return _sample(entries) if ascends else []
 

@@ -1,6 +1,6 @@
-"""Replaces segments by a rewritten one, safely if a crash happens at any time.
+"""Replaces segments by one rewritten segment. A crash at any time loses no records.
 
-The files go through four states. From the second state on, the new segment is the valid one:
+The files go through four states. From the second state on, a start of the node uses the new segment:
 
 1. The files ``.cleaned`` are complete and durable, and the old segments are in use. A start of the node in
    this state removes the new files.

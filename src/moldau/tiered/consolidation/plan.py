@@ -65,7 +65,7 @@ class SegmentRules:
     segment_bytes: int = 64 * 1024**2
     """The size at which a segment is complete. A segment is larger only if a single batch is larger."""
     max_age_ms: int = 3_600_000
-    """When the oldest batch has this age, the batches become a segment, even a small one."""
+    """When the oldest batch has this age, the batches become a segment, even if the segment is small."""
 
 
 class GatheredSegment(NamedTuple):

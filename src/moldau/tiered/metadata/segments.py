@@ -76,7 +76,7 @@ class RemoteLogSegmentMetadata:
     offset within the segment. There is at least one entry, and the first entry starts at ``start_offset``.
     ``segment_size_bytes`` is the size of the log file without its indexes (an int32 on the wire).
     ``custom_metadata`` belong to the storage manager. They are ``None`` until the copy has finished, or when
-    the storage manager has none.
+    the storage manager gave no custom metadata.
     """
 
     id: RemoteLogSegmentId

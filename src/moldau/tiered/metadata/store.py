@@ -115,7 +115,7 @@ class MetadataStore:
 
     @classmethod
     def open(cls, machine: Machine, path: str, topic_id: UUID) -> "MetadataStore":
-        """Open the database at ``path`` (absolute), or replace it with an empty one."""
+        """Open the database at ``path`` (absolute), or replace it with an empty database."""
         disk = machine.disk
         seal = break_seal(disk, path)
         problem = None if seal in (Seal.NONE, Seal.WHOLE) else f"it is {seal.value}"
@@ -217,7 +217,8 @@ class MetadataStore:
         events: Sequence[tuple[int, RemoteLogMetadata]],
         applied: AppliedEvents,
     ) -> list[EventOutcome]:
-        """Apply all events in order, or none of them. Illegal changes of state are dropped and reported."""
+        """Apply all events in order. If this fails, no event is applied. Illegal changes of state are dropped
+        and reported."""
         outcomes = []
         with self._transaction():
             for offset, event in events:

@@ -104,7 +104,7 @@ class MetadataTopic(Protocol):
 
 @lru_cache(maxsize=REMEMBERED_PARTITIONS_MAX)
 def metadata_partition_of(partition: TopicIdPartition, partition_count: int) -> int:
-    """The metadata partition for a partition's events. The mapping is that of Kafka's
+    """The metadata partition for a partition's events. The mapping is the same as in Kafka's
     ``RemoteLogMetadataTopicPartitioner``.
 
     The result is cached, because every read and every round of a task needs it.

@@ -66,8 +66,8 @@ class RemoteBatches(NamedTuple):
     """Whole batches, beginning with the batch that contains the requested offset. ``next_offset`` is the
     offset after these batches.
 
-    ``is_exhausted`` means that there are no batches and will be none, because the remote tier has no batch at
-    or after the offset.
+    ``is_exhausted`` means that there are no batches and that there will be no batches, because the remote
+    tier has no batch at or after the offset.
     """
 
     records: memoryview | bytes

@@ -5,8 +5,9 @@ Each segment has two objects, in the folder of its partition::
     <prefix>/<topic>-<topic id>/<partition>/<base offset, 20 digits>-<segment id>[.<attempt>].log
     <prefix>/<topic>-<topic id>/<partition>/<base offset, 20 digits>-<segment id>[.<attempt>].indexes
 
-The first is the segment's log file, byte for byte. The second contains the other files one after the other,
-then a record that identifies the segment (type 0 of ``__remote_log_metadata``), then a table and a trailer::
+The first object is the segment's log file, byte for byte. The second object contains the other files of the
+segment, one after another. A record that identifies the segment (type 0 of ``__remote_log_metadata``), a
+table and a trailer follow::
 
     contents | table: (kind u8, CRC-32C u32, length u32) for each
              | CRC-32C of the table u32, its length u16, version u8, b"MLDIX"

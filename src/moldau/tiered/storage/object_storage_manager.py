@@ -153,8 +153,8 @@ class ObjectStorageManager:
             raise _failed("deleting", metadata, error) from error
 
     async def _find(self, metadata: RemoteLogSegmentMetadata) -> set[str]:
-        """The objects of all attempts to build a segment. The metadata may name one of these attempts or
-        none."""
+        """The objects of all attempts to build a segment. The metadata may name one of these attempts or no
+        attempt."""
         stem = segment_stem(self.prefix, metadata.id, metadata.start_offset)
         found: set[str] = set()
         folder = partition_folder(self.prefix, metadata.topic_id_partition)

@@ -1,5 +1,5 @@
-"""DescribeTopicPartitions (KIP-966) describes topics in pages. It is for clusters that do not fit into one
-response."""
+"""DescribeTopicPartitions (KIP-966) describes topics in pages. It is for clusters whose topics do not fit
+into one response."""
 
 from typing import Final
 

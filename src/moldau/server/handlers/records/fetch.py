@@ -1,8 +1,8 @@
 """Fetch: read partitions in request order within the byte budget, or wait for more data.
 
 A request that finds fewer bytes than ``min_bytes`` waits with the node's other waiters. It continues after an
-append to one of its partitions, or when its ``max_wait_ms`` are over. The bytes are views of segments and are
-never joined.
+append to one of its partitions, or when its ``max_wait_ms`` have passed. The bytes are views of segments and
+are never joined.
 """
 
 import asyncio
@@ -290,7 +290,7 @@ class FetchHandlers:
         self, context: RequestContext, scope: FetchScope, fetcher: Fetcher
     ) -> frozenset[FetchTarget]:
         """Partitions that the principal may not read. A consumer's rights are checked for each topic. A
-        follower may read either all partitions or none."""
+        follower may read either all partitions or no partition."""
         allows = self._authorizer.allows
         if fetcher.replica_id >= 0:
             may_follow = allows(context, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME)

@@ -51,7 +51,7 @@ class ProduceHandlers:
         transactional: TransactionalAppends,
     ) -> None:
         """``turn`` collects the appends of requests that arrive in the same turn of the event loop. The
-        caller of :meth:`direct` must complete this turn as the contract of ``turn`` says."""
+        caller of :meth:`direct` must complete these appends, as the contract of ``turn`` says."""
         self._transactional = transactional
         self._turn = turn
         self._partitions = partitions
@@ -102,8 +102,8 @@ class ProduceHandlers:
         return topic not in MARKED_INTERNAL_TOPICS or context.client_id == ADMIN_CLIENT_ID
 
     def _refusal(self, context: RequestContext, topic: TopicProduceData) -> AppendOutcome | None:
-        """Return the refusal of a topic's records, or None if the client may write to the topic. The
-        principal's rights are checked by the topic's name."""
+        """Return the error with which the records of a topic are refused, or None if the client may write to
+        the topic. The principal's rights are checked by the topic's name."""
         by_id = context.api_version >= TOPIC_ID_VERSION
         name = self._partitions.name_of(topic.topic_id) if by_id else topic.name
         if name is None:

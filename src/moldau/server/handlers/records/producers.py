@@ -30,7 +30,7 @@ class ProducerHandlers:
             ApiKey.DESCRIBE_PRODUCERS: Served(
                 self.describe_producers,
                 cuts=(cut,),
-                # Four bytes of a request can cause an entry of some hundred bytes in the response.
+                # Four bytes of a request can cause an entry of several hundred bytes in the response.
                 parsed_bytes_max=2 * 1024 * 1024,
                 long_answers=(("topics", "partitions", "active_producers"),),
             )

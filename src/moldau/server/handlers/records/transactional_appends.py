@@ -130,8 +130,8 @@ class TransactionalAppends:
 
 
 def _refusal(error: KafkaError, api_version: int) -> AppendOutcome:
-    """Return the refusal with an error code that the client can handle. Older clients retry only after
-    NOT_ENOUGH_REPLICAS."""
+    """Return the outcome of a refused append, with an error code that the client can handle. Older clients
+    retry only after NOT_ENOUGH_REPLICAS."""
     code = error.code
     if code in _RETRIABLE:
         reason = f"the transaction could not be checked yet: {error}"

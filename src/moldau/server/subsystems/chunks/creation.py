@@ -95,7 +95,7 @@ class ChunkCreation:
         try:
             await self._check_controller()
             async with self._frozen(partition):
-                # All replicas may lose power after the switch. Because of this flush, at least one of them
+                # All replicas may lose power after the switch. Because of this flush, at least one replica
                 # then still has the whole chunk.
                 await partition.log.flush()
                 border = partition.log.log_end_offset

@@ -292,7 +292,7 @@ class DisklessSubsystem(Subsystem):
         return partition.owner
 
     def _witnesses(self) -> Sequence[int]:
-        """Return the coordinators that know which objects are in use. There are none if a plug-in is the
+        """Return the coordinators that know which objects are in use. The result is empty if a plug-in is the
         batch coordinator."""
         if self._has_foreign_coordinator:
             return ()

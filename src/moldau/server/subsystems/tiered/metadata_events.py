@@ -66,7 +66,7 @@ def _read(content: memoryview, partition: int, offset: int) -> Steps[TopicRecord
                 if record.offset >= offset and record.value is not None:
                     found.append((record.offset, bytes(record.value)))
         except InvalidRecordError as error:
-            # A damaged batch may contain any records, so none of them is applied.
+            # A damaged batch may contain any records, so no record of the batch is applied.
             unreadable += 1
             logger.error(
                 "the batch at offset %d of %s-%d is skipped: %s",

@@ -144,8 +144,8 @@ class MetadataPeers:
     # -- fetches ------------------------------------------------------------------------------
 
     async def read(self, partition: int, offset: int) -> memoryview:
-        """Read committed batches. The first batch is the one that contains the offset. The result is empty at
-        the end of the partition."""
+        """Read committed batches. The first batch contains the offset. The result is empty at the end of the
+        partition."""
         known = self._fetched.pop(partition, None)
         if known is not None and known[0] == offset:
             return known[1]

@@ -1,5 +1,5 @@
-"""``__remote_log_metadata`` for the metadata manager. This broker leads some of the partitions, and other
-brokers lead the others.
+"""``__remote_log_metadata`` for the metadata manager. This broker leads some of the topic's partitions, and
+other brokers lead its other partitions.
 
 When an event is below the high watermark, it is acknowledged, and readers get it. It is then on the disks of
 the in-sync replicas. After a COPY_SEGMENT_FINISHED the local segments are deleted, so the event must not be

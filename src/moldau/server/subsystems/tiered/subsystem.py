@@ -162,7 +162,7 @@ class TieredSubsystem(Subsystem):
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Remove the meters of deleted topics, and let the remover look for the topics' remote data."""
         if not self._hosting.tells_of_removals:
-            # No other notification tells the remover that stopped removals can continue.
+            # The remover gets no other notification that stopped removals can continue.
             self.remover.start()
             self.remover.look_soon()
         elif delta.topics.removed:

@@ -75,8 +75,8 @@ class LocalMarkers:
 
 
 class ClusterMarkers:
-    """The ``MarkerWriter`` of the coordinators. The partition's leader writes the marker. If any broker can
-    write it, this broker does."""
+    """The ``MarkerWriter`` of the coordinators. The partition's leader writes the marker. If every broker can
+    write the marker, this broker writes it."""
 
     def __init__(
         self, view: ClusterView, peers: BrokerPeers, local: LocalMarkers, unexpected: UnexpectedErrors

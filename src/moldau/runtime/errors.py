@@ -1,4 +1,4 @@
-"""The exception with which lower floors report a Kafka error code to higher floors."""
+"""The exception with which lower layers of the code report a Kafka error code to higher layers."""
 
 import contextlib
 import sys

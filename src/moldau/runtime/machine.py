@@ -37,8 +37,8 @@ class Machine:
     unreadable: UnreadableBatches = field(default_factory=UnreadableBatches)
     """Receives reports of batches whose records cannot be read."""
     deletion_clock: DeletionClock = field(init=False)
-    """A clock that decides whether data are old enough to be deleted. If ``clock`` jumps ahead, this clock
-    does not jump."""
+    """A clock for the decision whether data are old enough to be deleted. If ``clock`` jumps ahead, this
+    clock does not jump."""
 
     opening: FairLane = field(init=False)
     """The thread that decompresses batches that are too large for the event loop. It serves all clients

@@ -94,8 +94,7 @@ def development_config(
 
 
 def is_whole_cluster(config: BrokerConfig) -> bool:
-    """Whether this node is a broker and the only controller. This broker is then the only broker of the
-    cluster."""
+    """Whether this node is a broker, and is configured as the only controller."""
     return config.is_broker and [voter.node_id for voter in config.quorum_voters] == [config.node_id]
 
 

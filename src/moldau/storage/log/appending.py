@@ -68,10 +68,9 @@ class Appender:
         ``buffer`` has the batches of ``headers``, already validated (``validate_produce``). A client's buffer
         has one batch. The buffer is not used after the call. ``append_time_ms`` is the result of
         :meth:`admit`, if it was called. A duplicate of one of its producer's last five batches is not
-        appended. The result is then the result of the first append. Raises ``KafkaError``:
-        ``invalid_timestamp``, ``record_list_too_large``, ``invalid_record`` (no key in a compacted topic;
-        recompression failed), ``message_too_large``, ``fenced_leader_epoch``, ``kafka_storage_error``, and
-        errors of producers.
+        appended. It gets the result of the first append. Raises ``KafkaError``: ``invalid_timestamp``,
+        ``record_list_too_large``, ``invalid_record`` (no key in a compacted topic; recompression failed),
+        ``message_too_large``, ``fenced_leader_epoch``, ``kafka_storage_error``, and errors of producers.
         """
         if self._gate.failure is not None:
             self._gate.check()

@@ -59,7 +59,7 @@ class ControllerSubsystem(Subsystem):
         # image.
         metadata.log.add_listener(self.service)
         self.channel = LocalControllerChannel(self.service)
-        # If a controller is the only node of its cluster, it does not register.
+        # A broker that is configured as the only controller does not register as a controller.
         self._registrar = (
             None
             if settings.is_whole_cluster(config)

@@ -33,8 +33,8 @@ from moldau.server.topics.registry import PartitionRegistry
 _DONE: Final = frozenset(
     {
         ErrorCode.none,
-        # The partition has seen a later epoch of the producer, or the producer's next transaction. Therefore
-        # this transaction has ended.
+        # The partition has a later epoch of the producer, or the producer's next transaction. Therefore this
+        # transaction has ended.
         ErrorCode.invalid_producer_epoch,
     }
 )

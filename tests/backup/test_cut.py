@@ -1,4 +1,4 @@
-"""The object of a cut: written content can be read back, and damage is detected."""
+"""The object of a cut. Written content can be read back, and damage is detected."""
 
 import uuid
 

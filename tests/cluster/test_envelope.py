@@ -1,4 +1,5 @@
-"""The Envelope (KIP-590): a broker wraps a request, and the controller extracts it."""
+"""The Envelope (KIP-590). A broker puts a request into an Envelope, and the controller extracts the
+request."""
 
 import pytest
 

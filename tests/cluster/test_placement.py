@@ -1,5 +1,5 @@
-"""Placement of replicas: leaders are balanced, racks are used evenly, and no fenced broker becomes
-a leader."""
+"""Placement of replicas. Leaders are balanced, racks are used evenly, and no fenced broker becomes a
+leader."""
 
 import uuid
 from collections import Counter

@@ -1,5 +1,5 @@
-"""``python -m moldau.simulation``: runs seeds, prints a line for each failure, and exits with 1 if there was
-a failure."""
+"""``python -m moldau.simulation`` runs seeds, prints a line for each failure, and exits with 1 if there was a
+failure."""
 
 import argparse
 import logging

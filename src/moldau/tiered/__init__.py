@@ -1,2 +1,2 @@
-"""Tiered storage (KIP-405): old segments of a partition are in an object store, and brokers read them from
-there for clients."""
+"""Tiered storage (KIP-405). Old segments of a partition are in an object store. Brokers read these segments
+for clients."""

@@ -1,4 +1,4 @@
-"""Throttles of moves: configs are set before the moves and removed after the moves."""
+"""Throttles of moves. Configs are set before the moves, and removed after the moves."""
 
 import asyncio
 from typing import Any, cast

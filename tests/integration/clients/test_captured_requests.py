@@ -23,7 +23,7 @@ FRAMES = [
 
 
 def surplus_bytes(client: str, message: object) -> int:
-    """Bytes after the end of the message: librdkafka adds some bytes when it requests all topics."""
+    """Bytes after the end of the message. librdkafka adds some bytes when it requests all topics."""
     asks_for_all = isinstance(message, MetadataRequest) and message.topics is None
     return 3 if client == "librdkafka" and asks_for_all else 0
 

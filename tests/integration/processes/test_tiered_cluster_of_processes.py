@@ -1,4 +1,4 @@
-"""Three brokers as processes with one object store: librdkafka writes and reads while leaders are killed."""
+"""Three brokers as processes with one object store. librdkafka writes and reads while leaders are killed."""
 
 from collections.abc import Iterator
 from pathlib import Path

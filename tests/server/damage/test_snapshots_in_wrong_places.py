@@ -41,8 +41,8 @@ def snapshots(folder: Path) -> list[Path]:
 
 
 def fill(folder: Path) -> None:
-    """Create two snapshots of the same epoch: one before the first producer id was assigned, and
-    one after."""
+    """Create two snapshots of the same epoch. The first snapshot is created before the first producer id is
+    assigned, and the second snapshot after it."""
 
     async def story(client: Requests) -> None:
         await client.create("first", diskless_enable="false")

@@ -1,5 +1,5 @@
-"""Markers for partitions that were deleted or are diskless. Markers that another broker writes. Markers of a
-coordinator that a newer one has replaced."""
+"""Markers for partitions that were deleted or are diskless, markers that another broker writes, and markers
+of a coordinator that a newer coordinator has replaced."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Controllers and brokers as separate nodes: clients write to two brokers while nodes are killed."""
+"""Controllers and brokers as separate nodes. Clients write to two brokers while nodes are killed."""
 
 import asyncio
 from typing import Any

@@ -1,5 +1,5 @@
-"""Checks the result of consolidation: all records that left the WAL are in segments, and every object is
-referenced."""
+"""Checks the result of consolidation. All records that left the WAL must be in segments, and every object
+must be referenced."""
 
 import asyncio
 from typing import cast

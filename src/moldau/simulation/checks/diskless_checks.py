@@ -1,4 +1,4 @@
-"""Checks the objects of diskless topics: if there is a reference, its object exists, and every object is
+"""Checks the objects of diskless topics. If there is a reference, its object must exist. Every object must be
 referenced."""
 
 import asyncio

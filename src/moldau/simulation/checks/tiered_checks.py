@@ -1,4 +1,4 @@
-"""Checks the objects of tiered topics: every segment has its objects, and every object belongs to a
+"""Checks the objects of tiered topics. Every segment must have its objects, and every object must belong to a
 segment."""
 
 import asyncio

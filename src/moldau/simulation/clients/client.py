@@ -392,8 +392,8 @@ class Consumer(SimulatedClient):
         observed: bool = True,
         shortened: bool = False,
     ) -> None:
-        """``shortened``: the first records are deleted while the consumer reads, so it may have to skip to a
-        later offset."""
+        """``shortened`` means that the first records are deleted while the consumer reads. The consumer may
+        then have to skip to a later offset."""
         super().__init__(name, bootstrap, history, chance)
         self.partition = partition
         self.position = 0

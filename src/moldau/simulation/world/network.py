@@ -88,7 +88,7 @@ class Network:
     async def listen(
         self, protocol_factory: Callable[[], Any], name: Any, port: int | None, **options: Any
     ) -> SimulatedServer:
-        """``create_server``: opens a listening socket on the caller's host."""
+        """``create_server`` opens a listening socket on the caller's host."""
         _refuse_unsimulated(options)
         process = current_process(self.loop)
         if isinstance(name, list | tuple):
@@ -118,7 +118,7 @@ class Network:
     async def connect(
         self, protocol_factory: Callable[[], Any], name: Any, port: int, **options: Any
     ) -> tuple[SimulatedTransport, Any]:
-        """``create_connection``: sends a SYN, waits for the response, and makes two transports."""
+        """``create_connection`` sends a SYN, waits for the response, and makes two transports."""
         _refuse_unsimulated(options)
         process = current_process(self.loop)
         if process.host is None:

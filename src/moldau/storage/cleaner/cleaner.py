@@ -1,4 +1,4 @@
-"""The log cleaner: compacts the logs of topics with ``cleanup.policy=compact``, as Kafka's does.
+"""The log cleaner: compacts the logs of topics with ``cleanup.policy=compact``, as Kafka's log cleaner does.
 
 Each round cleans the log with the largest share of dirty bytes, in these steps:
 

@@ -70,7 +70,7 @@ def find_position(file: File, position: int, end: int, offset: int) -> int:
     """Position of the first batch of ``file[position:end]`` that ends at or after ``offset``. The result is
     ``end`` if there is no such batch.
 
-    Every read calls this function, so it is fast: it takes a quarter of the time of :func:`scan`. Raises
+    Every read calls this function, so it must be fast. It takes a quarter of the time of :func:`scan`. Raises
     :class:`CorruptRecordError` if the bytes cannot be a batch.
     """
     unpack = _SKETCH.unpack_from

@@ -244,7 +244,7 @@ class PlannedSegment:
         index_interval_bytes: int = 4096,
         generations: LogGenerations = FIRST_GENERATION,
     ) -> "PlannedSegment":
-        """``segment_id`` must be new: no other plan may have used the same id."""
+        """``segment_id`` must be new. No other plan may have used the same id."""
         metadata = RemoteLogSegmentMetadata(
             RemoteLogSegmentId.of(partition, segment_id),
             start_offset=gathered.base_offset,

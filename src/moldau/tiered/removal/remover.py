@@ -246,7 +246,7 @@ class RemotePartitionRemover:
         await metadata.wait_ready(partition)
         begun = await self._outwait_late_writes(metadata.list_remote_log_segments(partition))
         segments = metadata.list_remote_log_segments(partition)
-        # This broker's metadata may be old: perhaps another broker leads the partition, and the topic is
+        # This broker's metadata may be old. Perhaps another broker leads the partition, and the topic is
         # tiered again. Segments that were copied later are not in this list.
         await self._hosted.until_current()
         removals: list[Callable[[], Awaitable[object]]] = [

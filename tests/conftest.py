@@ -87,8 +87,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByWhatTestsS
 
 @functools.cache
 def place_of(scope: str) -> int:
-    """The place of a scope in the order in which scopes begin. All scopes that are not in ``LONG`` have the
-    last place."""
+    """The position of a scope in the order in which scopes begin. All scopes that are not in ``LONG`` have
+    the last position."""
     return next((place for place, long in enumerate(LONG) if scope.startswith(long)), len(LONG))
 
 

@@ -1,7 +1,7 @@
 """Each metadata record reaches the image, and each part of the image reaches snapshots and subscribers.
 
-A part of the image is one row (``cluster/image/parts/``). The tests go over the rows, the fields of the image
-and the types of record, so that nothing can be left out silently.
+A part of the image is one row (``cluster/image/parts/``). The tests check all rows, all fields of the image
+and all types of records, so that an omission causes an error.
 """
 
 import dataclasses

@@ -24,7 +24,7 @@ WAIT_S = 60.0
 
 
 class Pool:
-    """Takes the place of Spark. The jobs of these tests have no units to run."""
+    """A replacement for Spark. The jobs of these tests have no units to run."""
 
     cancelled = False
 

@@ -26,7 +26,7 @@ from moldau.pipeline import session
 
 
 class PoolHere:
-    """Takes the place of Spark."""
+    """A replacement for Spark."""
 
     def __init__(self, *given: Any, **settings: str) -> None:
         self.rounds = 0

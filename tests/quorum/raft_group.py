@@ -69,8 +69,8 @@ class Node:
     unflushed: bool = False
     download: list[Entry] = field(default_factory=list)
     answers: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """For each request id, the place to which its response goes: the node that sent the request, the number
-    of starts of this node, and the correlation id."""
+    """For each request id, the destination of its response: the node that sent the request, the number of
+    starts of this node, and the correlation id."""
     values: deque[str] = field(default_factory=deque)
     membership: Membership | None = None
 

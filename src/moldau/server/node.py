@@ -157,7 +157,7 @@ class ServerNode:
             {path.rstrip("/"): each for path, each in identity.directories.items()},
             {path.rstrip("/"): reason for path, reason in identity.unreadable.items()},
         )
-        # The logs are started before the metadata log is used. At their start they take the lock that
+        # The logs are started before the metadata log is used. At their start they acquire the lock that
         # prevents a second process from using the folders. Topics get their own configs when the image opens
         # their partitions. This happens long before retention runs for the first time.
         defaults = settings.log_config(TopicConfig.effective(config, {}))

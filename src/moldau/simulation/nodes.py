@@ -168,7 +168,7 @@ def _node_scenario(
     faults: tuple[Fault, ...],
     configs: Mapping[str, str] = MappingProxyType({}),
 ) -> Scenario:
-    # Imported here because the tiny node runs without the server.
+    # This import is local, because the tiny node runs without the server.
     from moldau.server.node import ServerNode
     from moldau.server.settings import development_config
 
@@ -194,7 +194,7 @@ def _of_cluster(module: str, name: str) -> Callable[[], Scenario]:
     """A scenario of several nodes, by the name of its function; see :mod:`moldau.simulation.cluster`."""
 
     def scenario() -> Scenario:
-        # Imported here because the tiny node runs without the server.
+        # This import is local, because the tiny node runs without the server.
         found: Scenario = getattr(import_module(f"moldau.simulation.cluster.{module}"), name)()
         return found
 

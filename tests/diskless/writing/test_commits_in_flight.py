@@ -19,7 +19,7 @@ ROUND_TRIP_S = 0.002
 
 
 class DistantCoordinator(FakeCoordinator):
-    """Decides commits in the order of their places. An older version of the coordinator decides them in the
+    """Decides commits in the order of their numbers. An older version of the coordinator decides them in the
     order of their arrival."""
 
     version = 3

@@ -190,7 +190,7 @@ def test_a_batch_that_overtook_another_is_committed_with_the_next_objects() -> N
 
 
 class Overtaken(FakeCoordinator):
-    """Like real coordinators, holds a batch that arrives before its predecessor."""
+    """Like real coordinators, answers HELD to a batch that arrives before its predecessor."""
 
     def _commit(self, object_key: str, one: BatchToCommit) -> CommittedBatch:
         found = super()._commit(object_key, one)

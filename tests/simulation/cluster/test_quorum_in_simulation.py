@@ -160,7 +160,8 @@ def test_a_flaw_is_found(
     seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The flaw must cause violations that contain ``words``. A story without progress is no proof.
+    """The flaw must cause violations that contain ``words``. If a story makes no progress, the flaw does not
+    count as detected.
 
     ``seed`` detects the flaw soon. If a change of the story has made this seed useless, any of the first
     seeds is sufficient.

@@ -115,7 +115,8 @@ class KindClaim(NamedTuple):
     """Returns whether a topic is of this kind. If the controller's table of kinds has a row for the kind,
     this is ``is_kind_of`` of that row."""
     stand_in: StandIns | None = None
-    """Finds stand-ins, for a kind whose partitions accept requests on brokers without a replica."""
+    """Finds the stand-in of a partition. A stand-in is an object that accepts requests for a partition on a
+    broker without a replica. Only some kinds have stand-ins."""
     wraps: PartitionKind[Any] | None = None
     """The kind that this kind wraps. This kind then serves only topics of the wrapped kind."""
     reader_hooks: ReaderHooks[Any] | None = None

@@ -18,8 +18,8 @@ class PartitionRegistry:
         image: Callable[[], MetadataImage],
         stand_in: Callable[[Topic, int], Partition | None] = lambda topic, index: None,
     ) -> None:
-        """``stand_in`` finds the stand-in for a partition that is in the metadata but has no replica on this
-        broker."""
+        """``stand_in`` finds the object that serves a partition without a replica on this broker. The
+        partition is in the metadata."""
         self._image = image
         self._stand_in = stand_in
         self.offline: dict[PartitionKey, str] = {}

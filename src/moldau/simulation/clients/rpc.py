@@ -11,7 +11,8 @@ from moldau.simulation.world.process import PROCESS
 
 
 class RpcConnection(asyncio.Protocol):
-    """Speaks Kafka's protocol. When the connection fails, every request in flight fails."""
+    """Sends requests and receives responses by Kafka's protocol. When the connection fails, every request in
+    flight fails."""
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id

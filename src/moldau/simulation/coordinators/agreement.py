@@ -252,7 +252,7 @@ def _boot_that_counts(host: Host, led: ShardHost[Any, Any]) -> int:
 
 def _runtimes(node: Any) -> list[CoordinatorRuntime[Any, Any]]:
     """Return the runtimes of all kinds that the node's subsystems have contributed."""
-    # Imported here because the tiny node runs without the server.
+    # This import is local, because the tiny node runs without the server.
     from moldau.server.subsystems.find_coordinator import CoordinatorsSubsystem
 
     coordinators = node.find(CoordinatorsSubsystem)

@@ -106,7 +106,7 @@ def diskless_transactions() -> Scenario:
 
     During the transactions the process is killed, and loses its caches and databases.
     """
-    # Imported here because the tiny node runs without the server.
+    # This import is local, because the tiny node runs without the server.
     from moldau.simulation.transactions.story import LateTransactionStory
 
     values = {
@@ -146,7 +146,7 @@ def story(
 ) -> Scenario:
     """Diskless topics with ``faults``. ``properties`` are added to the properties that all these scenarios
     have."""
-    # Imported here because the tiny node runs without the server.
+    # This import is local, because the tiny node runs without the server.
     from moldau.server.node import ServerNode
     from moldau.server.settings import development_config
 

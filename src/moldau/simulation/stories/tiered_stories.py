@@ -78,7 +78,7 @@ def _story(
 ) -> Scenario:
     """Tiered topics with ``faults``. ``configs`` are the configs of the topics that keep all their
     records."""
-    # Imported here because the tiny node runs without the server.
+    # This import is local, because the tiny node runs without the server.
     from moldau.server.node import ServerNode
     from moldau.server.settings import development_config
 

@@ -34,7 +34,7 @@ class SnapshotHandlers:
     def __init__(
         self, find: Callable[[str, int], Partition | None], workers: Workers, authorizer: Authorizer
     ) -> None:
-        """``find`` returns one of the partitions that this broker serves."""
+        """``find`` returns a partition that this broker serves."""
         self._find = find
         self._workers = workers
         self._authorizer = authorizer

@@ -16,7 +16,7 @@ order of the topics then matters."""
 
 def in_order(image: MetadataImage, names: Iterable[str]) -> list[Topic]:
     """The topics with these names. If they have many partitions, internal topics come first, because other
-    topics wait for the coordinators on them. Small topics come before large topics."""
+    topics wait for the coordinators that use internal topics. Small topics come before large topics."""
     topics = (image.topics.get(name) for name in names)
     found = [topic for topic in topics if topic is not None]
     if sum(len(topic.partitions) for topic in found) < _MANY_PARTITIONS:

@@ -1,4 +1,4 @@
-"""Commands of golden scripts about partition chunks (see ``controller_script``)::
+"""Commands of golden scripts about partition chunks (see ``controller_script``).
 
 chunk NAME-0 by=1 at=N on=2,3 [sync=2,3] [first=N] [stop=N] [leader_epoch=N] [partition_epoch=N]
       [broker_epoch=N] [twice]

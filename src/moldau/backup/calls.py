@@ -13,8 +13,8 @@ __all__ = ["CALLS", "SAVE_LOGS", "LogSaving", "LogToSave", "LogsToSave", "SavedL
 
 
 class LogToSave(NamedTuple):
-    """A log that must be saved, and the end of its part that is in the last complete cut. The fields are
-    those of the request."""
+    """A log that must be saved, and the end of its part that is in the last complete cut. The request has the
+    same fields."""
 
     log_id: LogId
     leader_epoch: int

@@ -95,8 +95,8 @@ def _may_read_again(log: LedLog, saved: LogPieces, from_offset: int) -> bool:
     again.
 
     Compaction removes tombstones. An earlier piece may contain a record that a removed tombstone has deleted.
-    A restore would then bring this deleted record back. A leader knows the offsets that it has compacted
-    itself (:mod:`.log_saver`). But another replica may have compacted the records of another epoch.
+    A restore would then restore this deleted record. A leader knows the offsets that it has compacted itself
+    (:mod:`.log_saver`). But another replica may have compacted the records of another epoch.
     """
     state = STATE_TOPICS.get(log.topic)
     if state is None or state.retention is not StateRetention.COMPACTED:

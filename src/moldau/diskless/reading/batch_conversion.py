@@ -20,7 +20,7 @@ def finish_batch(
     """Write the coordinator's values into the batch at ``position`` of a writable buffer. The batch's leader
     epoch is its generation, because the coordinator alone determines the order of records.
 
-    Raises :class:`CorruptRecordError` when the bytes are not those of the committed batch.
+    Raises :class:`CorruptRecordError` when the bytes differ from the bytes of the committed batch.
     """
     header = check_batch(buffer, position)
     span = coordinate.last_offset - coordinate.base_offset

@@ -1,2 +1,2 @@
-"""Converts record values to bytes, or to columns if they are JSON or Avro. Also changes these columns when
-the values change."""
+"""Converts record values to bytes, or to columns if they are JSON or Avro. This package also changes these
+columns when the values change."""

@@ -5,11 +5,15 @@ because they all have the same saved records, or no records. Old brokers and con
 metadata. After the restore, other nodes may be added. Nodes and clients use epochs and producer ids to see
 which state is newer. The restore increases these numbers by a margin, because the old cluster may have used
 higher numbers after the cut. The margin is added once for each restore since the cut.
+
+:data:`RULES` has a rule for each type of record in a saved image. A record of an unlisted type ends the
+restore, because it may name brokers, log directories or epochs of the old cluster.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from moldau.backup.cut_format import LogId
@@ -18,9 +22,19 @@ from moldau.cluster.image.image import ResourceType
 from moldau.cluster.internal_topics import DECISIVE_TOPICS, decisive_minimum
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
+from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.snapshots.replicated_log import LogPosition
 
-__all__ = ["EPOCH_MARGIN", "OFFSET_MARGIN", "PRODUCER_ID_MARGIN", "new_metadata", "new_position"]
+__all__ = [
+    "EPOCH_MARGIN",
+    "NEVER_SAVED",
+    "OFFSET_MARGIN",
+    "PRODUCER_ID_MARGIN",
+    "RULES",
+    "NewGeneration",
+    "new_metadata",
+    "new_position",
+]
 
 EPOCH_MARGIN: Final = 1_000
 """Epochs of the quorum and of leaders increase by one with each election."""
@@ -71,52 +85,67 @@ def new_metadata(
     """The records of the old image in their order, rewritten for the new brokers.
 
     ``producer_id_seen`` is the highest producer id in the objects that are newer than the cut. It is -1 if
-    these objects contain no producer id.
+    there is none. Raises ``KafkaError`` for a record that has no rule.
     """
-    placement = ReplicaPlacement(brokers)
-    names: dict[UUID, str] = {}
-    replica_counts: dict[str, int] = {}
-    next_producer_id = producer_id_seen + 1
+    state = NewState(brokers, generation, producer_id_seen)
     for record in records:
-        match record:
-            case r.RegisterBrokerRecord():
-                placement.note_old_broker(record.broker_id, record.rack)
-            case r.RegisterControllerRecord():
-                continue
-            case r.TopicRecord():
-                names[record.topic_id] = record.name
-                yield record
-            case r.PartitionRecord():
-                replicas = placement.replicas(_target(record))
-                name = names[record.topic_id]
-                replica_counts[name] = min(len(replicas), replica_counts.get(name, len(replicas)))
-                yield _partition(record, replicas, generation)
-            case r.ProducerIdsRecord():
-                next_producer_id = max(next_producer_id, record.next_producer_id)
-            case r.ConfigRecord() if _is_of_old_node(record, placement):
-                continue
-            case r.ConfigRecord() if _is_decisive_minimum(record):
-                # The controller increases the minimum again when the topic gets more replicas.
-                minimum = decisive_minimum(replica_counts.get(record.resource_name, 1))
-                yield replace(record, value=str(minimum))
-            case _:
-                yield record
-    if next_producer_id > 0:
-        next_producer_id += generation.restores * PRODUCER_ID_MARGIN
+        rule = RULES.get(type(record))
+        if rule is None:
+            raise KafkaError(
+                ErrorCode.unknown_server_error,
+                f"the saved metadata have a {type(record).__name__}, and no rule says how to restore it",
+            )
+        written = rule(state, record)
+        if written is not None:
+            yield written
+    if state.next_producer_id > 0:
+        next_producer_id = state.next_producer_id + generation.restores * PRODUCER_ID_MARGIN
         yield r.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=next_producer_id)
 
 
-def _target(record: r.PartitionRecord) -> Sequence[int]:
-    """The replicas after a reassignment in progress. The restore completes the reassignment."""
-    kept = [each for each in record.replicas if each not in record.removing_replicas]
-    return kept or record.replicas
+class NewState:
+    """The new cluster, and the facts from the records that were already read."""
+
+    def __init__(
+        self, brokers: Sequence[NewBroker], generation: NewGeneration, producer_id_seen: int
+    ) -> None:
+        self.placement = ReplicaPlacement(brokers)
+        self.generation = generation
+        self.names: dict[UUID, str] = {}
+        self.replica_counts: dict[str, int] = {}
+        """The smallest number of replicas of a topic's partitions, by topic."""
+        self.next_producer_id = producer_id_seen + 1
 
 
-def _partition(
-    record: r.PartitionRecord, replicas: Sequence[NewBroker], generation: NewGeneration
-) -> Message:
+Rule = Callable[[NewState, Any], Message | None]
+"""Returns the record for the new cluster; None if the new cluster must not have it."""
+
+
+def _kept(_: NewState, record: Message) -> Message:
+    """For a record without ids of nodes, log directories and epochs."""
+    return record
+
+
+def _old_broker(state: NewState, record: r.RegisterBrokerRecord) -> None:
+    state.placement.note_old_broker(record.broker_id, record.rack)
+
+
+def _old_controller(_: NewState, record: r.RegisterControllerRecord) -> None:
+    """The new controllers register themselves."""
+
+
+def _topic(state: NewState, record: r.TopicRecord) -> Message:
+    state.names[record.topic_id] = record.name
+    return record
+
+
+def _partition(state: NewState, record: r.PartitionRecord) -> Message:
     """The partition with its new replicas. The first replica that is registered becomes the leader."""
+    replicas = state.placement.replicas(_target(record))
+    name, counts = state.names[record.topic_id], state.replica_counts
+    counts[name] = min(len(replicas), counts.get(name, len(replicas)))
     node_ids = [each.node_id for each in replicas]
+    generation = state.generation
     return replace(
         record,
         replicas=node_ids,
@@ -134,6 +163,27 @@ def _partition(
     )
 
 
+def _target(record: r.PartitionRecord) -> Sequence[int]:
+    """The replicas after a reassignment in progress. The restore completes the reassignment."""
+    kept = [each for each in record.replicas if each not in record.removing_replicas]
+    return kept or record.replicas
+
+
+def _chunk(_: NewState, record: r.ChunkRecord) -> None:
+    """The records of an inactive chunk were only on the lost disks of its brokers. The partition keeps the
+    first offset of its active chunk, so new records do not get offsets of the lost chunks."""
+
+
+def _config(state: NewState, record: r.ConfigRecord) -> Message | None:
+    if _is_of_old_node(record, state.placement):
+        return None
+    if _is_decisive_minimum(record):
+        # The controller increases the number again when the topic gets more replicas.
+        minimum = decisive_minimum(state.replica_counts.get(record.resource_name, 1))
+        return replace(record, value=str(minimum))
+    return record
+
+
 def _is_decisive_minimum(record: r.ConfigRecord) -> bool:
     is_of_topic = record.resource_type == ResourceType.TOPIC and record.resource_name in DECISIVE_TOPICS
     return is_of_topic and record.name == "min.insync.replicas"
@@ -142,3 +192,45 @@ def _is_decisive_minimum(record: r.ConfigRecord) -> bool:
 def _is_of_old_node(record: r.ConfigRecord, placement: ReplicaPlacement) -> bool:
     is_of_node = record.resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
     return is_of_node and record.resource_name not in ("", *map(str, placement.brokers))
+
+
+def _producer_ids(state: NewState, record: r.ProducerIdsRecord) -> None:
+    """The last of the new records contains the next producer id."""
+    state.next_producer_id = max(state.next_producer_id, record.next_producer_id)
+
+
+RULES: Final[Mapping[type[Message], Rule]] = MappingProxyType(
+    {
+        r.FeatureLevelRecord: _kept,
+        r.RegisterBrokerRecord: _old_broker,
+        r.RegisterControllerRecord: _old_controller,
+        r.TopicRecord: _topic,
+        r.PartitionRecord: _partition,
+        r.ChunkRecord: _chunk,
+        r.ConfigRecord: _config,
+        r.ClientQuotaRecord: _kept,
+        r.ProducerIdsRecord: _producer_ids,
+        r.AccessControlEntryRecord: _kept,
+        r.UserScramCredentialRecord: _kept,
+        r.DelegationTokenRecord: _kept,
+    }
+)
+"""The rule of each type of record that an image consists of."""
+
+NEVER_SAVED: Final[frozenset[type[Message]]] = frozenset(
+    {
+        r.UnregisterBrokerRecord,
+        r.BrokerRegistrationChangeRecord,
+        r.FenceBrokerRecord,
+        r.UnfenceBrokerRecord,
+        r.UnregisterControllerRecord,
+        r.RemoveTopicRecord,
+        r.PartitionChangeRecord,
+        r.ChunkChangeRecord,
+        r.ClearElrRecord,
+        r.RemoveAccessControlEntryRecord,
+        r.RemoveUserScramCredentialRecord,
+        r.RemoveDelegationTokenRecord,
+    }
+)
+"""Records that change or remove something. No image consists of such records, so they have no rule."""

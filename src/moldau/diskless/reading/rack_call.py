@@ -1,14 +1,42 @@
-"""The call between brokers of a rack for a range of a WAL object (API 11659)."""
+"""DisklessReadObject: read a range of a WAL object for another broker of the rack.
+
+The module has the messages of the call and its declaration.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from moldau.network.own_calls import BrokerCall
-from moldau.protocol.own.diskless import read_object as wire
 from moldau.protocol.own.rights import Right
+from moldau.protocol.schema import Message, Records, message, wire
+from moldau.runtime import ErrorCode
 
-__all__ = ["CALLS", "READ_OBJECT", "ObjectRange", "RackPeers", "RackReader"]
+__all__ = ["CALLS", "READ_OBJECT", "REQUEST", "RESPONSE", "ObjectRange", "RackPeers", "RackReader"]
+
+
+@message
+class DisklessReadObjectRequest(Message):
+    API_KEY = 11659
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    object_key: str = wire("string")
+    byte_offset: int = wire("int64")
+    byte_size: int = wire("int32")
+    timeout_ms: int = wire("int32", default=60_000)
+    """Time for which the caller waits for the answer."""
+
+
+@message
+class DisklessReadObjectResponse(Message):
+    API_KEY = 11659
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    content: Records = wire("records", nullable="0+", default=None)
+    """The bytes of the range; null if there is an error."""
 
 
 class ObjectRange(NamedTuple):
@@ -48,8 +76,8 @@ def _content(response: Any) -> memoryview:
 
 
 READ_OBJECT: Final[BrokerCall[RackReader, ObjectRange, memoryview]] = BrokerCall(
-    request=wire.REQUEST,
-    response=wire.RESPONSE,
+    request=DisklessReadObjectRequest,
+    response=DisklessReadObjectResponse,
     right=Right.CLUSTER_ACTION,
     serve=_serve,
     request_fields=lambda wanted, version: wanted._asdict(),
@@ -61,3 +89,5 @@ READ_OBJECT: Final[BrokerCall[RackReader, ObjectRange, memoryview]] = BrokerCall
 CALLS: Final[Mapping[int, BrokerCall[RackReader, Any, Any]]] = MappingProxyType(
     {READ_OBJECT.api_key: READ_OBJECT}
 )
+REQUEST = DisklessReadObjectRequest
+RESPONSE = DisklessReadObjectResponse

@@ -1,17 +1,25 @@
 """Moldau's own APIs (KIP-1114/1163/1164/1165 and internal calls), declared like Kafka's.
 
-To add an API, write ``own/<room>/<name>.py`` with message classes in the form of ``moldau.protocol.schema``,
-ending in::
+The messages of an API are in one of two places:
+
+- in the module that declares its call, as in ``moldau.diskless.reading.rack_call``. This module then has one
+  call;
+- in ``own/<room>/<name>.py``. This is necessary if packages below the owner use the messages, such as the
+  controller, or if a module declares several calls.
+
+In both places, the module has the message classes in the form of ``moldau.protocol.schema``. Its docstring
+begins with the name of the API, and the module ends in::
 
     REQUEST = CommitFileRequest
     RESPONSE = CommitFileResponse
 
-and add a row to ``MODULES``: API key -> (module, versions, flexible versions), with the same values as in the
-classes. ``codec``, ``framing`` and ``api`` then support the key. Its scope is INTERNAL, so it is never
-advertised to clients. The module is imported when its first message is encoded or decoded.
+``MODULES`` has a row for each API: API key -> (module, versions, flexible versions), with the same values as
+in the classes. ``codec``, ``framing`` and ``api`` then support the key. Its scope is INTERNAL, so it is never
+advertised to clients. The module is imported when its first message is encoded or decoded. So this package
+imports no package above it.
 
-The declaration of the call is elsewhere: in the table ``CALLS`` of the package that does the work, which a
-subsystem contributes, or in ``DECISIONS`` of the controller. ``docs/architecture/adding.md`` describes this.
+The declaration of a call is in the table ``CALLS`` of the package that does the work, which a subsystem
+contributes, or in ``DECISIONS`` of the controller. ``docs/architecture/adding.md`` describes this.
 
 Records need no row. Their schemas are in ``moldau.protocol.records``.
 """
@@ -47,7 +55,7 @@ MODULES: dict[int, tuple[str, str, str]] = {
     11653: (".diskless.prune", "0", "0+"),
     11654: (".diskless.describe_topics", "0", "0+"),
     11655: (".diskless.describe_coordinator", "0", "0+"),
-    11659: (".diskless.read_object", "0", "0+"),
+    11659: ("moldau.diskless.reading.rack_call", "0", "0+"),
     # Transactions in diskless partitions.
     11670: (".diskless.guard_transactions", "0", "0+"),
     11671: (".diskless.end_transactions", "0", "0+"),
@@ -63,7 +71,7 @@ MODULES: dict[int, tuple[str, str, str]] = {
     11662: (".tiered.append_event", "0", "0+"),
     11663: (".tiered.event_offsets", "0", "0+"),
     # Saving the cluster's own logs in the object store.
-    11680: (".backup.save_logs", "0", "0+"),
+    11680: ("moldau.backup.calls", "0", "0+"),
 }
 
 

@@ -207,8 +207,7 @@ def test_decisions_are_pipelined_and_answered_after_the_commit() -> None:
         first, second = node.create("t"), node.create("t")
         await asyncio.sleep(0.01)
         # The second change depends on the first change. So the second response must wait while the first
-        # change
-        # can still be lost.
+        # change can still be lost.
         assert not first.done()
         assert not second.done()
         assert len(node.log.pending) == 1

@@ -12,7 +12,7 @@ ID is a transactional id, and PID is a producer id. The commands are::
     wait MS                                   move the clock forward
     restart                                   load the shard from its log
     show                                      print the state of each transactional id
-    list [longer=MS]                          list transactions, or only long ones
+    list [longer=MS]                          list transactions, or only long transactions
     settings NAME=VALUE ...                   continue with a new shard that has these settings
 """
 

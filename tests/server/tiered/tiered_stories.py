@@ -46,8 +46,7 @@ async def fill(
     batch."""
     if start_ms is None:
         # The timestamps are later than the timestamps of the existing records. Otherwise the batch would not
-        # close
-        # their segment.
+        # close their segment.
         start_ms = SystemClock().now_ms() - 600_000 + await end_of(client, topic, partition) * STEP_MS
     for number in range(count):
         first = await end_of(client, topic, partition)

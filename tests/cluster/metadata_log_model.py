@@ -31,7 +31,7 @@ class MemorySnapshotTarget:
 
 
 class MemoryMetadataLog:
-    """With ``auto``, each append is committed in the next turn of the event loop."""
+    """With ``auto``, each append is committed in the next iteration of the event loop."""
 
     def __init__(self, *, auto: bool = True) -> None:
         self.auto = auto

@@ -125,7 +125,7 @@ class TermModel:
             case "write", [partition, number]:
                 await self._write(partition, number)
             case "settle", []:
-                # There is no disk, so a load or a close takes only a few turns of the event loop.
+                # There is no disk, so a load or a close takes only a few iterations of the event loop.
                 for _ in range(20):
                     await asyncio.sleep(0)
             case "show", []:

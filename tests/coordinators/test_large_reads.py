@@ -1,4 +1,4 @@
-"""Reads and deletions of very many rows. They are complete, and take several turns of the event loop."""
+"""Reads and deletions of very many rows. They are complete, and take several iterations of the event loop."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -42,7 +42,7 @@ class OneWideTopic:
 
 
 async def turns_of(answer: Awaitable[Any]) -> tuple[Any, int]:
-    """A response, and the number of turns of the event loop until it was ready."""
+    """A response, and the number of iterations of the event loop until it was ready."""
     turns = 0
 
     async def count() -> None:
@@ -115,8 +115,8 @@ def test_offsets_of_a_deleted_topic_are_forgotten_in_turns() -> None:
 
 
 async def largest_step(service: GroupService, work: Awaitable[Any]) -> tuple[Any, int]:
-    """The result of ``work``, and the maximum number of offsets that were removed in one turn of the event
-    loop."""
+    """The result of ``work``, and the maximum number of offsets that were removed in one iteration of the
+    event loop."""
     (shard,) = service.runtime.shards()
     task, largest = asyncio.ensure_future(work), 0
     while not task.done():

@@ -1,5 +1,5 @@
-"""All appends of one turn of the event loop become one write. If the write fails, no append of the turn is
-acknowledged."""
+"""All appends of one iteration of the event loop become one write. If the write fails, none of these
+appends is acknowledged."""
 
 import pathlib
 from uuid import UUID

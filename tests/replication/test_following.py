@@ -244,7 +244,7 @@ def test_histories_of_three_replicas_end_with_equal_logs(
 
 
 class SlowWorkers(InlineWorkers):
-    """Waits some turns of the event loop before and after each function."""
+    """Waits some iterations of the event loop before and after each function."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance

@@ -56,7 +56,7 @@ IMAGE = image_of(records())
 
 
 def asked(request: metadata.MetadataRequest, version: int) -> tuple[Any, int]:
-    """The response to a request, and the number of turns of the event loop until it was ready."""
+    """The response to a request, and the number of iterations of the event loop until it was ready."""
     creator: Any = SimpleNamespace(auto_create=False, name_error=lambda name: None)
     authorizer: Any = SimpleNamespace(allows=lambda *_: True)
     handlers = MetadataHandlers(ClusterView("cluster", 1, lambda: IMAGE), creator, authorizer)

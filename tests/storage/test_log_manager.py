@@ -324,7 +324,7 @@ def test_chores_run_by_themselves_and_end_with_the_manager(box: Any) -> None:
 
 def test_a_walk_over_the_logs_keeps_no_deleted_one(box: Any) -> None:
     """The list of ten thousand deleted logs must not be freed when the function ends, because this would
-    happen in one turn of the event loop."""
+    happen in one iteration of the event loop."""
 
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/one"])

@@ -71,8 +71,8 @@ class Contribution:
     """Tables of our own calls that the subsystem answers. Each table has the service that answers its calls.
     These calls need no handlers."""
     direct: DirectHandlers | None = None
-    """Direct handlers of the subsystem's APIs, and the object that combines their work in a turn of the event
-    loop."""
+    """Direct handlers of the subsystem's APIs, and the object that combines their work in an iteration of the
+    event loop."""
     throttles: Mapping[int, Throttle] = field(default_factory=dict)
     """Throttles of requests, by API key; see :mod:`moldau.server.requests.throttles`."""
     kinds: Sequence[KindClaim] = ()

@@ -141,7 +141,7 @@ class Scenario:
     fault_count: int = 3
     time_limit_s: float = 600.0
     step_limit: int = 1_000_000
-    """Maximum number of turns of the event loop. The longest runs need about 50,000 turns. An endless loop
+    """Maximum number of iterations of the event loop. The longest runs need about 50,000. An endless loop
     would need more."""
     cpu_limit_s: float = 120.0
     """Maximum CPU time in seconds. The longest runs need some seconds."""

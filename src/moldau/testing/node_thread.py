@@ -88,7 +88,7 @@ class NodeLoop(asyncio.SelectorEventLoop):
             server.close()
         for transport in list(self._sockets):
             transport.abort()
-        # The transports close their sockets in the next turn of the event loop, which is the loop's last
+        # The transports close their sockets in the next iteration of the event loop, which is the loop's last
         # turn.
         self.call_soon(self.stop)
 

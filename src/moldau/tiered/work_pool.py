@@ -1,5 +1,5 @@
-"""Limits the number of concurrent jobs, and the number of jobs in one turn of the event loop. Further jobs
-wait in order."""
+"""Limits the number of concurrent jobs, and the number of jobs in one iteration of the event loop. Further
+jobs wait in order."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -75,7 +75,7 @@ class WorkPool:
 
 
 class TurnLane:
-    """Lets a few concurrent jobs continue in each turn of the event loop.
+    """Lets a few concurrent jobs continue in each iteration of the event loop.
 
     Other work can run between the turns.
     """
@@ -87,8 +87,8 @@ class TurnLane:
         """Number of jobs that continued in this turn."""
 
     async def turn(self) -> None:
-        """Continue immediately if this is one of the first jobs in this turn of the event loop. Otherwise
-        continue in a later turn."""
+        """Continue immediately if this is one of the first jobs in this iteration of the event loop.
+        Otherwise continue in a later iteration."""
         loop = asyncio.get_running_loop()
         if not self._went_on:
             loop.call_soon(self._begin_turn, loop)

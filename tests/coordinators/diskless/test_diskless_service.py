@@ -70,7 +70,7 @@ def test_a_topic_of_many_partitions_is_deleted_in_several_transactions(tmp_path:
             await asyncio.sleep(0)
             seen.append(living())
         assert (seen[0], seen[-1]) == (count + 1, 1)
-        # The timer of the store may write a slice in the same turn of the event loop.
+        # The timer of the store may write a slice in the same iteration of the event loop.
         assert max(before - after for before, after in pairwise(seen)) <= 2 * DELETED_PARTITIONS
         assert await service.topic_ids(0) == {OTHER}
         await house.stop()

@@ -1,4 +1,4 @@
-"""Calls about thousands of partitions are processed in several turns of the event loop, so that other
+"""Calls about thousands of partitions are processed in several iterations of the event loop, so that other
 requests are served in between."""
 
 import asyncio

@@ -29,7 +29,7 @@ class CountingCoordinator(MemoryCoordinator):
     async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
         self.rows += len(call.partitions)
         self.most_rows = max(self.most_rows, len(call.partitions))
-        # Wait as long as a call on a broker takes, which is some turns of the event loop.
+        # Wait as long as a call on a broker takes, which is some iterations of the event loop.
         for _ in range(4):
             await asyncio.sleep(0)
         return await super().find_batches(call)
@@ -65,7 +65,7 @@ def test_a_start_with_many_partitions_needs_few_requests() -> None:
 
 
 def calls_a_turn(monkeypatch: pytest.MonkeyPatch, method: str) -> Callable[[], int]:
-    """The maximum number of calls of one method of the cacher in a single turn of the event loop."""
+    """The maximum number of calls of one method of the cacher in a single iteration of the event loop."""
     turn = longest = 0
     called: Callable[..., Any] = getattr(Cacher, method)
 

@@ -43,8 +43,8 @@ IMAGE = image_of(records())
 
 
 def asked(request):
-    """The response to a request, the number of turns of the event loop until it was sent, and the jobs of the
-    worker."""
+    """The response to a request, the number of iterations of the event loop until it was sent, and the jobs
+    of the worker."""
     view = ClusterView("cluster", 1, lambda: IMAGE)
     creator = SimpleNamespace(auto_create=False, name_error=lambda name: None)
     authorizer = SimpleNamespace(allows=lambda *_: True)

@@ -44,8 +44,8 @@ DirectTable: TypeAlias = Mapping[int, Callable[[int], DirectHandler | None]]
 if the version has no direct handler."""
 
 MANY_ROWS_BYTES: Final = 2048
-"""A request that is longer than this number of bytes is treated as a request with many entries. In each turn
-of the event loop, at most one such request of each connection is handled."""
+"""A request that is longer than this number of bytes is treated as a request with many entries. In each
+iteration of the event loop, at most one such request of each connection is handled."""
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class RequestObserver(Protocol):
 
 class RequestTurn(Protocol):
     """Combines the work of direct handlers. It collects the work for the requests of one connection that
-    arrive in the same turn of the event loop (see ``replication/appending/append_turn.py``)."""
+    arrive in the same iteration of the event loop (see ``replication/appending/append_turn.py``)."""
 
     def settle(self) -> None: ...
 
@@ -82,8 +82,8 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class DirectHandlers:
-    """The direct handlers of a listener, and the object that combines their work in a turn of the event loop.
-    :meth:`Dispatcher.end_turn` completes this work.
+    """The direct handlers of a listener, and the object that combines their work in an iteration of the event
+    loop. :meth:`Dispatcher.end_turn` completes this work.
     """
 
     table: DirectTable = field(default_factory=dict)

@@ -2,8 +2,8 @@
 order of events.
 
 Callbacks of a process run in the order in which they were scheduled, as asyncio guarantees. If several
-processes are ready at the same moment, the seed chooses one, as the operating system would. A turn of the
-event loop takes one virtual microsecond. Therefore time also passes when a program polls.
+processes are ready at the same moment, the seed chooses one, as the operating system would. An iteration of
+the event loop takes one virtual microsecond. Therefore time also passes when a program polls.
 """
 
 import asyncio

@@ -23,7 +23,7 @@ async def side_by_side(
     """
     results: dict[int, R] = {}
     numbered = enumerate(arguments)
-    # All workers run in each turn of the event loop, one worker after another.
+    # All workers run in each iteration of the event loop, one worker after another.
     calls_a_turn = max(1, CALLS_A_TURN // at_a_time)
 
     async def work() -> None:

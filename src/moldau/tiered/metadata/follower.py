@@ -44,8 +44,8 @@ T = TypeVar("T")
 
 READ_BYTES: Final = 1 << 18
 WORK_A_TURN: Final = 500
-"""Number of events, and of leader epochs in them, that are applied in one turn of the event loop. This takes
-a few milliseconds."""
+"""Number of events, and of leader epochs in them, that are applied in one iteration of the event loop. This
+takes a few milliseconds."""
 LOGGED_MAX: Final = 10
 """If a read contains unreadable records, at most this number of them is logged one by one."""
 BACKOFF_S: Final = 0.1

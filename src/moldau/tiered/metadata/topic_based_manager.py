@@ -51,7 +51,7 @@ T = TypeVar("T")
 STORE_FILE: Final = "remote-log-metadata.sqlite"
 RETRY_MAX_S: Final = 5.0
 WANTED_A_TURN: Final = 1_000
-"""In one turn of the event loop, this number of partitions is requested from the followers."""
+"""In one iteration of the event loop, this number of partitions is requested from the followers."""
 
 
 @dataclass(frozen=True, slots=True)

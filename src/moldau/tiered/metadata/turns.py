@@ -1,4 +1,4 @@
-"""Iteration over many remote segments, in several turns of the event loop."""
+"""Iteration over many remote segments, in several iterations of the event loop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -44,8 +44,8 @@ KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 a dropped result later, the batches are read again."""
 REMEMBERED_POSITIONS_MAX: Final = 4_096
 READS_A_TURN: Final = 3
-"""Number of reads that begin in one turn of the event loop. If the data are in memory, these reads take a few
-tenths of a millisecond."""
+"""Number of reads that begin in one iteration of the event loop. If the data are in memory, these reads take
+a few tenths of a millisecond."""
 WARNING_INTERVAL_S: Final = 10.0
 
 

@@ -24,8 +24,8 @@ __all__ = ["ExpirationTask"]
 logger = logging.getLogger(__name__)
 
 LOOKUPS_A_TURN: Final = 1_000
-"""Number of segments that are looked up by epoch and offset in one turn of the event loop. This takes some
-milliseconds."""
+"""Number of segments that are looked up by epoch and offset in one iteration of the event loop. This takes
+some milliseconds."""
 
 
 class ExpirationTask:

@@ -19,7 +19,7 @@ from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
 
 LOGS_A_TURN: Final = 1_000
-"""Number of logs that are described in one turn of the event loop. This takes some milliseconds."""
+"""Number of logs that are described in one iteration of the event loop. This takes some milliseconds."""
 
 
 class LogDirHandlers:

@@ -42,7 +42,7 @@ POSITIONS_A_TURN: Final = 1_000
 """Number of partitions of a request that are read without a break. This takes about 10 ms."""
 
 POSITIONS_AT_ONCE: Final = 4 * POSITIONS_A_TURN
-"""A request with more partitions is processed in several turns of the event loop."""
+"""A request with more partitions is processed in several iterations of the event loop."""
 
 FetchedPosition: TypeAlias = tuple[FetchTarget, SessionPosition, ReadOutcome]
 TopicRows: TypeAlias = dict[tuple[str, UUID], list[PartitionData]]

@@ -50,7 +50,7 @@ class ProduceHandlers:
         throttles: Throttles,
         transactional: TransactionalAppends,
     ) -> None:
-        """``turn`` collects the appends of requests that arrive in the same turn of the event loop. The
+        """``turn`` collects the appends of requests that arrive in the same iteration of the event loop. The
         caller of :meth:`direct` must complete these appends, as the contract of ``turn`` says."""
         self._transactional = transactional
         self._turn = turn

@@ -291,8 +291,8 @@ class ChunkCreation:
 
     @staticmethod
     async def _until_resigned(partition: ClassicPartition, epoch: int) -> None:
-        """Wait until the partition has applied the image. Partitions apply the image in several turns of the
-        event loop, and this partition leads until then."""
+        """Wait until the partition has applied the image. Partitions apply the image in several iterations of
+        the event loop, and this partition leads until then."""
         while True:
             if not partition.is_leader or partition.leader_epoch != epoch:
                 return

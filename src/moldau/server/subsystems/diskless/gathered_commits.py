@@ -1,7 +1,7 @@
 """Gathers the commits of one file that go to the same broker, and sends them in one request.
 
 All parts of a file are ready at the same moment, when the object of the file is stored. Their commits are
-then made within one turn of the event loop, and are sent together.
+then made within one iteration of the event loop, and are sent together.
 """
 
 import asyncio

@@ -86,7 +86,7 @@ class _NewPartition:
 
 
 class PartitionHosting:
-    """Applies the image to this broker's partitions, some partitions in each turn of the event loop.
+    """Applies the image to this broker's partitions, some partitions in each iteration of the event loop.
 
     Existing partitions change at once, within the limit of a turn. For a new partition, worker threads create
     the log first. Until the log exists, requests for the partition are answered with NOT_LEADER_OR_FOLLOWER,

@@ -192,7 +192,7 @@ class TieredSubsystem(Subsystem):
         """Return when this broker's partitions have applied all metadata that were committed at the time of
         the call. If this fails, raises an exception.
 
-        Partitions apply the metadata in several turns of the event loop.
+        Partitions apply the metadata in several iterations of the event loop.
         """
         await self._context.metadata.until_current()
         await self._partitions.settled()

@@ -99,3 +99,19 @@ def test_records_that_compaction_has_seen_are_not_added_to_earlier_ones(
     assert found.begins_anew is begins_anew
     first_offset = 0 if begins_anew else from_offset
     assert [piece.base_offset for piece in found.pieces] == ([first_offset] if first_offset < END else [])
+
+
+def test_the_lag_is_the_bytes_after_the_newest_cut(partition: ClassicPartition) -> None:
+    saver = LogSaver(
+        MemoryStorage(Machine.real().clock), lambda _: partition, SavedEnds(), SavedRounds(lambda: 0.0)
+    )
+
+    def lag_after(saved_end: int, rounds: int) -> int:
+        wanted = LogToSave(LOG, EPOCH, saved_end, EPOCH, max(0, saved_end))
+        asyncio.run(saver.save_logs(LogsToSave(f"{DATA_FOLDER}{rounds}", rounds, [wanted])))
+        return saver.lag_bytes
+
+    size_bytes = partition.log.size_bytes
+    assert [lag_after(-1, 0), lag_after(4, 1), lag_after(END, 2)] == [size_bytes, size_bytes * 6 // 10, 0]
+    partition.follow(EPOCH + 1, BROKER + 1)
+    assert saver.lag_bytes == 0  # its leader reports it

@@ -59,6 +59,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.storage = MemoryStorage(Machine.real().clock)
+        self.meters = Meters()
         self.calls: list[tuple[int, list[str]]] = []
         self.events: list[str] = []
         self.is_broken = False
@@ -134,7 +135,7 @@ class Cluster:
 
     def maker(self, retention_ms: int = 3_600_000) -> CutMaker:
         settings = CutSettings(interval_ms=1, retention_ms=retention_ms)
-        return CutMaker(Machine.real(), self.storage, self, settings, Meters())
+        return CutMaker(Machine.real(), self.storage, self, settings, self.meters)
 
     async def keys(self, folder: str) -> list[str]:
         return [info.key async for page in self.storage.list(folder) for info in page]
@@ -192,6 +193,17 @@ async def test_nothing_is_stored_when_nothing_has_changed() -> None:
     cluster.image = replace(cluster.image, next_producer_id=1000)
     await maker.run_once()
     assert len(await cluster.keys(CUTS_FOLDER)) == len(stored) + 1
+
+
+@on_a_loop
+async def test_each_stored_object_is_counted() -> None:
+    cluster = Cluster()
+    maker = cluster.maker()
+    counted = cluster.meters.scoped("moldau.backup", "Cuts").counter("ObjectsPerSec")
+    for _ in range(3):
+        await maker.run_once()
+        stored = [*await cluster.keys(CUTS_FOLDER), *await cluster.keys(DATA_FOLDER)]
+        assert counted.value == len(stored) > 0
 
 
 @on_a_loop

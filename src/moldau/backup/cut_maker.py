@@ -112,6 +112,7 @@ class CutMaker:
         scope = meters.scoped("moldau.backup", "Cuts")
         self._cuts = scope.counter("CutsPerSec", "Cuts of the cluster's state that were stored.")
         self._bytes = scope.counter("BytesPerSec", "Bytes of logs and metadata stored for cuts.")
+        self._objects = scope.counter("ObjectsPerSec", "Objects that were stored for cuts: PUT requests.")
         self._failures = scope.counter("FailuresPerSec", "Cuts that could not be made.")
         scope.gauge("LagMs", lambda: self.lag_ms or 0.0, "Age of the newest state that is saved, in ms.")
 
@@ -144,6 +145,7 @@ class CutMaker:
                 await self._stored.store(cut, self._cluster.broker_id, self._unique())
                 self._ledger.complete(cut)
                 self._cuts.mark()
+                self._objects.mark()
         except BaseException as error:
             await self._abandon(error)
             raise
@@ -211,6 +213,7 @@ class CutMaker:
             self._round_keys.add(part.object_key)
             await self._storage.upload(part.object_key, content, len(content))
             self._bytes.mark(len(content))
+            self._objects.mark()
         self._image = image
         return ClusterCut(
             cluster_id=cluster.cluster_id,
@@ -277,12 +280,14 @@ class CutMaker:
         )
         topics = {log.log_id: log.topic for log in logs}
         has_new_snapshot = False
+        stored_before = len(self._round_keys)
         for answer in answers:
             for saved in () if isinstance(answer, BaseException) else answer:
                 self._round_keys.update(piece.part.object_key for piece in saved.pieces)
                 ledger.saved(topics[saved.log_id], saved)
                 self._bytes.mark(sum(piece.part.size_bytes for piece in saved.pieces))
                 has_new_snapshot |= any(piece.is_snapshot for piece in saved.pieces)
+        self._objects.mark(len(self._round_keys) - stored_before)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer

@@ -58,6 +58,18 @@ class LogSaver:
         self._rounds = rounds
         self._compacted_end = compacted_end
 
+    @property
+    def lag_bytes(self) -> int:
+        """Bytes of the logs that this broker leads, after their ends in the newest cut. These ends are those
+        of the last request."""
+        return sum(self._lag_bytes(log_id, end_offset) for log_id, end_offset in self._saved.newest())
+
+    def _lag_bytes(self, log_id: LogId, end_offset: int) -> int:
+        partition = self._partition_of(log_id)
+        if partition is None or not partition.is_leader:
+            return 0
+        return partition.log.size_bytes_from(end_offset)
+
     async def save_logs(self, wanted: LogsToSave) -> Sequence[SavedLog]:
         if not wanted.object_key.startswith(DATA_FOLDER):
             raise KafkaError(ErrorCode.invalid_request, f"{wanted.object_key} is no key of a cut's data")

@@ -1,6 +1,7 @@
 """For each log, the end offset of its saved part. A deletion waits until this end includes the records on
 which the deletion depends. Pure."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from moldau.backup.cut_format import LogId
@@ -25,6 +26,10 @@ class SavedEnds:
         known = self._ends.get(log_id, _Ends(-1, -1, 0))
         earlier = known.newest if rounds > 0 and rounds != known.rounds else known.earlier
         self._ends[log_id] = _Ends(min(earlier, end_offset), end_offset, rounds)
+
+    def newest(self) -> Iterator[tuple[LogId, int]]:
+        """Each log, with its end in the newest cut; -1 if the cut has no record of the log."""
+        return ((log_id, ends.newest) for log_id, ends in self._ends.items())
 
     def covers(self, log_id: LogId, end_offset: int) -> bool:
         """Whether the newest cut has all records of a log before ``end_offset``. If so, the cut also has all

@@ -266,6 +266,10 @@ class PartitionLog:
         """Size of the log files in bytes."""
         return self.segments.size_bytes
 
+    def size_bytes_from(self, offset: int) -> int:
+        """Size of the batches that end after ``offset``, in bytes."""
+        return self.segments.size_bytes_from(offset)
+
     @property
     def must_flush(self) -> bool:
         """Whether ``flush.messages`` requires a flush before an append is acknowledged."""

@@ -48,6 +48,13 @@ class SegmentedLog:
         """Size of all log files in bytes."""
         return self.sealed_size_bytes + self.active.size_bytes
 
+    def size_bytes_from(self, offset: int) -> int:
+        """Size of the batches that end after ``offset``, in bytes."""
+        if offset >= self.end_offset:
+            return 0
+        first, *others = self.segments[self.index_holding(offset) :]
+        return first.size_bytes - first.position_of(offset) + sum(each.size_bytes for each in others)
+
     # -- segments -----------------------------------------------------------------------------
 
     def adopt(self, segments: list[Segment], end_offset: int) -> None:

@@ -45,6 +45,12 @@ class BackupSubsystem(Subsystem):
         self.saver = LogSaver(
             storage, self._partition, diskless.saved_ends, self._rounds, context.logs.cleaner_offset
         )
+        self.meters = context.meters.registry.scoped("moldau.backup", "Cuts")
+        self.meters.gauge(
+            "LagBytes",
+            lambda: self.saver.lag_bytes,
+            "Bytes of the logs of this broker that are not in the newest saved state, as of the last save.",
+        )
         self._peers = BackupPeers.of(context, self.saver)
         settings = cut_settings(context.config)
         self.maker = CutMaker(context.machine, storage, self._peers, settings, context.meters.registry)

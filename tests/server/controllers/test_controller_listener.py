@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from plain_requests import PATIENT
+from wire_client import WireClient
 
 from moldau.config.definition import ConfigError
 from moldau.network.client import RpcClient
 from moldau.protocol.api import ApiKey
+from moldau.protocol.messages import begin_quorum_epoch as begin
 from moldau.protocol.messages import incremental_alter_configs as incremental
+from moldau.protocol.messages import vote
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.describe_quorum import (
@@ -141,3 +145,31 @@ def test_a_voter_without_a_port_is_described_with_the_one_that_it_was_given() ->
         assert listener.name == "CONTROLLER"
         cluster = ask(listener.port, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest(endpoint_type=2))
         assert [each.port for each in cluster.brokers] == [listener.port]  # type: ignore[attr-defined]
+
+
+def epoch_of(port: int) -> int:
+    part = DescribeQuorumRequestPartitionData()
+    topic = DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=[part])
+    found = ask(port, ApiKey.DESCRIBE_QUORUM, DescribeQuorumRequest(topics=[topic]))
+    return found.topics[0].partitions[0].leader_epoch  # type: ignore[attr-defined, no-any-return]
+
+
+def test_no_epoch_in_a_request_ends_the_quorum(free_port: Callable[[], int]) -> None:
+    """Before, one request with the highest epoch ended the node, and no restart succeeded."""
+    port = free_port()
+    highest = 2**31 - 1
+    candidate = vote.VoteRequestPartitionData(
+        replica_epoch=highest, replica_id=1, last_offset_epoch=highest - 1, last_offset=2**40
+    )
+    topic = vote.VoteRequestTopicData(topic_name="__cluster_metadata", partitions=[candidate])
+    leader = begin.BeginQuorumEpochRequestPartitionData(leader_id=1, leader_epoch=highest)
+    begun_topic = begin.BeginQuorumEpochRequestTopicData(topic_name="__cluster_metadata", partitions=[leader])
+    with Node(properties={"listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"}) as node:
+        before = epoch_of(port)
+        voted: Any = ask(port, ApiKey.VOTE, vote.VoteRequest(topics=[topic]))
+        assert voted.topics[0].partitions[0].error_code is ErrorCode.invalid_request
+        begun: Any = ask(port, ApiKey.BEGIN_QUORUM_EPOCH, begin.BeginQuorumEpochRequest(topics=[begun_topic]))
+        assert begun.topics[0].partitions[0].error_code is ErrorCode.invalid_request
+        assert epoch_of(port) == before
+        with WireClient(node.bootstrap_servers) as client:
+            assert client.create_topic("after").error_code is ErrorCode.none

@@ -1,7 +1,7 @@
 """Handles the requests of peers. Each request is checked first. Valid fetches and valid changes of the voters
 are passed to the role, which answers them. All other requests are answered here."""
 
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from moldau.quorum.core.effects import SendReply
 from moldau.quorum.core.messages import (
@@ -29,6 +29,11 @@ from moldau.runtime import ErrorCode
 
 if TYPE_CHECKING:
     from moldau.quorum.core.raft import RaftCore
+
+EPOCH_STEP_MAX: Final = 10_000
+"""Maximum number of epochs by which the epoch in a request may be newer than this replica's epoch. Without a
+limit, one request with the highest possible epoch would make every later election impossible. A voter that
+has missed more elections learns the epoch from the answers to its own requests."""
 
 
 class RequestDesk:
@@ -60,7 +65,7 @@ class RequestDesk:
 
     def _on_begin_epoch(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
         core = self._core
-        error = self._voters_only(request.leader_id, request.epoch)
+        error = self._leaders_only(request.leader_id, request.epoch)
         if error is ErrorCode.none and not self._is_meant_for_this_replica(request.voter):
             error = ErrorCode.invalid_voter_key
         if error is ErrorCode.none:
@@ -74,7 +79,7 @@ class RequestDesk:
 
     def _on_end_epoch(self, request_id: int, request: EndQuorumEpochRequest) -> None:
         core = self._core
-        error = self._voters_only(request.leader_id, request.epoch)
+        error = self._leaders_only(request.leader_id, request.epoch)
         if error is ErrorCode.none:
             core.observe(request.epoch, request.leader_id)
             core.role.on_leader_resigned(request.preferred_successors)
@@ -117,11 +122,19 @@ class RequestDesk:
         # With dynamic voters (KIP-853), a replica may not know the voters yet. It must vote nevertheless.
         if epoch < self._core.epoch:
             return ErrorCode.fenced_leader_epoch
-        if remote_id < 0:
+        if remote_id < 0 or epoch > self._core.epoch + EPOCH_STEP_MAX:
             return ErrorCode.invalid_request
         if self._core.is_static and remote_id not in self._core.voters:
             return ErrorCode.inconsistent_voter_set
         return ErrorCode.none
+
+    def _leaders_only(self, leader_id: int, epoch: int) -> ErrorCode:
+        """Check a request that only the leader of an epoch sends. An epoch has one leader, so a request of
+        another leader is wrong. It must not end this node."""
+        error, known = self._voters_only(leader_id, epoch), self._core.election.leader_id
+        if error is ErrorCode.none and epoch == self._core.epoch and known not in (None, leader_id):
+            return ErrorCode.invalid_request
+        return error
 
     def _leader_only(self, epoch: int) -> ErrorCode:
         core = self._core

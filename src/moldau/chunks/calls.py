@@ -141,7 +141,7 @@ def _fields(arguments: Any, version: int) -> Fields:
 
 def _records(found: ChunkRecords, version: int) -> Fields:
     return {
-        "records": b"".join(found.views),
+        "records": found.views,
         "next_offset": found.next_offset,
         "open_offset": found.open_offset,
         "aborted": [

@@ -13,9 +13,12 @@ from moldau.network.writing import WriteQueue, transport_sends_vectors
 from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import ProtocolError, decode_response
 from moldau.protocol.framing import RequestHeader, parse_response_header, request_frame
+from moldau.runtime import recycled_memory
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 MAX_RESPONSE_BYTES = 2**31 - 1
+_RECYCLED_MIN_BYTES = 128 * 1024
+"""Size from which the system allocates new pages for a block of memory."""
 
 _unpack_correlation_id = struct.Struct(">i").unpack_from
 _unpack_error = struct.Struct(">h").unpack_from
@@ -101,9 +104,7 @@ class ClientConnection(FrameReceiver):
         if sent.answer.done():
             return
         try:
-            # Records in the response are views of the body, and the receive buffer is reused. Therefore the
-            # body is copied.
-            sent.answer.set_result(_decode(sent, memoryview(bytes(frame))))
+            sent.answer.set_result(_decode(sent, _kept(frame)))
         except ProtocolError as error:
             sent.answer.set_exception(
                 KafkaError(ErrorCode.unknown_server_error, f"{self._name} sent a malformed response: {error}")
@@ -125,6 +126,16 @@ class ClientConnection(FrameReceiver):
         for each in sent.values():
             if not each.answer.done():
                 each.answer.set_exception(error)
+
+
+def _kept(frame: memoryview) -> memoryview:
+    """A copy of a frame. Records in the response are views of it, and the receive buffer is reused."""
+    if len(frame) < _RECYCLED_MIN_BYTES:
+        return memoryview(bytes(frame))
+    # The first access to new pages costs more than the copy.
+    copy = recycled_memory.PROCESS.allocate(len(frame))
+    copy[:] = frame
+    return copy
 
 
 def _decode(sent: _Sent, frame: memoryview) -> Any:

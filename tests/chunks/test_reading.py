@@ -10,7 +10,7 @@ from registered_chunks import chunk, partition
 
 from moldau.chunks.calls import ChunkRead, ChunkRecords
 from moldau.chunks.reading import ChunkedPart
-from moldau.chunks.redirects import REDIRECT_MIN_BYTES, REMEMBERED_MAX, ChunkRedirects
+from moldau.chunks.redirects import REMEMBERED_MAX, ChunkRedirects
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.persistent_map import PersistentMap
@@ -34,6 +34,7 @@ BROKERS = PersistentMap(
     }
 )
 """Brokers 1 to 5. Broker 5 is fenced, and broker 4 is in another rack."""
+MIN_BYTES = 1000
 FIRST, SECOND = chunk(0, 9, 1), chunk(10, 19, 1)
 
 
@@ -68,7 +69,7 @@ class Active:
 
 def read(registration: PartitionRegistration, **fields: Any) -> tuple[ReadOutcome, Chunks, Active]:
     chunks, active = Chunks(), Active()
-    redirects = ChunkRedirects(1, lambda: BROKERS, Counter())
+    redirects = ChunkRedirects(1, lambda: BROKERS, Counter(), MIN_BYTES)
     part: Any = ChunkedPart(active, lambda: registration, chunks, redirects)  # type: ignore[arg-type]
 
     async def run() -> ReadOutcome:
@@ -99,7 +100,7 @@ def test_an_offset_that_is_in_no_chunk_any_more_is_out_of_range() -> None:
 
 def large(start: int, end: int, *isr: int) -> ChunkRegistration:
     """A chunk for which consumers are sent to its brokers."""
-    return replace(chunk(start, end, *isr), size_bytes=REDIRECT_MIN_BYTES)
+    return replace(chunk(start, end, *isr), size_bytes=MIN_BYTES)
 
 
 def test_a_consumer_with_a_rack_is_sent_once_to_a_broker_of_the_chunk() -> None:
@@ -117,7 +118,7 @@ def test_consumers_without_a_rack_and_consumers_of_small_chunks_stay() -> None:
 
 
 def test_brokers_of_the_rack_come_first_and_fenced_brokers_are_not_chosen() -> None:
-    redirects, key = ChunkRedirects(9, lambda: BROKERS, Counter()), PartitionKey(UUID(int=1), 0)
+    redirects, key = ChunkRedirects(9, lambda: BROKERS, Counter(), MIN_BYTES), PartitionKey(UUID(int=1), 0)
     found = {
         (rack, redirects.target(key, large(start, start + 9, *isr), rack, {}))
         for start in range(0, 400, 10)
@@ -125,12 +126,14 @@ def test_brokers_of_the_rack_come_first_and_fenced_brokers_are_not_chosen() -> N
     }
     assert found == {("a", 2), ("a", 3), ("b", 4), ("c", 2), ("c", 3)}
     assert redirects.target(key, large(0, 9, 5), "a", {}) == -1
-    assert ChunkRedirects(4, lambda: BROKERS, Counter()).target(key, large(0, 9, 2, 4), "b", {}) == -1
+    assert (
+        ChunkRedirects(4, lambda: BROKERS, Counter(), MIN_BYTES).target(key, large(0, 9, 2, 4), "b", {}) == -1
+    )
 
 
 def test_a_connection_remembers_a_limited_number_of_chunks() -> None:
     redirects, key, memory = (
-        ChunkRedirects(1, lambda: BROKERS, Counter()),
+        ChunkRedirects(1, lambda: BROKERS, Counter(), MIN_BYTES),
         PartitionKey(UUID(int=1), 0),
         dict[str, Any](),
     )

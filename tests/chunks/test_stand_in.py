@@ -22,6 +22,7 @@ from moldau.replication.partition_interface import (
     TransactionMarker,
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.subsystems.chunks.subsystem import ChunksSubsystem
 
 KEY = PartitionKey(UUID(int=1), 0)
 BOTH = partition(chunk(0, 9, 1), chunk(10, 19, 2), replicas=(7,))
@@ -95,7 +96,7 @@ def test_a_consumer_of_another_chunk_goes_back_to_the_leader(offset: int) -> Non
     ("fields", "code"),
     [
         ({"replica_id": 3}, ErrorCode.not_leader_or_follower),
-        ({"client_rack": None}, ErrorCode.not_leader_or_follower),
+        ({"client_rack": "", "memory": None}, ErrorCode.not_leader_or_follower),
         ({"current_leader_epoch": BOTH.leader_epoch - 1}, ErrorCode.fenced_leader_epoch),
         ({"current_leader_epoch": BOTH.leader_epoch + 1}, ErrorCode.unknown_leader_epoch),
     ],
@@ -131,3 +132,11 @@ def test_writes_and_lookups_are_for_the_leader() -> None:
 def test_the_epoch_is_the_newest_of_the_metadata() -> None:
     assert stand_in(Holder()).leader_epoch == BOTH.leader_epoch
     assert replace(BOTH, leader_epoch=9).leader_epoch == 9
+
+
+def test_a_broker_whose_replica_is_not_open_yet_sends_nobody_on() -> None:
+    """This broker may be the leader, and a consumer must not be sent from a broker to itself."""
+    context = SimpleNamespace(view=SimpleNamespace(local_id=7))
+    subsystem: Any = SimpleNamespace(_context=context, _stand_ins={})
+    topic: Any = SimpleNamespace(topic_id=KEY.topic_id, partitions=[partition(chunk(0, 9, 7), replicas=(7,))])
+    assert ChunksSubsystem._stand_in(subsystem, topic, 0) is None

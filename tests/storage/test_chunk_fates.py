@@ -123,6 +123,17 @@ def on_broker(box: Any, story: Callable[[Broker], Coroutine[Any, Any, None]]) ->
     asyncio.run(run())
 
 
+def test_an_exchanged_log_is_reported_because_its_chunk_may_be_removed_meanwhile(box: Any) -> None:
+    async def story(broker: Broker) -> None:
+        await broker.log(10)
+        seen: list[tuple[Topic, int]] = []
+        broker.kind.on_exchanged = lambda topic: seen.append((topic, len(list(broker.store))))
+        await broker.kind.exchange(broker.topic, 0)
+        assert seen == [(broker.topic, 1)]
+
+    on_broker(box, story)
+
+
 def test_the_incomplete_log_of_a_chunk_is_kept_aside(box: Any) -> None:
     """The log is incomplete, but it must be kept. All brokers of the chunk may have lost its last records
     together, so no broker may have a complete log."""

@@ -16,9 +16,6 @@ from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.metrics.meters import Counter
 from moldau.replication.partition_interface import PartitionKey
 
-REDIRECT_MIN_BYTES: Final = 64 * 1024 * 1024
-"""Consumers are not sent to the brokers of a smaller chunk. Some clients pause for half a second when they
-change the broker, which takes longer than to pass the records on."""
 REMEMBERED_MAX: Final = 1_000
 """Maximum number of chunks that are remembered for a connection. The oldest is forgotten first."""
 _MEMORY: Final = "chunks.redirects"
@@ -52,10 +49,13 @@ def by_preference(
 class ChunkRedirects:
     """Chooses the broker from which a consumer reads a chunk. Pure."""
 
-    def __init__(self, local_id: int, registered: Callable[[], Brokers], redirects: Counter) -> None:
+    def __init__(
+        self, local_id: int, registered: Callable[[], Brokers], redirects: Counter, min_bytes: int = 0
+    ) -> None:
         """``registered`` returns the brokers in the newest image. ``redirects`` counts the consumers that are
         sent away."""
         self._redirects = redirects
+        self._min_bytes = min_bytes
         self._local_id = local_id
         self._registered = registered
 
@@ -66,7 +66,7 @@ class ChunkRedirects:
 
         ``memory`` contains the chunks for which the consumer's connection was sent away before.
         """
-        if chunk.size_bytes < REDIRECT_MIN_BYTES:
+        if chunk.size_bytes < self._min_bytes:
             return -1
         registered = self._registered()
         place = key, chunk.start_offset

@@ -97,7 +97,7 @@ class ChunkStandIn(WithoutLog, Partition):
 
     def read(self, request: ReadRequest) -> ReadAnswer:
         partition = self._registration()
-        if partition is None or request.replica_id >= 0 or request.client_rack is None:
+        if partition is None or request.replica_id >= 0 or request.memory is None:
             return _NOT_HERE
         epoch = request.current_leader_epoch
         if epoch >= 0 and epoch != partition.leader_epoch:

@@ -12,7 +12,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import moldau.testing
-from moldau.chunks import redirects
 from moldau.chunks.calls import ChunkRead, ChunkRecords
 from moldau.chunks.holder import ChunkHolder
 from moldau.network.client import RpcClient
@@ -33,7 +32,7 @@ from moldau.server.subsystems.chunks.peers import ChunkPeers
 
 QUIET = {"log_level": 0}
 LIMIT_S = 30
-FAST = {"log.retention.check.interval.ms": "200"}
+FAST = {"log.retention.check.interval.ms": "200", "chunk.redirect.min.bytes": "0"}
 COMMITTED = {"isolation.level": "read_committed"}
 UNCOMMITTED = {"isolation.level": "read_uncommitted"}
 FIRST_MS = 1_700_000_000_000
@@ -289,7 +288,6 @@ def test_a_replica_joins_the_active_chunk_while_no_broker_of_the_old_chunk_lives
 def test_a_consumer_with_a_rack_reads_each_chunk_from_a_broker_that_has_it(
     cluster: moldau.testing.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redirects, "REDIRECT_MIN_BYTES", 0)
     chunks = Chunks(cluster, "followed")
     chunks.create_topic([1])
     chunks.produce(0, 10)

@@ -140,6 +140,14 @@ REPLICATION = (
         "The class that chooses a consumer's replica. Only the name of Kafka's "
         "`RackAwareReplicaSelector` is supported.",
     ),
+    int64(
+        "chunk.redirect.min.bytes",
+        64 * MIB,
+        "The size from which an inactive chunk is read on the brokers that have it, by consumers with "
+        "`client.rack` (KIP-392). The leader passes on the records of smaller chunks, because some clients "
+        "pause when they change the broker.",
+        check=at_least(0),
+    ),
     int32("fetch.purgatory.purge.interval.requests", 1000, _ONE_WAITING_ROOM, has_effect=False),
     int32("producer.purgatory.purge.interval.requests", 1000, _ONE_WAITING_ROOM, has_effect=False),
     int32("delete.records.purgatory.purge.interval.requests", 1, _ONE_WAITING_ROOM, has_effect=False),

@@ -1,12 +1,14 @@
 """Replicated partitions on three nodes. Their chunks are created, moved and deleted while nodes fail.
 
-Every partition has two of the three nodes as replicas. Each new chunk has another pair of replicas. At the
-end every record is read from offset 0 on through all chunks. The chunks must have no gaps, and their replicas
-must be equal byte for byte. Meanwhile the first records of the last partition are deleted.
+Every partition has two of the three nodes as replicas. Each new chunk has another pair of replicas, and the
+replicas of active chunks change too. Chunks are also created automatically. Some consumers are sent to the
+brokers of chunks. Meanwhile the first records of the last partition are deleted. At the end every record is
+read from offset 0 on through all chunks. The chunks must have no gaps, and their replicas must be equal byte
+for byte. Then the topic is deleted, and no chunk may be left.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -15,7 +17,16 @@ from moldau.cluster.decisions.features import UpgradeType
 from moldau.cluster.image.image import CHUNK_FEATURE, MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.protocol.api import ApiKey
-from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from moldau.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.own.chunks.alter_chunk_assignments import (
     AlterChunkAssignment,
@@ -24,6 +35,7 @@ from moldau.protocol.own.chunks.alter_chunk_assignments import (
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
 from moldau.runtime import ErrorCode
 from moldau.simulation.chunks.checks import check_borders, check_contents, chunk_folders, chunk_problem
+from moldau.simulation.chunks.readers import ChunkReader, ShortenedReader
 from moldau.simulation.clients.client import (
     CREATE_TOPICS_VERSION,
     Consumer,
@@ -50,7 +62,16 @@ FOLDER: Final = "/data"
 UPDATE_FEATURES_VERSION: Final = 2
 _ASK_S: Final = 8.0
 """Time limit of an operator's request."""
-_PROPERTIES: Final = {"min.insync.replicas": "1", "log.retention.check.interval.ms": "1000"}
+_PROPERTIES: Final = {
+    "min.insync.replicas": "1",
+    "log.retention.check.interval.ms": "1000",
+    "chunk.redirect.min.bytes": "0",
+    # Consumers must not create the topic again after its deletion.
+    "auto.create.topics.enable": "false",
+}
+_ROLLING: Final = {"chunk.roll.ms": "3000"}
+DELETION_LIMIT_S: Final = 60
+"""Time in seconds in which the brokers delete all chunks of a deleted topic."""
 _SYNCED: Final = {"log.flush.interval.messages": "1"}
 
 
@@ -75,21 +96,6 @@ def _scenario(properties: dict[str, str], faults: tuple[Fault, ...]) -> Scenario
     )
 
 
-class _ShortenedReader(Consumer):
-    """Reads a partition whose first records are deleted."""
-
-    deleted_before: Callable[[], int]
-
-    async def read_to_end(self) -> list[tuple[int, bytes]]:
-        """Return the records that must still exist, because they are after the deleted records."""
-        found = await super().read_to_end()
-        first_offset = found[0][0] if found else self.position
-        if first_offset < self.history.deletions.get(self.partition, 0):
-            self.history.violate(f"{self.partition} begins at {first_offset}, which was deleted")
-        self.first_offset = max(self.first_offset, self.deleted_before())
-        return [each for each in found if each[0] >= self.first_offset]
-
-
 class ChunkStory(ReplicationStory):
     """A seeded run of partitions with chunks."""
 
@@ -102,21 +108,38 @@ class ChunkStory(ReplicationStory):
         was not acknowledged may have deleted them at some of the brokers."""
         self.moved = 0
         """Number of moves that were accepted."""
+        self.sent = 0
+        """Number of times that consumers were sent to another broker."""
 
     # Clients
 
     def _consumer(self, name: str, number: int, *, observed: bool = True) -> Consumer:
         where = PARTITIONS[number % len(PARTITIONS)]
+        consumer: ChunkReader
         if where != SHORTENED:
-            return super()._consumer(name, number, observed=observed)
-        consumer: _ShortenedReader = self._begin_at_any(
-            _ShortenedReader, name, where, observed=observed, shortened=True
-        )
-        consumer.deleted_before = lambda: self._deleted_before
+            consumer = self._begin_at_any(ChunkReader, name, where, observed=observed)
+        else:
+            shortened: ShortenedReader = self._begin_at_any(
+                ShortenedReader, name, where, observed=observed, shortened=True
+            )
+            shortened.deleted_before = lambda: self._deleted_before
+            consumer = shortened
+        if observed and consumer.chance.random() < 0.7:
+            # The final readers compare the offset with the high watermark, which only replicas know.
+            consumer.rack = "a"
+            consumer.on_sent = self._note_sent
         return consumer
 
+    def _note_sent(self) -> None:
+        self.sent += 1
+
     async def _create_topic(self, client: SimulatedClient) -> None:
-        topic = CreatableTopic(name=TOPIC, num_partitions=len(PARTITIONS), replication_factor=REPLICAS)
+        topic = CreatableTopic(
+            name=TOPIC,
+            num_partitions=len(PARTITIONS),
+            replication_factor=REPLICAS,
+            configs=[CreatableTopicConfig(name=name, value=value) for name, value in _ROLLING.items()],
+        )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
         update = FeatureUpdateKey(
             feature=CHUNK_FEATURE, max_version_level=1, upgrade_type=UpgradeType.UPGRADE
@@ -149,10 +172,12 @@ class ChunkStory(ReplicationStory):
             partition, draw = chance.choice(PARTITIONS), chance.random()
             try:
                 async with asyncio.timeout(_ASK_S):
-                    if draw < 0.5:
+                    if draw < 0.4:
                         await self._create(client, partition)
-                    elif draw < 0.9:
+                    elif draw < 0.75:
                         await self._move(client, partition)
+                    elif draw < 0.9:
+                        await self._reassign(client, partition)
                     else:
                         await self._delete(client)
             except (OSError, RetryError):
@@ -195,7 +220,38 @@ class ChunkStory(ReplicationStory):
         self.history.note(f"chunk {chunk.start_offset} of {partition} to {brokers}: {code.name}")
         self.moved += code is ErrorCode.none
 
+    async def _reassign(self, client: SimulatedClient, partition: PartitionName) -> None:
+        """Move the active chunk to other brokers, or cancel its move."""
+        is_cancelled = client.chance.random() < 0.3
+        brokers = None if is_cancelled else client.chance.sample(NODE_IDS, REPLICAS)
+        row = ReassignablePartition(partition_index=partition.index, replicas=brokers)
+        topic = ReassignableTopic(name=partition.topic, partitions=[row])
+        request = AlterPartitionReassignmentsRequest(topics=[topic], timeout_ms=5_000)
+        answer = await client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, request)
+        self.history.note(f"the active chunk of {partition} to {brokers}: {answer.error_code.name}")
+
     # The end
+
+    async def run(self) -> list[str]:
+        """Run the scenario, and delete the topic at the end. Returns the violations."""
+        violations = await super().run()
+        if violations:
+            return violations
+        deleter: SimulatedClient = self._begin_at_any(SimulatedClient, "deleter")
+        await self._on("deleter", deleter.delete_topic(TOPIC))
+        for _ in range(DELETION_LIMIT_S):
+            if not self._folders():
+                return []
+            await asyncio.sleep(1.0)
+        return [f"chunks of a deleted topic are left: {self._folders()}"]
+
+    def _folders(self) -> list[tuple[int, str]]:
+        """The folders of chunks on all nodes."""
+        return [
+            (node_id, name)
+            for node_id in NODE_IDS
+            for name, _ in chunk_folders(self._world.host(f"node-{node_id}"), FOLDER)
+        ]
 
     def _image(self) -> MetadataImage | None:
         for node_id in NODE_IDS:

@@ -381,6 +381,9 @@ class Producer(SimulatedClient):
 class Consumer(SimulatedClient):
     """Reads a partition by Fetch, beginning at its first offset."""
 
+    rack = ""
+    """The rack in each Fetch. A consumer with a rack may be sent to another broker (KIP-392)."""
+
     def __init__(
         self,
         name: str,
@@ -433,6 +436,7 @@ class Consumer(SimulatedClient):
             min_bytes=1,
             max_bytes=10_000_000,
             topics=[FetchTopic(topic=self.partition.topic, partitions=[wanted])],
+            rack_id=self.rack,
         )
         response = await connection.request(ApiKey.FETCH, FETCH_VERSION, request)
         if response.error_code is not ErrorCode.none:
@@ -445,12 +449,19 @@ class Consumer(SimulatedClient):
             await self.pause()
         if answer.error_code is not ErrorCode.none:
             raise RetryError(answer.error_code.name)
+        if answer.preferred_read_replica >= 0:
+            await self._follow(answer.preferred_read_replica)
+            return
         self.high_watermark = answer.high_watermark
         view = memoryview(joined(answer.records))
         for start, header in iter_headers(view):
             for record in read_records(view[start : start + header.size_bytes]):
                 if record.offset >= self.position:
                     self._note_record(record)
+
+    async def _follow(self, broker_id: int) -> None:
+        """Fetch from another broker from now on."""
+        self.history.violate(f"{self.name} is sent to broker {broker_id}, but it has no rack")
 
     async def _begin_again(self) -> None:
         first = await self.list_offset(self.partition, -2)

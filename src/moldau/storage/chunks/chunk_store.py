@@ -214,10 +214,11 @@ class ChunkStore:
         try:
             await self._fetch(path, source)
             await run(self._check_copy, path, name, chunk, end_offset)
-        except BaseException:
-            # A copy that fails or is cancelled begins again. Its part must not fill the disk until then.
+        except (KafkaError, OSError):
+            # A copy that fails begins again later. Its part must not fill the disk until then. If the broker
+            # stops, the part is removed at the next start.
             with suppress(OSError):
-                await run_whole(self._machine.workers.run(self._discard, path))
+                await run(self._discard, path)
             raise
         target = f"{directory.path}/{chunk_folder(name, chunk.start_offset)}"
         if old is not None and self._folders.get(chunk) is old:

@@ -123,6 +123,8 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         self._reads = reads
         self._image = image
         self._run = run
+        self.on_exchanged: Callable[[Topic], None] = lambda _: None
+        """Called with the topic of a log that was exchanged, perhaps into a chunk."""
         self._exchanging = asyncio.Lock()
         self._carving: set[TopicPartition] = set()
         """Partitions that are gone and whose logs become chunks; their folders still have the old names."""
@@ -140,6 +142,7 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
     async def exchange(self, topic: Topic, index: int) -> None:
         async with self._exchanging:
             await self._logs.exchange(topic, index, self._find_state)
+        self.on_exchanged(topic)
 
     async def _find_state(self, topic: Topic, index: int) -> AuxiliaryState:
         """The state at the border. It is read from the other brokers of the active chunk, or from the brokers

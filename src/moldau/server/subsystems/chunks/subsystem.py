@@ -60,10 +60,14 @@ class ChunksSubsystem(Subsystem):
         self._inner = partitions.classic if tiered is None else tiered
         chunk_logs = ChunkLogs(view.local_id, logs, self.store, self._hand_overs)
         self._stand_ins: dict[PartitionKey, ChunkStandIn] = {}
-        self._redirects = ChunkRedirects(view.local_id, lambda: view.image.brokers, self._meters.redirects)
+        min_bytes = context.config.integer("chunk.redirect.min.bytes")
+        self._redirects = ChunkRedirects(
+            view.local_id, lambda: view.image.brokers, self._meters.redirects, min_bytes
+        )
         self._kind = ChunkedKind(
             self._inner, chunk_logs, self.peers, self._redirects, lambda: view.image, self._run
         )
+        self._kind.on_exchanged = self._drop_removed
         self._partitions = partitions
         reports = ControllerReports(
             view.local_id, context.channel, lambda: partitions.replication.local_epoch
@@ -125,8 +129,10 @@ class ChunksSubsystem(Subsystem):
 
     def _stand_in(self, topic: Topic, index: int) -> Partition | None:
         """The inactive chunks of a partition on this broker, which has no replica of its active chunk."""
-        local_id = self._context.view.local_id
-        if not any(local_id in chunk.isr for chunk in topic.partitions[index].chunks):
+        local_id, partition = self._context.view.local_id, topic.partitions[index]
+        if local_id in partition.replicas:
+            return None  # The replica is not open yet. Its leader could be this broker.
+        if not any(local_id in chunk.isr for chunk in partition.chunks):
             return None
         key = PartitionKey(topic.topic_id, index)
         found = self._stand_ins.get(key)
@@ -161,6 +167,14 @@ class ChunksSubsystem(Subsystem):
             for key in [each for each in self._stand_ins if each.topic_id in removed]:
                 del self._stand_ins[key]
             self._run(self._forget(removed))
+
+    def _drop_removed(self, topic: Topic) -> None:
+        """Remove the chunks of a topic that are no longer assigned to this broker. An image may have removed
+        a chunk while its log was being renamed."""
+        present = self._context.view.image.topics.get_by_id(topic.topic_id)
+        for chunk in self.store:
+            if chunk.topic_id == topic.topic_id and (present is None or not self._is_held(present, chunk)):
+                self._drop(topic.name, chunk)
 
     def _is_held(self, topic: Topic, chunk: ChunkId) -> bool:
         found = topic.partitions[chunk.partition].chunk_at(chunk.start_offset)

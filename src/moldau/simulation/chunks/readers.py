@@ -1,0 +1,58 @@
+"""Consumers of partitions with chunks."""
+
+from collections.abc import Callable
+from typing import Any
+
+from moldau.simulation.clients.client import Consumer
+from moldau.simulation.clients.rpc import RpcConnection
+from moldau.simulation.cluster.node_config import BROKER_PORT
+
+
+class ChunkReader(Consumer):
+    """A consumer that may name a rack. It then reads chunks from the brokers to which it is sent.
+
+    It keeps its connections to the brokers, as clients do. A leader remembers for each connection that it has
+    sent the consumer away.
+    """
+
+    on_sent: Callable[[], None] = staticmethod(lambda: None)
+    """Called when the consumer is sent to another broker."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._kept: dict[int, RpcConnection] = {}
+        self._left: RpcConnection | None = None
+        """The connection to the leader from which the consumer was sent away."""
+
+    async def _follow(self, broker_id: int) -> None:
+        if not self.rack:
+            await super()._follow(broker_id)
+            return
+        self.on_sent()
+        if self._left is None:
+            self._left = self._connection
+        known = self._kept.get(broker_id)
+        if known is None or known.closed:
+            known = await RpcConnection.open(self.name, f"node-{broker_id}", BROKER_PORT)
+            self._kept[broker_id] = known
+        self._connection = known
+
+    def disconnect(self) -> None:
+        """Close the connection. A consumer that was sent away goes back to the leader."""
+        super().disconnect()
+        self._connection, self._left = self._left, None
+
+
+class ShortenedReader(ChunkReader):
+    """Reads a partition whose first records are deleted."""
+
+    deleted_before: Callable[[], int]
+
+    async def read_to_end(self) -> list[tuple[int, bytes]]:
+        """Return the records that must still exist, because they are after the deleted records."""
+        found = await super().read_to_end()
+        first_offset = found[0][0] if found else self.position
+        if first_offset < self.history.deletions.get(self.partition, 0):
+            self.history.violate(f"{self.partition} begins at {first_offset}, which was deleted")
+        self.first_offset = max(self.first_offset, self.deleted_before())
+        return [each for each in found if each[0] >= self.first_offset]

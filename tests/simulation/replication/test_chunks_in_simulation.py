@@ -6,12 +6,22 @@ from dataclasses import replace
 
 import pytest
 
+from moldau.cluster.decisions.chunks import lookup, removal
+from moldau.cluster.decisions.chunks.admission import original_replicas
+from moldau.cluster.decisions.view import View
+from moldau.cluster.image.chunks import ChunkRegistration
+from moldau.protocol.own.chunks.drop_chunks import DropChunksPartition
+from moldau.protocol.records.metadata import ChunkChangeRecord
 from moldau.replication.appending.freezing import AppendFreeze
+from moldau.server.subsystems.chunks import upkeep
+from moldau.server.subsystems.chunks.subsystem import ChunksSubsystem
+from moldau.server.subsystems.chunks.upkeep import _RemoteChunk
 from moldau.simulation.chunks.story import ChunkStory
 from moldau.simulation.cluster import replication_stories
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import Result, run_seed
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
+from moldau.storage.folders.file_names import LOG_SUFFIX
 from moldau.storage.topic_partition import TopicPartition
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
@@ -59,7 +69,54 @@ def border_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ChunkStore, "carve", short)
 
 
-FLAWS = [(freeze_forgotten, 0), (border_too_early, 0)]
+def copy_too_short(patch: pytest.MonkeyPatch) -> None:
+    """The last bytes of a copied log are missing, and the copy is not checked."""
+    read = _RemoteChunk.read
+
+    async def short(self: _RemoteChunk, name: str, position: int) -> bytes:
+        piece = await read(self, name, position)
+        return piece[:-10] if name.endswith(LOG_SUFFIX) and position == 0 else b"" if position else piece
+
+    patch.setattr(_RemoteChunk, "read", short)
+    patch.setattr(ChunkStore, "_check_copy", lambda *arguments: None)
+
+
+def too_many_dropped(patch: pytest.MonkeyPatch) -> None:
+    """DeleteRecords removes a chunk whose last records are after the deleted records."""
+    dropped = removal._dropped
+
+    def more(view: View, sender_id: int, row: DropChunksPartition) -> list[ChunkChangeRecord]:
+        return dropped(view, sender_id, replace(row, log_start_offset=row.log_start_offset + 20))
+
+    patch.setattr(removal, "_dropped", more)
+    patch.setattr(upkeep, "has_removable", lambda chunks, log_start_offset: True)
+
+
+def moved_before_copied(patch: pytest.MonkeyPatch) -> None:
+    """A move ends before the new brokers have the chunk."""
+
+    def ended(chunk: ChunkRegistration) -> ChunkRegistration:
+        if not chunk.is_moving:
+            return chunk
+        kept = original_replicas(chunk.replicas, chunk.removing_replicas)
+        return replace(lookup.with_replicas(chunk, kept), adding_replicas=(), removing_replicas=())
+
+    patch.setattr(lookup, "_with_ended_move", ended)
+
+
+def chunk_not_deleted(patch: pytest.MonkeyPatch) -> None:
+    """Brokers keep chunks that were moved away or deleted."""
+    patch.setattr(ChunksSubsystem, "_drop", lambda *arguments: None)
+
+
+FLAWS = [
+    (freeze_forgotten, 0),
+    (border_too_early, 0),
+    (copy_too_short, 1),
+    (too_many_dropped, 4),
+    (moved_before_copied, 4),
+    (chunk_not_deleted, 0),
+]
 """Each flaw with a seed that detects it soon."""
 
 

@@ -78,7 +78,7 @@ def test_the_error_has_the_excess_in_bytes():
 
 
 def test_unknown_tagged_fields_are_charged():
-    body = b"\0" + uvarint(1_000_000) + b"\x7f\0" * 1_000_000  # null topics would come first in Metadata 12
+    body = b"\0" + uvarint(1_000_000) + b"\x7f\0" * 1_000_000  # Metadata 12: topics with null names
     with pytest.raises(ParsedSizeError):
         request_decoder(18, 3)(b"\x01\x01" + body[1:], allowance(len(body)))
 

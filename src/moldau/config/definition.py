@@ -28,7 +28,7 @@ class ConfigError(ValueError):
     def __init__(self, key: str, message: str) -> None:
         line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in message)
         if len(line) > _MESSAGE_MAX:
-            # The end of the line contains the reason.
+            # Keep the end of the message, because it contains the reason.
             line = f"{line[: _MESSAGE_MAX // 2]} … {line[-_MESSAGE_MAX // 2 :]}"
         super().__init__(line)
         self.key = key

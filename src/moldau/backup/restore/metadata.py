@@ -50,7 +50,8 @@ class NewGeneration(NamedTuple):
     number: int
     starts: Mapping[LogId, int]
     """The offset after the last record of the cut, by partition. The partitions include the log of the first
-    coordinator, because that log has the same generations as the cluster."""
+    diskless coordinator. A restore gives this log a new generation, so the number of its generations is the
+    number of restores of the cluster."""
     restores: int = 1
     """The number of restores since the cut, including this one. Each of these restores may have used higher
     numbers."""

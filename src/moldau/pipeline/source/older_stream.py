@@ -37,7 +37,7 @@ class MoldauOlderStreamReader(DataSourceStreamReader):
     @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:
         starts = self._planner.initial()
-        if self._first_end is not None:  # no start may be after the end of the first batch
+        if self._first_end is not None:  # no start offset may be above the end of the first batch
             ends = self._first_end.offsets
             offsets = {at: min(start, ends[at]) for at, start in starts.offsets.items() if at in ends}
             starts = replace(starts, offsets=offsets)

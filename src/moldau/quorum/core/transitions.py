@@ -29,10 +29,10 @@ LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
     (_V, _U): _NEWER,
     (_V, _P): "election time-out",
     (_V, _F): _FOUND,
-    (_P, _U): "newer epoch, or pre-vote lost",
-    (_P, _V): "grants a vote, or pre-vote lost after it",
+    (_P, _U): "learns of a newer epoch, or loses the pre-vote",
+    (_P, _V): "grants a vote, or loses the pre-vote after it granted a vote",
     (_P, _C): "wins the pre-vote",
-    (_P, _F): "finds the leader, or pre-vote lost",
+    (_P, _F): "finds the leader, or loses the pre-vote",
     (_C, _U): _NEWER,
     (_C, _P): "election time-out",
     (_C, _F): _FOUND,
@@ -43,9 +43,9 @@ LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
     (_L, _U): _NEWER,
     (_L, _F): "learns of a newer leader",
     (_L, _R): "the node stops, is asked to resign, or has lost its majority",
-    (_R, _U): "newer epoch, or election time-out",
+    (_R, _U): "learns of a newer epoch, or election time-out",
     (_R, _F): "learns of a newer leader",
-    (_R, _V): "is not a voter any more, after it has informed the voters, or after an election time-out",
+    (_R, _V): "is no longer a voter, and has informed the voters or waited for an election time-out",
 }
 """The key is a pair of roles, from and to. The value is the condition. A vote in a newer epoch first changes
 the role to unattached in that epoch."""

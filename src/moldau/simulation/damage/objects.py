@@ -17,7 +17,8 @@ async def live_objects(
     tiered: TieredSubsystem,
     topics: frozenset[str],
 ) -> set[str]:
-    """Return the keys of WAL objects and remote segments of these topics. Call it in the node's context."""
+    """Return the keys of WAL objects and remote segments of these topics. Call this function while the
+    simulation runs code of the node."""
     live = await _wal_objects(coordinators, topics)
     segments: set[UUID] = set()
     for partition in tiered.manager.partitions:

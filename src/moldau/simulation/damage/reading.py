@@ -27,7 +27,8 @@ PATIENCE_S: Final = 60.0
 
 
 class Reader(SimulatedClient):
-    """Reads like a client that checks checksums. If it never gets a record, it stops there."""
+    """Reads like a client that checks checksums. If all attempts to read an offset fail, it stops at this
+    offset."""
 
     def __init__(self, name: str, bootstrap: Bootstrap, history: History, chance: random.Random) -> None:
         super().__init__(name, bootstrap, history, chance)

@@ -24,7 +24,7 @@ class DefectPlace(Enum):
     """The places where an exception may be raised."""
 
     OBJECT_KEY = "object key"
-    """The exception is raised while a closed buffer becomes an object."""
+    """The exception is raised while a WAL object is built from a closed buffer."""
     UPLOAD = "upload"
     FETCH = "fetch"
     SQLITE = "sqlite"

@@ -159,8 +159,8 @@ class ProducerSnapshots:
             self._unsynced.discard(written)
 
     def make_durable(self) -> None:
-        """Like :meth:`sync`, but the names are synced, too. Call this before batches are deleted, because
-        only these batches could replace a lost snapshot."""
+        """Like :meth:`sync`, but also syncs the folder, so that the files' names are durable. Call this
+        before batches are deleted, because only these batches could replace a lost snapshot."""
         if self._unsynced:
             self.sync()
             self._disk.sync_dir(self.folder)

@@ -22,7 +22,8 @@ class Passages:
         self._open_ones: dict[PartitionKey, DisklessPassage] = {}
 
     def find(self, topic: Topic, index: int) -> Partition:
-        """Open or return the passage to a partition that is in the metadata."""
+        """Return this broker's gateway object (``DisklessPassage``) for a partition that is in the metadata.
+        Create it if it does not exist."""
         key = PartitionKey(topic.topic_id, index)
         found = self._open_ones.get(key)
         if found is None:

@@ -73,7 +73,7 @@ def bench_latency(report: Report, broker: Broker, plan: Plan) -> None:
 
 
 def bench_requests(report: Report, broker: Broker, plan: Plan) -> None:
-    """Produce requests of one 1 KiB record each, from bytes that were encoded before."""
+    """Produce requests of one 1 KiB record each, whose bytes are encoded before the measurement."""
     for connections in (1, 4):
         samples = []
         for repeat in range(max(1, plan.repeats)):

@@ -68,7 +68,7 @@ class DisklessMoldau(Moldau):
 
 
 class MemoryWatch:
-    """Peak memory of a broker (VmRSS) while the block ran."""
+    """The highest memory (VmRSS) that a broker used during the ``with`` block."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -113,7 +113,7 @@ def records_of(plan: Plan, store: str) -> int:
 
 
 def throughput(report: Report, broker: Broker, plan: Plan, store: str) -> None:
-    """Produce a topic with one producer and with many, and read it back."""
+    """Produce a topic, first with one producer and then with many producers. Read it back."""
     for partitions in PARTITION_COUNTS:
         load = {"partitions": partitions, "record_size": RECORD_SIZE}
         for producers in (1, MANY_PRODUCERS):
@@ -163,7 +163,8 @@ def one_idempotent_producer(report: Report, broker: Broker, plan: Plan, store: s
     for partitions in PARTITION_COUNTS:
         records = records_of(plan, store)
         if store == "s3":
-            # A run of a few objects would only measure random latencies, and the start and end of the run.
+            # A run needs many objects. Otherwise the result would depend mostly on a few random latencies,
+            # and on the start and end of the run.
             records = records // 2 if partitions == 1 else LONG_RUN_BYTES // RECORD_SIZE
         samples = []
         for repeat in range(plan.repeats):
@@ -212,8 +213,8 @@ def producer_performance(bootstrap: str, name: str, records: int) -> dict[str, f
 
 
 def p50_ms(before: dict[float, float], after: dict[float, float]) -> float:
-    """The median of the values between two reads of a histogram. It is as exact as a bucket of the
-    histogram."""
+    """The median of the values that a histogram counted between two reads of it. The result is only as exact
+    as the histogram's buckets."""
     counts = {bound: after[bound] - before.get(bound, 0.0) for bound in sorted(after)}
     half, below, low = max(counts.values(), default=0.0) / 2, 0.0, 0.0
     for bound, count in counts.items():
@@ -224,7 +225,8 @@ def p50_ms(before: dict[float, float], after: dict[float, float]) -> float:
 
 
 def latency(report: Report, broker: DisklessMoldau, plan: Plan, store: str, early_close: str) -> None:
-    """A steady load, far below the node's limit, so that only waiting times are measured.
+    """A steady load, far below the node's limit, so that the latency does not include waiting in queues
+    behind other records.
 
     The goal for the median latency is half the commit interval, plus the median of a PUT, plus 5 ms. The node
     measures the duration of the PUT, because a disk adds to S3's latency.

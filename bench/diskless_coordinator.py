@@ -100,7 +100,7 @@ class Bench:
         while self.files * FILE_BATCHES < live_batches:
             calls = [self.call() for _ in range(200)]
             gc.collect()
-            gc.freeze()  # keeps these calls out of later garbage collections
+            gc.freeze()  # so that later garbage collections ignore these calls
             began, cpu_began = time.perf_counter(), time.process_time()
             await self.commit(calls, latencies)
             spent += time.perf_counter() - began
@@ -144,8 +144,9 @@ class Bench:
             )
 
     async def _latencies_until(self, end: Coroutine[Any, Any, object], pause_s: float) -> list[float]:
-        """Measure the durations of commits until ``end`` is complete. If there is a pause, one commit is sent
-        at a time, with the pause after it. Otherwise IN_FLIGHT commits are in progress at a time."""
+        """Measure the durations of commits until ``end`` is complete. If ``pause_s`` is not 0, one commit is
+        sent at a time, and each commit is followed by the pause. If it is 0, IN_FLIGHT commits are in
+        progress at a time."""
         latencies: list[float] = []
         ending = asyncio.ensure_future(end)
         calls = [self.call() for _ in range(IN_FLIGHT)]

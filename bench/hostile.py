@@ -84,7 +84,7 @@ class Client:
 
 
 def bystander(port: int, topic: str, stop: Any, longest: Any, answers: Any) -> None:
-    """Alternate metadata and produce requests. The longest wait for a response is the silence."""
+    """Send metadata and produce requests alternately. The *silence* is the longest wait for a response."""
     client = Client(port)
     batch = build_batch([Record(0, int(time.time() * 1000), b"k", b"v")])
     while not stop.is_set():

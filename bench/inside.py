@@ -59,7 +59,7 @@ class Wire(asyncio.Transport):
         self.paused = False
 
     async def reading(self) -> None:
-        """Return when the connection reads again. This takes a few iterations of the event loop."""
+        """Wait until the connection reads again. This takes a few iterations of the event loop."""
         while self.paused:  # noqa: ASYNC110
             await asyncio.sleep(0)
 

@@ -1,7 +1,7 @@
 """The restore of a cluster: ``python -m bench.restore [--batches 5000000] [--objects 10000]``.
 
-*Restore*: a coordinator commits batches in files of 500. Its log is stored like a saved state, and a new node
-is restored from this log. *Scan*: the footers of WAL objects are read from a store with S3's latency. This
+*Restore*: a coordinator commits batches in files of 500. Its log is stored as in a cut, and a new node is
+restored from this log. *Scan*: the footers of WAL objects are read from a store with S3's latency. This
 latency has a median of 100 ms and a p99 of 300 ms.
 """
 

@@ -1,8 +1,8 @@
 """Slices of different kinds alternate in one run, on the same nodes, topics and connections.
 
-A p99 depends on a few moments, so one run gives little information about another run. Each slice is compared
-with its neighbours, which ran under the same conditions. The cost of a kind of slice is the median of these
-ratios.
+A p99 depends on a few slow requests, so the p99 values of two separate runs can hardly be compared. Each
+slice is compared with its neighbours, which ran under the same conditions. The cost of a kind of slice is the
+median of these ratios.
 """
 
 import json

@@ -82,7 +82,8 @@ class Node:
         console.print(f"node {self._process.pid} stopped, exit code {code}")
 
     def _count_requests(self) -> None:
-        """Add this process's requests to the object store. The numbers are in its /metrics."""
+        """Add the number of requests that this process has sent to the object store. The process shows these
+        numbers in ``/metrics``."""
         for name, value in self.metrics().items():
             meter, _, labels = name.partition("{")
             if meter == "moldau_objects_ObjectStorage_RequestsPerSec_total":

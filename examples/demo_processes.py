@@ -45,7 +45,7 @@ class Late(Exception):
 
 
 class Deadline:
-    """The time at which the demo must be done."""
+    """The time at which the demo must have ended."""
 
     def __init__(self, timeout_s: float) -> None:
         self._end = time.monotonic() + timeout_s

@@ -69,7 +69,7 @@ class SilentBroker:
         self._connection.close()
 
     def _register(self, request: BrokerRegistrationRequest) -> bool:
-        """False as long as the newly elected controller is not active."""
+        """Register the broker. Returns False if the newly elected controller is not active yet."""
         answer = self._connection.call(REGISTRATION, request)
         if answer.error_code is ErrorCode.not_controller:
             return False

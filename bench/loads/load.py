@@ -104,7 +104,7 @@ def latency(spec: Spec) -> Result:
     wall_s = time.perf_counter() - start
     receiver.join()
     consumer.close()
-    # The first tenth warms up connections and caches.
+    # The first tenth of the records is not measured, because it warms up connections and caches.
     skipped = total // 10
     return {
         "wall_s": wall_s,

@@ -75,7 +75,8 @@ def steady(spec: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def tail(spec: dict[str, Any]) -> Iterator[Callable[[str], None]]:
-    """A reader at the end of a topic. Call the result to set its topic."""
+    """A reader at the end of a topic, until the end of the block. The block gets a function that sets the
+    reader's topic."""
     from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
     consumer = Consumer(
@@ -144,7 +145,8 @@ class CatchUpReader:
         topics = [ListOffsetsTopic(name=self._topic, partitions=[row])]
         request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics)
         self._connection.sendall(canned.frame(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, request))
-        # The end of one partition's response: timestamp, offset, leader epoch, three counts of tags.
+        # The response for one partition ends with a timestamp, an offset, a leader epoch and three counts of
+        # tagged fields.
         end: int = struct.unpack_from(">q", canned.receive_response(self._connection), -15)[0]
         if end <= 0:
             raise RuntimeError(f"nothing of {self._topic}-{partition} is remote")

@@ -53,7 +53,8 @@ QUICK = Plan(
 
 @contextlib.contextmanager
 def topic(broker: Broker, name: str, partitions: int) -> Iterator[str]:
-    """A topic for one measurement. After its deletion, its files are removed immediately."""
+    """A topic for one measurement. It is deleted after the block, and its files are then removed
+    immediately."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
     new = NewTopic(
         name, num_partitions=partitions, replication_factor=1, config={"file.delete.delay.ms": "100"}

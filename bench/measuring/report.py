@@ -32,7 +32,7 @@ class Report:
         samples: Sequence[Sample] = (),
         slices: Sequence[dict[str, float]] = (),
     ) -> None:
-        """Add a row for readers. The JSON file also gets the runs, or the slices of a run, from which the row
+        """Add a row to a table. The JSON file also gets the runs (or the slices of a run) from which the row
         was computed."""
         self.tables.setdefault(table, []).append(row)
         runs = [*(asdict(sample) for sample in samples), *slices]

@@ -51,7 +51,8 @@ class SaveLogsLog(Message):
     leader_epoch: int = wire("int32")
     """The epoch in which the receiver leads the partition, according to the sender."""
     saved_end_offset: int = wire("int64", default=-1)
-    """The end of the partition in the last complete cut. It is -1 when no cut contains the partition."""
+    """The end offset of the partition's records in the last complete cut; -1 when no cut contains the
+    partition."""
     saved_epoch: int = wire("int32", default=-1)
     """Leader epoch of the last saved record."""
     from_offset: int = wire("int64", default=-1)
@@ -87,7 +88,7 @@ class SaveLogsRequest(Message):
     """A name that only this sender has. When the sender starts to count its saves from the beginning again,
     it takes another name."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
-    """Time for which the caller waits for the answer."""
+    """Time for which the caller waits for the response."""
 
 
 @message
@@ -103,8 +104,8 @@ class SaveLogsResponse(Message):
 
 
 class LogToSave(NamedTuple):
-    """A log that must be saved, and the end of its part that is in the last complete cut. The request has the
-    same fields."""
+    """A log that must be saved, and the end of its part that is in the last complete cut. The fields are
+    those of :class:`SaveLogsLog`."""
 
     log_id: LogId
     leader_epoch: int
@@ -127,7 +128,7 @@ class LogsToSave(NamedTuple):
 
 
 class SavedLog(NamedTuple):
-    """The pieces that were stored for a log. Empty when the log has no new records."""
+    """The pieces that were stored for a log. ``pieces`` is empty when the log has no new records."""
 
     log_id: LogId
     begins_anew: bool
@@ -140,8 +141,8 @@ class LogSaving(Protocol):
     async def save_logs(self, wanted: LogsToSave) -> Sequence[SavedLog]:
         """Store the committed records after ``from_offset`` of every log.
 
-        Raises ``KafkaError``: NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR when the
-        store fails.
+        Raises ``KafkaError``: NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH if this broker does not lead a
+        log in the given epoch, KAFKA_STORAGE_ERROR when the store fails.
         """
         ...
 

@@ -115,8 +115,9 @@ class LogPieces:
         return sum(piece.part.size_bytes for piece in self.pieces)
 
     def extended(self, pieces: Sequence[LogPiece], from_offset: int) -> "LogPieces":
-        """Replace the records at or after an offset. Compaction may have removed the first of these records.
-        The new pieces may therefore begin at a later offset."""
+        """Replace the pieces that begin at or after ``from_offset`` by new pieces. Compaction may have
+        removed the first records after ``from_offset``. The new pieces may therefore begin at a later
+        offset."""
         kept = (each for each in self.pieces if each.is_snapshot or each.base_offset < from_offset)
         return replace(self, pieces=(*kept, *pieces))
 
@@ -174,7 +175,7 @@ def cut_key(cut: ClusterCut, broker_id: int, unique: str) -> str:
 
 
 def parse_cut_key(key: str) -> CutName | None:
-    """The parts of a cut's key; None for any other key."""
+    """The parts of a cut's key; None if the key is not the key of a cut."""
     *numbers, unique = key.removeprefix(CUTS_FOLDER).split("-")
     is_cut = key.startswith(CUTS_FOLDER) and len(numbers) == 4
     if not is_cut or not all(each.isascii() and each.isdigit() for each in numbers):
@@ -184,7 +185,7 @@ def parse_cut_key(key: str) -> CutName | None:
 
 
 def created_of(key: str) -> int | None:
-    """The time in the key of a cut's data; None for any other key."""
+    """The time in the key of an object with a cut's data; None if the key has no such time."""
     digits = key.rpartition("/")[2].partition("-")[0]
     return int(digits) if len(digits) == _TIME_DIGITS and digits.isascii() and digits.isdigit() else None
 

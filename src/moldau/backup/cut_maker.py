@@ -132,15 +132,16 @@ class CutMaker:
             return
         begun_at, created_ms = asyncio.get_running_loop().time(), self._clock.now_ms()
         if self._current_at is None:
-            # It is not known which records of older states were saved. All records are therefore treated as
-            # new.
+            # It is not known how old the unsaved records are. The age of the saved state is therefore counted
+            # from now on.
             self._current_at = begun_at
         try:
             if self._ledger is None:
                 self._ledger = await self._begin()
             cut = await self._new_cut(self._ledger, created_ms)
             if cut is not None:
-                # From here on the cut may be in the store, even if the store returns an error.
+                # From this line on, the cut may be in the store even if the store returns an error. Therefore
+                # its data must not be deleted.
                 self._round_keys = set()
                 await self._stored.store(cut, self._cluster.broker_id, self._unique())
                 self._ledger.complete(cut)
@@ -188,7 +189,8 @@ class CutMaker:
         return Ledger(found.cut, self._unique())
 
     async def _new_cut(self, ledger: Ledger, created_ms: int) -> ClusterCut | None:
-        """Read all logs and the metadata. Returns None when nothing has changed since the newest cut."""
+        """Save all logs and the metadata, and return the new cut. Returns None when nothing has changed since
+        the newest cut."""
         cluster = self._cluster
         key = new_key(DATA_FOLDER, created_ms, cluster.broker_id, self._unique())
         self._round_keys = set()
@@ -250,7 +252,8 @@ class CutMaker:
         return image.provenance.offset == known.provenance.offset or image == known
 
     async def _tell_others(self, ledger: Ledger, key: str) -> None:
-        """Tell the brokers that lead no log about the round. A broker that was not told deletes nothing."""
+        """Tell the brokers that lead none of the logs about the round. Without this information, a broker
+        does not delete objects."""
         cluster = self._cluster
         leaders = {log.leader_id for topics in STEPS for log in _led_logs(cluster.image, topics)}
         others = [each.broker_id for each in cluster.image.active_brokers() if each.broker_id not in leaders]

@@ -26,7 +26,7 @@ _PARTITIONS_A_BLOCK: Final = 1_000
 
 
 class ImageEncoder:
-    """Encodes images one after another. Only the parts that changed since the last image are encoded
+    """Encodes images one after another. Only the parts that changed since the previous image are encoded
     again."""
 
     def __init__(self) -> None:

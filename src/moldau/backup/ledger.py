@@ -47,7 +47,7 @@ class Ledger:
         """The part of a request to a leader that asks for one log.
 
         If the unfinished cut already has pieces of the log, the request asks for the records after these
-        pieces. Raises ``KafkaError`` when the log has got another leader since then.
+        pieces. Raises ``KafkaError`` when another leader was elected after those pieces were stored.
         """
         saved, unfinished = self._logs.get(log.log_id), self._changed.get(log.log_id)
         if unfinished is not None:
@@ -60,7 +60,7 @@ class Ledger:
             from_offset = _next_from(saved.pieces)
             if from_offset >= 0 and not _may_read_again(log, saved, from_offset):
                 from_offset = -1
-        # Deletions depend on the saved end. Therefore it is always an end in a complete cut.
+        # Deletions depend on the end that the request names. Therefore it is always an end in a complete cut.
         end = (-1, -1) if saved is None else (saved.end_offset, saved.epoch)
         asked = self._asked[log.log_id] = LogToSave(log.log_id, log.leader_epoch, *end, from_offset)
         return asked

@@ -60,8 +60,8 @@ class LogSaver:
 
     @property
     def lag_bytes(self) -> int:
-        """Bytes of the logs that this broker leads, after their ends in the newest cut. These ends are those
-        of the last request."""
+        """Number of bytes in the logs that this broker leads which are not in the newest cut. The last
+        request of the broker that makes the cuts says where the logs end in that cut."""
         return sum(self._lag_bytes(log_id, end_offset) for log_id, end_offset in self._saved.newest())
 
     def _lag_bytes(self, log_id: LogId, end_offset: int) -> int:
@@ -103,8 +103,8 @@ class LogSaver:
 
 
 class _SavedPart(NamedTuple):
-    """The location of a log's bytes in the objects that a call stores: the number of the object, and the
-    position of the bytes in this object."""
+    """The location of a log's bytes in the objects that one call of ``save_logs`` stores: the number of the
+    object, and the position of the bytes in this object."""
 
     number: int
     byte_offset: int
@@ -218,7 +218,8 @@ def _continues(found: _SavedRange) -> bool:
     last = wanted.saved_end_offset - 1
     is_shorter = wanted.saved_end_offset > found.end_offset
     if is_shorter and last < log.log_end_offset and log.epoch_for_offset(last) == wanted.saved_epoch:
-        # A new leader has the records, but perhaps it does not know yet that they are committed.
+        # This broker is a new leader. It has the saved records, but perhaps it does not know yet that they
+        # are committed.
         raise KafkaError(ErrorCode.leader_not_available, "the high watermark is not known yet")
     if is_shorter and found.partition.topic in DECISIVE_TOPICS:
         raise KafkaError(
@@ -242,7 +243,7 @@ async def _save_snapshot(
         raise KafkaError(ErrorCode.snapshot_not_found, f"{snapshot_id} was deleted in the meantime")
     try:
         begin = end = 0
-        for batch in reader.batches():  # this checks the bytes, so no damaged snapshot is saved
+        for batch in reader.batches():  # the reader checks each batch, so no damaged snapshot is saved
             end += len(batch)
             if end - begin >= READ_BYTES or end == reader.size_bytes:
                 content = reader.read(begin, end - begin)

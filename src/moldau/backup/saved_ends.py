@@ -17,8 +17,8 @@ class SavedEnds:
         self._ends: dict[LogId, _Ends] = {}
 
     def note(self, log_id: LogId, end_offset: int, rounds: int) -> None:
-        """Remember that the newest cut has all records of a log before ``end_offset``. The value -1 means
-        that the cut has no record of the log.
+        """Record that the newest cut has all records of a log before ``end_offset``. The value -1 means that
+        the cut has no record of the log.
 
         One broker makes the cuts and saves all logs in rounds. ``rounds`` is the number of rounds that it has
         completed. The saved end becomes lower when a cut could not continue an earlier cut.

@@ -93,13 +93,13 @@ class GenerationGuard:
             )
             self._looking.add_done_callback(self._looked)
         if age_s > self._lease_s:
-            # Another upload may be cancelled, and its end must not cancel the shared check.
+            # Uploads share the check. If one upload is cancelled, the check must continue for the others.
             await asyncio.shield(self._looking)
 
     def _looked(self, looking: "asyncio.Task[None]") -> None:
         self._looking = None
         if not looking.cancelled() and (error := looking.exception()) is not None:
-            # An upload that needs the check starts it again.
+            # The next upload that needs a check starts a new one.
             logger.debug("no look at the generation: %s", error)
 
     async def before_delete(self) -> None:

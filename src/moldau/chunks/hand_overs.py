@@ -150,8 +150,9 @@ class HandOvers:
         return [state for key, state in self._states.items() if key[:2] == (topic_id, partition)]
 
     def _superseded(self, new: HandedOver) -> list[HandedOver]:
-        """Return the states that are not needed any more, because of the new state. If the creation of a
-        chunk has failed, the leader sends its state again."""
+        """Return the states that are not needed any more after the new state was stored. A removed state of a
+        later leader epoch is not lost: if the creation of a chunk has failed, the leader sends the state of
+        that chunk again."""
         others = [each for each in self._of(new.topic_id, new.partition_index) if each is not new]
         others.sort(key=lambda each: each.leader_epoch, reverse=True)
         earlier = [each for each in others if each.leader_epoch < new.leader_epoch]

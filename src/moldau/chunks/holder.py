@@ -107,7 +107,7 @@ class ChunkHolder:
         return ChunkFilePiece({}, piece, crc32c(piece))
 
     def lookup(self, topic: str, partition: int) -> RecordLookup:
-        """The lookup for a search that another broker has requested."""
+        """An object for a search by timestamp that another broker has requested."""
         return RecordLookup(self._machine, None, f"{topic}-{partition}")
 
     async def _log(self, topic: str, chunk: ChunkId) -> PartitionLog:

@@ -40,8 +40,8 @@ def fate_of(
     if partition.start_offset < 0 or log.start_offset >= partition.start_offset:
         return LogFate.KEEP, None
     if log.start_offset == log.end_offset:
-        # A follower that lacks the state gets the state from the leader. A leader must not begin at another
-        # offset.
+        # A follower without the state keeps its log, and gets the state from the leader. A leader begins at
+        # the border even without the state, because it must not begin at another offset.
         may_begin = broker_id in partition.replicas and (has_state or broker_id == partition.leader)
         return (LogFate.BEGIN if may_begin else LogFate.KEEP), None
     chunk = earlier_chunk(log, partition)

@@ -33,9 +33,10 @@ def rolled_replicas(
 ) -> tuple[int, ...]:
     """The brokers for the next chunk of a partition whose chunks are created automatically.
 
-    ``led`` counts the other partitions of the topic that each broker leads. A broker that leads half of the
-    topic's partitions leads no more of them, if another broker can. Otherwise an empty broker would get all
-    new records of a topic. Raises ``KafkaError(invalid_replication_factor)`` if there are too few brokers.
+    ``led`` counts the other partitions of the topic that each broker leads. A broker that already leads half
+    of the topic's partitions is not chosen as the leader, if another broker can lead. Otherwise an empty
+    broker would get all new records of a topic. Raises ``KafkaError(invalid_replication_factor)`` if there
+    are too few brokers.
     """
     full = {each for each in racks if led.get(each, 0) >= led_max(partition_count)}
 
@@ -47,7 +48,8 @@ def rolled_replicas(
 
 
 def led_max(partition_count: int) -> int:
-    """The number of a topic's partitions that one broker leads at most because of automatic creation."""
+    """The maximum number of a topic's partitions that the automatic creation of chunks lets one broker
+    lead."""
     return max(1, (partition_count + 1) // 2)
 
 

@@ -1,8 +1,9 @@
 """Sends consumers of inactive chunks to the brokers that have these chunks (KIP-392).
 
 A consumer that names its rack is sent once to a broker that has the chunk. If the consumer asks this broker
-again for the same chunk, it could not follow, or it came back. Then the leader reads the records from that
-broker and passes them on. Clients differ here: some clients read only from replicas of the active chunk.
+again for the same chunk, the consumer could not reach the other broker, or came back from it. The leader then
+reads the records from that broker and passes them on. Some clients cannot follow a redirect, because they
+read only from replicas of the active chunk.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
@@ -33,7 +34,8 @@ def by_preference(
     rack: str | None,
 ) -> list[int]:
     """The brokers that have a chunk, in the order in which they are asked. Brokers that are not fenced come
-    first, then brokers of the rack. A hash orders the others, so that chunks are spread over brokers."""
+    first, then brokers of the consumer's rack. A hash decides between brokers that are equal in both points,
+    so that chunks are spread over brokers."""
     (topic_id, partition), start_offset = place
     key = f"{topic_id}-{partition}-{start_offset}-".encode()
     return sorted(
@@ -53,7 +55,7 @@ class ChunkRedirects:
         self, local_id: int, registered: Callable[[], Brokers], redirects: Counter, min_bytes: int = 0
     ) -> None:
         """``registered`` returns the brokers in the newest image. ``redirects`` counts the consumers that are
-        sent away."""
+        sent to another broker."""
         self._redirects = redirects
         self._min_bytes = min_bytes
         self._local_id = local_id
@@ -64,7 +66,7 @@ class ChunkRedirects:
     ) -> int:
         """Return the broker to which the consumer is sent; -1 if this broker responds itself.
 
-        ``memory`` contains the chunks for which the consumer's connection was sent away before.
+        ``memory`` contains the chunks for which this connection was already sent to another broker.
         """
         if chunk.size_bytes < self._min_bytes:
             return -1

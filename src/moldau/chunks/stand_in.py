@@ -1,7 +1,8 @@
 """Reads of consumers on a broker that has inactive chunks of a partition, but no replica of its active chunk.
 
 Consumers come here from the leader (KIP-392). They read the chunks of this broker, and are then sent to the
-broker of the next chunk, or back to the leader. All other requests are for the leader.
+broker of the next chunk, or back to the leader. This broker refuses all other requests, because only the
+leader handles them.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ _NOT_HERE: Final = ReadOutcome(error=ErrorCode.not_leader_or_follower)
 
 
 class _TransactionsElsewhere(TransactionParticipant):
-    """Refuses batches and markers, which are for the leader."""
+    """Refuses batches and transaction markers, because only the leader can append them."""
 
     any_broker_marks = False
 
@@ -123,7 +124,7 @@ class ChunkStandIn(WithoutLog, Partition):
                     self._topic, ChunkId(*self._key, chunk.start_offset)
                 )
                 if unstable >= 0:
-                    # Only the leader knows the outcome of this transaction.
+                    # Only the leader knows the outcome of the transaction that begins at this offset.
                     bound = min(bound, unstable)
             if request.offset >= bound:
                 return self._sent_to(partition, partition.leader)

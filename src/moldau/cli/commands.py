@@ -8,7 +8,8 @@ class Command(NamedTuple):
     """A command, or a group of commands."""
 
     module: str
-    """The module below ``moldau.cli``. Its ``app`` is the command, and is made by ``new_app``."""
+    """The name of the module, without the prefix ``moldau.cli.``. The variable ``app`` of this module is the
+    command. ``new_app`` has made it."""
     help: str
     """The line in ``moldau --help``, which is also the help of a group."""
     serves: bool = False

@@ -104,8 +104,8 @@ def _section(title: str, found: Any) -> str:
 
 
 def _code(text: str) -> str:
-    """Code in a table cell. A vertical bar is written in HTML, because some renderers show an escaping
-    backslash inside backticks."""
+    """Return code for a table cell. A vertical bar is written as an HTML entity. If it were escaped by a
+    backslash, some renderers would show the backslash."""
     if "|" not in text:
         return f"`{text}`"
     return f"<code>{html.escape(text).replace('|', '&#124;')}</code>"

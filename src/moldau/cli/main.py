@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _leave)
         # Garbage collections would visit the classes and functions of 800 modules several times. This would
-        # take a seventh of the time of the import. ``keep_imported`` starts the collections again.
+        # take a seventh of the time of the import. ``keep_imported`` enables them again.
         gc.disable()
     if arguments is None:
         # If Hypothesis is installed, kio registers strategies with it. This would take 0.1 s in every
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _flushed(code: int) -> int:
-    """The exit code after flushing the output. A closed pipe is not a failure of the command."""
+    """Flush the output, and return the exit code. If the pipe is closed, the command has not failed."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -72,7 +72,7 @@ def _explained(error: Exception) -> str:
 
     if isinstance(error, KafkaError | OSError):
         return one_line(error)
-    # This is a bug in Moldau and not a problem of the environment.
+    # All other exceptions are bugs in Moldau and not problems of the environment.
     return f"{type(error).__name__}: {one_line(error)} ({TRACEBACK_VARIABLE}=1 shows where)"
 
 
@@ -82,7 +82,7 @@ def _complain(reason: str) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    # Python may be in a finalizer, or in the callback of a weak reference. This happens during imports. An
-    # exception that is raised there is lost. The node would then start, and no second signal would stop it.
-    # The process can end here, because no part of the node runs yet.
+    # During imports, Python may be in a finalizer, or in the callback of a weak reference. If this handler
+    # raised an exception there, the exception would be lost. The node would then start, and a second signal
+    # would not stop it. The process can end here, because no part of the node runs yet.
     os._exit(0)

@@ -43,9 +43,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     cells = [["-" if cell is None else str(cell) for cell in row] for row in body]
     plain = plain_table(columns, cells, flush_right)
     if sys.stdout is None:
-        return  # stdout was closed before the start.
-    # On a narrow terminal, a table with borders would break words or show nothing. Borders make each gap
-    # wider by one character, and there are outer borders, too.
+        return  # stdout was already closed when this process started
+    # On a narrow terminal, a table with borders would break words or show nothing. A table with borders is
+    # wider than a plain table: by one character for each gap between columns, and by the outer borders.
     drawn_width = max(map(len, plain)) + len(columns) + 1
     if sys.stdout.isatty() and drawn_width <= shutil.get_terminal_size().columns:
         _draw(columns, cells, flush_right)

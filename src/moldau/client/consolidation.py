@@ -4,7 +4,7 @@ An engine requests a plan from every leader and groups all segments into units
 (:func:`moldau.tiered.consolidation.plan.lay_out_units`). It builds and copies the segments
 (:mod:`moldau.tiered.consolidation.building`) and reports the copies to each leader. Then it releases the
 other segments of the plan. Segments that the engine does not complete are planned again when its lease ends.
-Late and repeated reports do no harm.
+A report may arrive late or more than once, and this causes no error.
 """
 
 import asyncio

@@ -91,7 +91,7 @@ async def begin_directory_moves(
 ) -> dict[str, ErrorCode]:
     """Begin to move replicas of a broker to one of its directories. Returns the errors of refused replicas.
 
-    If a replica is already in this directory, its move to another directory ends.
+    If a replica is already in this directory, its move to another directory is cancelled.
     """
     by_topic: dict[str, list[int]] = {}
     for replica in replicas:

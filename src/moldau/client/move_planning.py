@@ -1,8 +1,8 @@
 """Plans moves of partitions between brokers. Plans respect racks, and move as few bytes as possible. Pure.
 
-A replica is moved only if it must leave its broker or if the replication factor becomes smaller. A new
-replica is placed in the rack that has the fewest replicas of the partition. In this rack, the broker with the
-fewest bytes is chosen.
+A replica leaves its broker only if the broker must be emptied or if the replication factor becomes smaller. A
+new replica is placed in the rack that has the fewest replicas of the partition. In this rack, the broker with
+the fewest bytes is chosen.
 """
 
 from collections import Counter

@@ -93,7 +93,7 @@ async def moves_in_progress(client: Client) -> Sequence[OngoingTopicReassignment
 
 
 async def until_moved(client: Client, moves: Iterable[PlannedMove], tell_left: Callable[[int], None]) -> None:
-    """Return when all moves are done. ``tell_left`` is called with the number of unfinished moves when this
+    """Wait until all moves are done. ``tell_left`` is called with the number of unfinished moves when this
     number changes."""
     wanted = {(move.partition.topic, move.partition.index) for move in moves}
     told = -1

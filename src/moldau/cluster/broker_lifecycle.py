@@ -147,8 +147,8 @@ class BrokerLifecycle:
         self._wake.set()
 
     def metadata_moved(self) -> None:
-        """Note that metadata were replayed. If the broker waits to be unfenced, it then sends its next
-        heartbeat earlier."""
+        """The caller reports that this broker has replayed metadata records. If the broker has caught up with
+        its own registration and waits to be unfenced, it sends its next heartbeat immediately."""
         if self.is_fenced and not self._want_fence and self._metadata_offset() >= self.broker_epoch >= 0:
             self._wake.set()
 
@@ -226,8 +226,8 @@ class BrokerLifecycle:
             code = await self._try_to_register()
             if code is ErrorCode.none:
                 return
-            # This error is temporary. Either the session of a former process will expire, or a controller
-            # will be elected.
+            # These two errors are temporary: a controller will be elected, or the session of this broker's
+            # former process will expire.
             is_temporary = code in (ErrorCode.not_controller, ErrorCode.duplicate_broker_registration)
             reason = f"{code.name.replace('_', ' ')}.{_REFUSALS.get(code, '')}"
             if not is_temporary or loop.time() >= deadline:
@@ -328,12 +328,12 @@ class BrokerLifecycle:
             self.unfenced.set()
             logger.info("broker %d is unfenced", self._identity.broker_id)
         elif self.state is LifecycleState.PENDING_SHUTDOWN:
-            # The leaderships have been moved. Only a later heartbeat shows whether all brokers have replayed
-            # the move.
+            # The controller has moved the leaderships to other brokers. The response to a later heartbeat
+            # shows whether all brokers have replayed these changes.
             asyncio.get_running_loop().call_later(self._times.retry_ms / 1000, self._wake.set)
 
     def _start_again(self) -> None:
-        """Register again, because the controller no longer knows this epoch."""
+        """Register again, because the controller no longer knows this broker epoch."""
         self.is_fenced = True
         if self.state is LifecycleState.PENDING_SHUTDOWN:
             self._may_go.set()

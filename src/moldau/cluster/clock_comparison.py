@@ -1,8 +1,8 @@
 """Compares this node's clock with the clock of the active controller, and logs a large difference.
 
 The active controller writes its time into each batch of the metadata log, and appends a no-op record at
-``metadata.max.idle.interval.ms``. A starting node replays old batches, which have old time stamps. Therefore
-only the smallest difference of a period is used.
+``metadata.max.idle.interval.ms``. A node that starts replays old batches with old times, so their differences
+are too large. Therefore only the smallest difference of a period is used.
 """
 
 import logging
@@ -63,7 +63,7 @@ class ClockComparison:
         return None
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
-        """Begin a new period. From now on the clock of another controller is compared."""
+        """Begin a new period, because the clock of another controller is compared from now on."""
         self._leader_id = leader_id
         self._smallest_ms = None
 

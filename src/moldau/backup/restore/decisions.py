@@ -57,8 +57,8 @@ class SavedDecisions:
     async def without_later(
         self, pieces: AsyncIterator[tuple[LogPiece, memoryview]]
     ) -> AsyncIterator[tuple[LogPiece, memoryview]]:
-        """The pieces of a diskless coordinator's log. In these pieces, the commits that the cut does not
-        contain are revoked."""
+        """Yield the pieces of a diskless coordinator's log. In each piece, the markers of commits that the
+        cut does not contain are replaced by markers of aborts."""
         async for piece, content in pieces:
             yield piece, content if piece.is_snapshot else self._revised(content)
 

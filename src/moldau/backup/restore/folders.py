@@ -71,7 +71,8 @@ class NewCluster:
     cluster_id: str
     nodes: Sequence[NewNode]
     static_voters: VoterSet | None = None
-    """The voters as in ``controller.quorum.voters``, if the nodes are configured with that key."""
+    """The voters as in ``controller.quorum.voters``; ``None`` if the nodes are configured without that
+    key."""
 
     @property
     def brokers(self) -> list[NewBroker]:

@@ -1,4 +1,4 @@
-"""Finds brokers of the old cluster that still run. Such brokers stop when the cluster is restored."""
+"""Finds brokers of the old cluster that still run. When the cluster is restored, these brokers stop."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence

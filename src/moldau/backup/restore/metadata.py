@@ -2,9 +2,9 @@
 
 The replicas of all partitions are placed on the new brokers (:mod:`.placement`). The replicas are in sync,
 because they all have the same saved records, or no records. Old brokers and controllers are removed from the
-metadata. After the restore, other nodes may be added. Nodes and clients use epochs and producer ids to see
-which state is newer. The restore increases these numbers by a margin, because the old cluster may have used
-higher numbers after the cut. The margin is added once for each restore since the cut.
+metadata. After the restore, other nodes may be added. Nodes and clients compare epochs and producer ids to
+see which state is newer. The restore increases these numbers by a margin, because the old cluster may have
+used higher numbers after the cut. The margin is added once for each restore since the cut.
 
 :data:`RULES` has a rule for each type of record in a saved image. A record of an unlisted type ends the
 restore, because it may name brokers, log directories or epochs of the old cluster.
@@ -54,7 +54,7 @@ class NewGeneration(NamedTuple):
     number of restores of the cluster."""
     restores: int = 1
     """The number of restores since the cut, including this one. Each of these restores may have used higher
-    numbers."""
+    epochs and producer ids than the cut contains."""
 
     def starts_of(self, record: r.PartitionRecord) -> Sequence[int]:
         """The start offsets of all generations of a partition; empty for a partition that has no
@@ -105,7 +105,7 @@ def new_metadata(
 
 
 class NewState:
-    """The new cluster, and the facts from the records that were already read."""
+    """The properties of the new cluster, and the facts from the records that were already read."""
 
     def __init__(
         self, brokers: Sequence[NewBroker], generation: NewGeneration, producer_id_seen: int
@@ -123,7 +123,8 @@ Rule = Callable[[NewState, Any], Message | None]
 
 
 def _kept(_: NewState, record: Message) -> Message:
-    """For a record without ids of nodes, log directories and epochs."""
+    """Return the record unchanged. This rule is for records without ids of nodes, without log directories and
+    without epochs."""
     return record
 
 
@@ -132,7 +133,7 @@ def _old_broker(state: NewState, record: r.RegisterBrokerRecord) -> None:
 
 
 def _old_controller(_: NewState, record: r.RegisterControllerRecord) -> None:
-    """The new controllers register themselves."""
+    """Drop the record, because the new controllers register themselves."""
 
 
 def _topic(state: NewState, record: r.TopicRecord) -> Message:

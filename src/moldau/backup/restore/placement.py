@@ -37,7 +37,7 @@ class ReplicaPlacement:
         self._held: Counter[int] = Counter()
 
     def note_old_broker(self, node_id: int, rack: str | None) -> None:
-        """Remember the rack of a broker of the old cluster."""
+        """Store the rack of a broker of the old cluster, for the placement of its replicas."""
         self._old_racks[node_id] = rack
 
     def replicas(self, old: Sequence[int]) -> list[NewBroker]:

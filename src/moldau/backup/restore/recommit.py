@@ -2,7 +2,7 @@
 of the objects.
 
 A batch that was acknowledged after the cut is in such an object, but no saved log has its offset. The objects
-are committed in the order of their creation (:mod:`.commit_order`), by the rules for every commit. An
+are committed in the order of their creation (:mod:`.commit_order`), by the usual rules for commits. An
 idempotent batch is therefore committed only once, even if the cut already has the batch or several objects
 contain it. Every other batch is restored at least once. The new offset of a batch may differ from its old
 one.
@@ -84,8 +84,8 @@ class RecommitReport:
 
 
 class ObjectWindow(NamedTuple):
-    """The time window of the objects that a restore reads. An object is read if its own time or the store's
-    time is in the window."""
+    """The time window of the objects that a restore reads. An object is read if the time in its key or the
+    store's time is in the window."""
 
     created_from_ms: int
     """Time by the clock of the broker that created the object."""
@@ -116,15 +116,15 @@ async def find_objects(
     found = [each async for each in _read_footers(storage, wanted, report)]
     report.objects = len(found)
     report.newest_ms = max((each.footer.created_ms for each in found), default=None)
-    # The name without its folders begins with the time of creation.
+    # The objects are sorted by name. The name without its folders begins with the time of creation.
     return in_commit_order(sorted(found, key=lambda each: each.info.key.rpartition("/")[2]))
 
 
 async def _read_footers(
     storage: ObjectStorage, wanted: Sequence[ObjectInfo], report: RecommitReport
 ) -> AsyncIterator[FoundObject]:
-    """Read many footers concurrently. A slow read does not delay the other reads, as it would if footers were
-    read in groups."""
+    """Read many footers concurrently. Each read begins as soon as another read ends, so that a slow read does
+    not delay the others."""
     places = asyncio.Semaphore(_FOOTERS_AT_A_TIME)
 
     async def read(info: ObjectInfo) -> WalObject | None:

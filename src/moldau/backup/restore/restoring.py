@@ -81,8 +81,8 @@ class RestoreReport:
     obstacles: list[str] = field(default_factory=list)
     """Reasons why a restore would be refused. Only the report of a dry run contains reasons."""
     remote_ends: Mapping[TopicIdPartition, int] = field(default_factory=dict)
-    """For each classic tiered partition, the offset after its remote records. The records before this offset
-    are restored."""
+    """For each classic tiered partition, the offset after its remote records. The remote records before this
+    offset are restored."""
     folders: Mapping[int, str] = field(default_factory=dict)
     """The folders that were written, by node id."""
     newer: RecommitReport = field(default_factory=RecommitReport)

@@ -93,8 +93,8 @@ def remote_chain(finished: Iterable[RemoteLogSegmentMetadata]) -> RemoteChain | 
     """The longest sequence of segments without a gap that ends with the newest segment. None if there are no
     segments.
 
-    The newest segment is one of the latest leader. Earlier leaders may have copied records with higher
-    offsets. The latest leader did not have those records.
+    The newest segment is a segment that the latest leader copied. Earlier leaders may have copied records
+    with higher offsets, which the latest leader did not have.
     """
     left = sorted(finished, key=lambda each: (each.leader_epochs[-1].epoch, each.end_offset))
     if not left:
@@ -140,7 +140,8 @@ async def write_tiered_logs(
 
 
 def _state_behind(segment: RemoteLogSegmentMetadata) -> AuxiliaryState:
-    """The producers and leader epochs after a segment, as far as the segment's metadata contain them."""
+    """The state after a segment, if only the segment's metadata can be read: the leader epochs, and no
+    producers."""
     epochs = [EpochEntry(each.epoch, each.start_offset) for each in segment.leader_epochs]
     return AuxiliaryState(segment.end_offset + 1, segment.start_offset, epochs, ())
 

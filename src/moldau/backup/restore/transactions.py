@@ -9,10 +9,10 @@ be committed. The state of an ongoing transaction becomes "prepare abort", and t
 completes the abort. If it was already decided how a transaction ends, this decision is kept and completed.
 
 Diskless partitions are saved later than the logs of the transaction coordinators. A diskless partition may
-therefore contain an open transaction that is missing in those logs. Or the logs have the transaction, but
-without this partition. A transaction that is open in a diskless partition is aborted there, except if its
-coordinator will commit it. Commits that were decided after those logs were saved are revoked
-(:mod:`.decisions`).
+therefore contain an open transaction that is missing in those logs. Or those logs may contain the
+transaction, but not this partition as a part of it. A transaction that is open in a diskless partition is
+aborted there, except if its coordinator will commit it. Commits that were decided after those logs were saved
+are revoked (:mod:`.decisions`).
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -162,7 +162,8 @@ async def abort_strays(
     """
     aborted: set[int] = set()
     for coordinator_id in coordinator_ids:
-        # The partitions in the store contain no producers, but the partitions of the shard do.
+        # The producers are read from the shard, because the partitions in the coordinator's database do not
+        # contain them.
         markers = await coordinators.runtime.read(
             coordinator_id,
             lambda shard, _: [

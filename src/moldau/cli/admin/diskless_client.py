@@ -165,8 +165,8 @@ class GatewayBroker:
 
 
 async def describe_gateways(client: Client) -> tuple[Gateways, list[GatewayBroker]]:
-    """Return the produce gateways of the cluster, as every broker computes them, and the brokers in the order
-    of their ids."""
+    """Return the produce gateways of the cluster, and the brokers in the order of their ids. The gateways are
+    computed by the rule that every broker uses."""
     cluster = await describe_cluster(client, ENDPOINT_BROKERS)
     brokers = [RackBroker(each.broker_id, each.rack, not each.is_fenced) for each in cluster.brokers]
     found = await client.metadata([DISKLESS_METADATA_TOPIC])

@@ -146,8 +146,8 @@ def move_replicas(
 def _planned(
     directories: Sequence[BrokerDirectory], names: Collection[str], source: str | None, target: str
 ) -> list[DirectoryReplica]:
-    """Return the replicas that are in other directories. Replicas in ``target`` are included if they are
-    being copied to another directory."""
+    """Return the replicas that must be moved, which are in directories other than ``target``. Replicas in
+    ``target`` are included if they are being copied to another directory."""
     paths = [each.path for each in directories]
     for path in (target, source):
         if path is not None and path not in paths:

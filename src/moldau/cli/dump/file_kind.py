@@ -46,10 +46,11 @@ class DumpedFile:
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """The names of a kind of file, and the function that dumps it.
+    """A kind of file: a name for messages, the file names of the kind, and the function that dumps such a
+    file.
 
-    ``dump`` raises ``ValueError``, ``KafkaError`` or an error of the storage when it cannot continue. Smaller
-    faults are rows with a ``problem``.
+    ``dump`` raises ``ValueError``, ``KafkaError`` or an error of the storage when it cannot continue. For a
+    smaller fault it yields a row with the field ``problem``.
     """
 
     title: str

@@ -52,7 +52,7 @@ def _dump(file: DumpedFile, decoder: Decoder) -> Iterator[Row]:
 
 
 def _whole_batch_size(content: memoryview, position: int) -> int | None:
-    """The result is ``None`` when there is no whole batch any more."""
+    """Return the size of the batch at a position, in bytes; ``None`` if no whole batch begins there."""
     left = len(content) - position
     if left < BATCH_BYTES_MIN:
         return None

@@ -216,7 +216,7 @@ def _partitions(assignment: bytes) -> list[tuple[str, int]]:
     try:
         rows = decode_assignment(assignment).assigned_partitions
     except ProtocolError:
-        return []  # the members use another protocol
+        return []  # the assignment has an unknown format, because the members use another protocol
     return [(row.topic, index) for row in rows for index in row.partitions]
 
 

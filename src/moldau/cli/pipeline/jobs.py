@@ -102,7 +102,7 @@ def _print_ready(names: list[str], metrics_port: int | None) -> None:
 
 
 def _tell(done: "Round") -> None:
-    with contextlib.suppress(BrokenPipeError):  # The reader has closed the pipe. The jobs continue.
+    with contextlib.suppress(BrokenPipeError):  # The jobs continue if the reader closes the pipe.
         print_json_line(done.to_json())
         sys.stdout.flush()
 

@@ -128,7 +128,8 @@ def open_input(path: Path | None) -> RawReader:
         except OSError as error:
             raise CommandError(f"cannot read {path}: {error.strerror}") from error
     try:
-        # The buffer of sys.stdin has a lock. A thread that waits in it would block the exit of the process.
+        # The buffer of sys.stdin has a lock. A thread that holds this lock while it waits for input would
+        # block the exit of the process.
         return io.FileIO(sys.stdin.fileno(), closefd=False)
     except (OSError, AttributeError, ValueError):
         return sys.stdin.buffer
@@ -144,8 +145,8 @@ async def lines(reader: RawReader) -> AsyncIterator[list[bytes]]:
     places = threading.Semaphore(CHUNKS_AHEAD)
 
     def put(chunk: Chunk) -> None:
-        # A callback is used instead of a coroutine. If the event loop ended, a coroutine would never be
-        # awaited.
+        # A callback is used and not a coroutine, because a coroutine would never be awaited if the event loop
+        # ended.
         places.acquire()
         loop.call_soon_threadsafe(chunks.put_nowait, chunk)
 

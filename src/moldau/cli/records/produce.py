@@ -138,8 +138,8 @@ async def _send_all(
                 break
             records.append(record if partition is None else _at(record, partition))
         try:
-            # The records before an invalid line are still sent. This is the same behaviour as for lines from
-            # a pipe.
+            # The records before an invalid line are still sent. Lines from a pipe are handled in the same
+            # way.
             if records:
                 await producer.send(records)
         except KafkaError as error:

@@ -158,8 +158,8 @@ class TopicProducer:
             row.last_offset = base_offset + count - 1
 
     async def _until_acknowledged(self, batch: _Batch, encoded: bytes) -> int:
-        """Send until the answer is final. If the outcome of a batch is unknown, the batch is repeated only if
-        it is idempotent."""
+        """Send a batch until its response is final. If it is unknown whether the batch was appended, it is
+        sent again only if it is idempotent."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._client.timeout_s
         while True:

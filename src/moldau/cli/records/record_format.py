@@ -84,7 +84,7 @@ def content(name: str, value: bytes | None) -> dict[str, str | None]:
 
 
 def write(lines: Iterable[bytes]) -> None:
-    """Print immediately. The bytes are not changed."""
+    """Write the bytes to stdout without a change, and flush."""
     sys.stdout.flush()
     sys.stdout.buffer.write(b"".join(lines))
     sys.stdout.buffer.flush()

@@ -178,8 +178,8 @@ class _ClusterProcesses:
             raise CommandError(f"{_named(node)} did not start: {self._last_words(node)}")
 
     async def _serve(self, stop_wanted: "asyncio.Future[Any]") -> None:
-        """Report each node that ends unexpectedly. Returns when a signal arrives. Raises an error when no
-        node runs any more."""
+        """Report each node that ends unexpectedly. Returns when a signal arrives. Raises
+        :class:`CommandError` when no node runs any more."""
         ends: dict[asyncio.Future[Any], ClusterNode] = {
             asyncio.ensure_future(self._processes[node.node_id].wait()): node for node in self._nodes
         }

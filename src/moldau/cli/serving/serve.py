@@ -104,8 +104,8 @@ async def _serve(node: ServerNode, beside: Beside | None, stop_with_parent: bool
     stop_wanted = loop.create_task(ended.wait())
     if stop_with_parent:
         _watch_parent(os.getppid(), ended)
-    # Collections are kept short during the start, too. With many partitions, the start would otherwise spend
-    # most of its time on garbage collection of the objects that it loads.
+    # Garbage collections are kept short during the start, too. With many partitions, the start would
+    # otherwise spend most of its time on garbage collection of the objects that it loads.
     collecting = loop.create_task(keep_collections_short())
     try:
         address = await _started(node, stop_wanted)
@@ -125,8 +125,8 @@ async def _serve(node: ServerNode, beside: Beside | None, stop_with_parent: bool
 
 
 def _watch_parent(parent: int, ended: asyncio.Event) -> None:
-    """Set ``ended`` when this process gets another parent. Its own parent was then killed, and cannot stop
-    this process."""
+    """Set ``ended`` when this process has another parent than ``parent``. The process ``parent`` was then
+    killed, so it cannot stop this process."""
     if os.getppid() == parent:
         loop = asyncio.get_running_loop()
         loop.call_later(PARENT_CHECK_INTERVAL_S, _watch_parent, parent, ended)
@@ -148,7 +148,7 @@ async def _started(node: ServerNode, stop_wanted: "asyncio.Task[Any]") -> Addres
     try:
         address = starting.result()
     except Exception as error:
-        # The operator gets a line for every error. The stack trace is shown on request.
+        # The operator gets one line for an error. The stack trace is logged only at the level DEBUG.
         logger.debug("the start failed", exc_info=True)
         raise CommandError(_problem(error)) from error
     collect_rarely()

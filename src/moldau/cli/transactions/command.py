@@ -164,8 +164,8 @@ def abort(
     confirm(f"Abort the transaction of {transactional_id} and fence its producer?", yes)
 
     async def work(client: Client) -> None:
-        # A new initialization of the id aborts the open transaction. A new producer with this id would abort
-        # the transaction in the same way.
+        # InitProducerId for this transactional id aborts the open transaction. A producer that starts with
+        # this id sends the same request.
         timeout_ms = (await _described(client, transactional_id)).transaction_timeout_ms
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
         found = await client.find_coordinator(

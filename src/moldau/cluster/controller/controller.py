@@ -149,8 +149,9 @@ class Controller:
         return image_of(records, self._image)
 
     def restore(self, image: MetadataImage) -> None:
-        """Replace the controller's image by ``image``. If an append has failed, ``image`` is the image before
-        the records of this append. Otherwise it is the image that :meth:`replayed` returned."""
+        """Replace the controller's image by ``image``. After a failed append, the caller passes the image
+        before the records of this append. After a replay on another thread, the caller passes the result of
+        :meth:`replayed`."""
         self._image = image
 
     def _view(self) -> View:

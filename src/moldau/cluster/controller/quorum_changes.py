@@ -44,7 +44,8 @@ class QuorumChanges:
 
     @property
     def adding(self) -> frozenset[int]:
-        """The nodes that will soon become voters. Decisions about feature levels check these nodes, too."""
+        """The nodes for which a request to add them as voters is in progress. Decisions about feature levels
+        check these nodes, too."""
         return frozenset(self._adding)
 
     @staticmethod
@@ -54,8 +55,8 @@ class QuorumChanges:
         return isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest)
 
     async def handle(self, request: Any, decide: Callable[[Message], Awaitable[Message]]) -> Message:
-        """Answer a request when its change is committed. ``decide`` lets the controller decide on the other
-        parts of the request."""
+        """Answer a request when its change is committed. A request for feature levels may also contain
+        features that the controller decides. ``decide`` sends these features to the controller."""
         if isinstance(request, UpdateFeaturesRequest):
             return await self._update_features(request, decide)
         if isinstance(request, AddRaftVoterRequest):

@@ -28,7 +28,7 @@ class RemoteControllerChannel:
     """Sends requests to the quorum's leader; a :class:`moldau.cluster.controller.channel.ControllerChannel`.
 
     A request that cannot be sent waits for a leader until the deadline. If a response is lost, the change may
-    have been made. Therefore the request is not sent a second time here.
+    have been made. Therefore this class does not send the request a second time.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RemoteControllerChannel:
                     try:
                         return await self._ask(leader, request, caller, deadline)
                     except EnvelopeRefusedError as error:
-                        # The node does not lead now, and it has not started to process the request.
+                        # The node does not lead the quorum, and it has not started to process the request.
                         reason = f"controller {leader_id} does not lead: {error}"
                     except (KafkaError, TimeoutError) as error:
                         code = late if loop.time() >= deadline else ErrorCode.not_controller
@@ -91,7 +91,8 @@ class RemoteControllerChannel:
             await asyncio.sleep(RETRY_S)
 
     async def _ask(self, leader: Voter, request: Message, caller: Caller | None, deadline: float) -> Any:
-        # The remaining time is rounded up. Therefore the deadline of this node comes first.
+        # The remaining time is rounded up. Therefore ``deadline`` on this node passes before the time-out of
+        # the request.
         left_ms = max(1, math.ceil((deadline - asyncio.get_running_loop().time()) * 1000))
         if caller is None:
             asking = self._client.request(leader.host, leader.port, request.API_KEY, None, request, left_ms)

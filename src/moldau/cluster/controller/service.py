@@ -126,8 +126,8 @@ class ControllerService:
         if last_append is None:
             return response
         try:
-            # This wait is also needed when the request changed nothing, because its response may depend on
-            # uncommitted records.
+            # Wait for the last append of earlier decisions, too. This is needed even if the request changed
+            # nothing, because its response may depend on uncommitted records.
             await asyncio.shield(last_append)
         except KafkaError as error:
             return error_response(request, ErrorCode.not_controller, error.message)
@@ -144,8 +144,8 @@ class ControllerService:
         try:
             decide = self._controller.handle
             if is_large(request, self._controller.image):
-                # A worker can safely decide here, because metadata are immutable and no other decision is
-                # made at the same time.
+                # The decision can safely run on a worker thread, because metadata are immutable and no other
+                # decision is made at the same time.
                 result = await self._workers.run(decide, request, self._now_ms(), self._log.next_offset())
                 if self._epoch != epoch:
                     return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
@@ -162,8 +162,9 @@ class ControllerService:
                 logger.info("controller %d: %s of %s", self._node_id, type(request).__name__, caller)
         except KafkaError as error:
             is_refusal = isinstance(request, BrokerRegistrationRequest)
-            # The response has no text, so the error is logged. While the session of a former process has not
-            # expired, brokers repeat this request. These errors are not logged.
+            # The response to a registration has no text, so the error is logged. A broker repeats the request
+            # until the session of its former process has expired. The error for this case
+            # (duplicate_broker_registration) is not logged.
             if is_refusal and error.code is not ErrorCode.duplicate_broker_registration:
                 logger.warning("controller %d refuses a registration: %s", self._node_id, error.message)
             return error_response(request, error.code, error.message)
@@ -300,7 +301,7 @@ class ControllerService:
     def _expire_sessions(self) -> None:
         self._expiry = None
         if self._deciding.locked():
-            return  # Another decision is in progress. The sessions are checked after this decision.
+            return  # The sessions are checked after the decision that is in progress.
         if has_many_replicas(self._controller.image):
             self._spawn(self._expire_sessions_aside())
             return
@@ -346,7 +347,7 @@ class ControllerService:
         """Append a record without content, which moves the end of the log (KIP-835). Nodes compare their
         position with this end. A leader without a majority cannot commit the record."""
         if self._deciding.locked():
-            return  # A decision is in progress, and its records move the end of the log.
+            return  # no record is needed: the records of the decision in progress move the end of the log
         with contextlib.suppress(KafkaError):  # The quorum has stopped on this node.
             self._append((NoOpRecord(),))
 

@@ -228,7 +228,7 @@ def _check_log_dirs(view: View, request: BrokerRegistrationRequest) -> None:
 
 
 def heartbeat(view: View, context: BrokerInputs, request: BrokerHeartbeatRequest) -> ControllerResult:
-    """Note the time of a heartbeat, and answer with the broker's new state. Raises
+    """Store the time of a heartbeat, and answer with the broker's new state. Raises
     ``KafkaError(stale_broker_epoch)``."""
     broker = registered(view, request.broker_id, request.broker_epoch)
     context.heartbeats.touch(broker.broker_id, broker.epoch, context.now_ms, request.current_metadata_offset)

@@ -200,7 +200,8 @@ def _replaced(
             raise KafkaError(ErrorCode.invalid_config, f"Null value not supported for config {config.name}.")
         values[config.name] = config.value
     old = view.image.config(resource_type, resource.resource_name)
-    # Older tools replace all configs. They possibly do not know the fixed configs.
+    # Older tools replace all configs of a topic. These tools may not know the configs that are fixed at
+    # creation. Such configs therefore keep their values.
     return {**fixed_configs(old), **values} if resource_type is ResourceType.TOPIC else values
 
 
@@ -224,7 +225,7 @@ def _changes(view: View, resource_type: ResourceType, name: str, new: Mapping[st
 
 
 def _check_chunks(view: View, name: str, new: Mapping[str, str]) -> None:
-    """Refuse configs that do not allow the existing chunks of a topic."""
+    """Raise ``KafkaError(invalid_config)`` if a topic has chunks, and the new configs do not allow chunks."""
     topic = view.image.topics.get(name)
     if topic is None or not any(partition.chunks for partition in topic.partitions):
         return

@@ -30,8 +30,8 @@ class Heartbeats:
         }
 
     def touch(self, broker_id: int, epoch: int, now_ms: int, metadata_offset: int = -1) -> None:
-        """Note the time of a heartbeat. ``metadata_offset`` is the offset up to which the broker has replayed
-        the metadata log."""
+        """Store the time of a heartbeat. ``metadata_offset`` is the offset up to which the broker has
+        replayed the metadata log."""
         contact = self._contacts.get(broker_id)
         if contact is None or contact.epoch != epoch:
             contact = self._contacts[broker_id] = _Contact(epoch, now_ms)
@@ -77,7 +77,8 @@ class Heartbeats:
         )
 
     def begin_shutdown(self, broker_id: int, offset: int) -> None:
-        """Note that the broker may stop as soon as all other brokers have replayed ``offset``."""
+        """Record that the broker may stop as soon as all other brokers have replayed the metadata log up to
+        ``offset``."""
         contact = self._contacts.get(broker_id)
         if contact is not None and contact.shutdown_offset is None:
             contact.shutdown_offset = offset

@@ -60,7 +60,7 @@ def reasons_against(view: View, name: str, level: int) -> Iterator[str]:
     members = view.members()
     for controller in view.image.controllers.values():
         if controller.controller_id not in members.voters | members.observers:
-            continue  # This broker node was a controller earlier.
+            continue  # the node was a controller earlier, and no longer takes part in the quorum
         if not _supports(controller.feature(name), level):
             yield f"Controller {controller.controller_id} does not support {name} level {level}"
     if name.startswith(OWN_PREFIX):

@@ -147,8 +147,8 @@ def _assignments(view: View, topic: CreatableTopic) -> list[tuple[int, ...]]:
 
 
 def check_partition_limit(partitions_max: int, partitions_left: int, count: int) -> None:
-    """Limit the number of created partitions, because one request becomes one atomic batch of the metadata
-    log."""
+    """Raise ``KafkaError(policy_violation)`` if a request creates too many partitions. The number is limited
+    because the records of one request become one atomic batch of the metadata log."""
     if count > partitions_left:
         raise KafkaError(
             ErrorCode.policy_violation,

@@ -1,4 +1,4 @@
-"""The input and the result of a decision."""
+"""The input of the controller's decisions, and their result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class ConfigPolicy(Protocol):
         ...
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
-        """Whether the key has a list, so that APPEND and SUBTRACT are allowed."""
+        """Whether the value of this key is a list. APPEND and SUBTRACT are allowed only for lists."""
         ...
 
     def default(self, resource_type: ResourceType, key: str) -> str | None:
@@ -95,7 +95,7 @@ class QuorumMembers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """An image, with the arguments that all decisions need."""
+    """The metadata image, and the other inputs that all decisions need."""
 
     image: MetadataImage
     settings: ControllerSettings
@@ -111,7 +111,7 @@ class View:
         return broker is not None and broker.is_active
 
     def can_use(self, broker_id: int, directory: UUID) -> bool:
-        """Whether a broker may lead and be in sync, if its replica is in one of its log directories."""
+        """Whether a broker's replica in this log directory may lead and be in sync."""
         broker = self.image.brokers.get(broker_id)
         return broker is not None and broker.is_active and broker.has_online(directory)
 

@@ -54,8 +54,8 @@ class FormatRequest:
     standalone: VoterEndpoint | None = None
     """The address of the first and only voter (KIP-853). Other controllers are added later."""
     initial_voters: tuple[VotersRecordEntry, ...] = ()
-    """The first voters, including this node. If there are none, the voters are static, or another node adds
-    them later."""
+    """The first voters, including this node. If it is empty, the voters are static
+    (``controller.quorum.voters``), or another node adds them later."""
 
 
 def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms: int) -> list[str]:

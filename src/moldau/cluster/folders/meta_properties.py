@@ -45,13 +45,14 @@ def read_meta_properties(disk: Disk, folder: str) -> MetaProperties | None:
     for line in content.decode("utf-8", "replace").splitlines():
         if line.strip() and not line.lstrip().startswith(("#", "!")):
             key, _, value = line.partition("=")
-            # In Java, '=' and ':' in values are escaped, and base64 ids may end in '='.
+            # Java's Properties class writes '=' and ':' in values with a backslash. Ids in base64 may end in
+            # '='.
             values[key.strip()] = value.strip().replace("\\=", "=").replace("\\:", ":")
     if values.get("version") != "1":
         found = values.get("version", "none")
         raise FormatError(f"{path} has version {found}; only version 1 (KRaft) can be used. {_ADVICE}")
     cluster_id = values.get("cluster.id", "none")
-    # The id also becomes a part of names in object stores.
+    # The cluster id must not contain '/', because it also becomes a part of names in object stores.
     if not cluster_id or "/" in cluster_id or not (cluster_id.isascii() and cluster_id.isprintable()):
         raise FormatError(f"{path} is damaged: its cluster.id is {values['cluster.id']!r}. {_ADVICE}")
     try:

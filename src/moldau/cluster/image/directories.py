@@ -1,4 +1,4 @@
-"""The reserved log directory ids of KIP-858."""
+"""The log directory ids that KIP-858 reserves, and their meanings."""
 
 import uuid
 

@@ -130,7 +130,8 @@ class TopicsDelta:
         delta.partitions[record.partition_id] = replace(partition, chunks=chunks)
 
     def clear_chunk_starts(self) -> None:
-        """Forget where active chunks begin. The controller allows this when no inactive chunk is left."""
+        """Remove the start offsets of all active chunks, which is allowed because the cluster has no inactive
+        chunks. The controller makes sure of this before it writes the record."""
         for topic in [topic for topic in self._image if topic.topic_id not in self.removed]:
             if any(partition.start_offset >= 0 for partition in topic.partitions):
                 self._delta(topic.topic_id)

@@ -81,12 +81,12 @@ class TopicKind:
     has_cluster_epochs: bool = True
     """Whether the leader epochs in a partition's log are the leader epochs of the metadata."""
     may_have_remote_segments: bool = False
-    """Whether topics of this kind may have segments in the remote tier. It does not matter which configs they
-    have."""
+    """Whether each topic of this kind may have segments in the remote tier, even if no config of the topic
+    enables remote storage."""
     no_chunks: str | None
     """The reason why partitions of this kind cannot be divided into chunks (KIP-1114). The text is the end of
-    a sentence about a topic. ``None`` means that they can be divided. In this case a subsystem must wrap the
-    partitions with chunks (``gives_chunks`` of its ``KindClaim``)."""
+    a sentence about a topic. ``None`` means that the partitions can be divided into chunks. In this case a
+    subsystem must wrap the partitions with chunks (``gives_chunks`` of its ``KindClaim``)."""
     rack_brokers: RackBrokers | None = None
     """Finds the brokers that clients use as leaders; ``None`` when all clients use the leader in the
     metadata. These brokers are gateways, which belong to the coordinators in ``metadata_topic``."""

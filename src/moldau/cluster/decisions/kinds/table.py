@@ -50,7 +50,8 @@ def _check_row(kind: TopicKind) -> None:
         raise ValueError(f"the kind {kind.name} ({_PLACE}) has no config_key, so no topic can be of it")
     require(key in TOPIC, f"the config_key {key}, which has no row in config/keys/topic.py")
     require(TOPIC[key].type is ConfigType.BOOLEAN, f"the config_key {key}, which is no boolean key")
-    # If the default changed, existing topics would have the config of another kind.
+    # Without ``fixed_at_creation``, a later change of the broker's default would give existing topics the
+    # config of another kind.
     require(
         TOPIC[key].fixed_at_creation or not TOPIC[key].synonyms,
         f"the config_key {key}, whose row in config/keys/topic.py needs fixed_at_creation=True",

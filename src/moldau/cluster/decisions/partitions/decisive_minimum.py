@@ -25,7 +25,8 @@ def minima_after(view: View, records: Sequence[Message]) -> list[Message]:
     moved = {
         record.topic_id
         for record in records
-        # A reassignment that only adds replicas ends when no replica is marked as being added.
+        # A reassignment that only adds replicas ends with a record that changes ``adding_replicas`` and not
+        # ``replicas``.
         if isinstance(record, PartitionChangeRecord)
         and (record.replicas is not None or record.adding_replicas is not None)
     }

@@ -28,10 +28,11 @@ from moldau.runtime import ErrorCode
 
 
 def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecord]:
-    """Elect leaders of partitions that waited for this broker, which is now active in ``view``.
+    """Elect leaders of partitions that could not have a leader without this broker. The broker is now active
+    in ``view``.
 
-    If the replicas of a partition have no data, its leader never asks to add them to the in-sync set.
-    Therefore such a replica is added when its broker becomes active.
+    For a kind of topics whose replicas have no data, leaders never ask to add a replica to the in-sync set.
+    Therefore the controller adds such a replica when its broker becomes active.
     """
     records = []
     for topic in view.image.topics:
@@ -53,8 +54,9 @@ def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecor
 def joined(
     view: View, topic: Topic, partition: PartitionRegistration, broker_id: int, directory: UUID
 ) -> tuple[int, ...] | None:
-    """Return the in-sync set with an additional replica that has no data. Such a replica joins as soon as it
-    can be used. The result is ``None`` if the replica does not join."""
+    """Return the in-sync set with this broker's replica, if replicas of the topic's kind have no data. Such a
+    replica joins as soon as its broker and log directory can be used. The result is ``None`` if the replica
+    does not join."""
     if broker_id in partition.isr or kind_of(topic).replicas_hold_data:
         return None
     return (*partition.isr, broker_id) if view.can_use(broker_id, directory) else None
@@ -113,7 +115,7 @@ def unclean_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
 
 
 def leads_any_partition(image: MetadataImage, broker_id: int) -> bool:
-    """Whether a broker still leads a partition."""
+    """Whether a broker leads at least one partition."""
     return any(partition.leader == broker_id for topic in image.topics for partition in topic.partitions)
 
 

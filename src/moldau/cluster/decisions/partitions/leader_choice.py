@@ -46,7 +46,7 @@ def with_leader(
     set."""
     leader, is_unclean = _elected(partition, target, rules, election)
     if is_unclean:
-        # If replicas have no data, the leader has nothing to recover.
+        # If replicas of this kind have no data, the leader does not have to recover any data.
         must_recover = rules.kind.replicas_hold_data
         recovery = LeaderRecoveryState.RECOVERING if must_recover else target.leader_recovery_state
         target = replace(target, isr=(leader,), eligible_leader_replicas=(), leader_recovery_state=recovery)

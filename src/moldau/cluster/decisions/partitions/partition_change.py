@@ -41,9 +41,9 @@ def change_partition(
     """The record of a change; ``None`` when nothing changes.
 
     Without the feature of eligible leader replicas, an in-sync set never becomes empty. Its last members stay
-    in it without a leader, because only they have all records. A leader that stays keeps its epoch. Followers
-    detect a smaller set by the partition epoch (KIP-841). If replicas are removed, the leader epoch is
-    raised, so that fetches of the removed replicas are fenced.
+    in it without a leader, because only they have all records. If the leader does not change, the leader
+    epoch does not change either. Followers detect a smaller in-sync set by the partition epoch (KIP-841). But
+    if replicas are removed, the leader epoch is raised, so that fetches of the removed replicas are fenced.
     """
     target = replace(
         partition,
@@ -57,7 +57,7 @@ def change_partition(
         incomplete = wanted.emptied
         target = _without_records(target, wanted.emptied)
     if len(target.replicas) == 1:
-        rules = replace(rules, min_in_sync=0)  # No other replica can be complete.
+        rules = replace(rules, min_in_sync=0)  # there is no other replica that could be complete
     if wanted.recovery_state is not None:
         target = replace(target, leader_recovery_state=wanted.recovery_state)
     if not rules.keeps_eligible and not target.isr:
@@ -92,7 +92,8 @@ def _with_ended_move(target: PartitionRegistration) -> PartitionRegistration:
 def _with_eligible(
     partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, incomplete: int | None
 ) -> PartitionRegistration:
-    """Store which replicas left an in-sync set that is too small for a commit, before or after this change.
+    """Return the partition with its eligible leader replicas. These are complete replicas outside an in-sync
+    set that is too small for a commit. They left the set by this change or earlier.
 
     While fewer than ``min.insync.replicas`` replicas are in sync, the high watermark does not move. Therefore
     these replicas have all records below the high watermark.

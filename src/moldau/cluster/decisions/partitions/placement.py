@@ -102,7 +102,8 @@ def _assignment_fault(
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> uuid.UUID:
-    """The only log directory of a broker. If a broker has several, it chooses one itself (KIP-858)."""
+    """Return a broker's log directory if it has only one. If the broker has several, the result is the id for
+    "unassigned", because the broker then chooses a directory itself (KIP-858)."""
     broker = image.brokers.get(broker_id)
     if broker is not None and len(broker.log_dirs) == 1:
         return broker.log_dirs[0]

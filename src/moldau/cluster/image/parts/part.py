@@ -26,7 +26,7 @@ _NO_ENTRIES: PersistentMap[Any, Any] = PersistentMap()
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImagePart(Generic[T, C]):
-    """A field of :class:`MetadataImage`, with everything that depends on it.
+    """A field of :class:`MetadataImage`, its records, and the functions that replay and make these records.
 
     ``T`` is the type of the field, ``C`` the type of its changes.
     """
@@ -34,7 +34,7 @@ class ImagePart(Generic[T, C]):
     name: str
     """The name of the field."""
     begin: Callable[[T], C]
-    """Makes an object for the changes of a value. At first there are no changes."""
+    """Makes an object that will collect the changes of a value. At first it has no changes."""
     records: Mapping[type[Message], Replay[C]]
     """The records that change the part. Each type of record belongs to one part."""
     to_records: Callable[[T], Iterable[Message]]

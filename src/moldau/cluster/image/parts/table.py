@@ -116,7 +116,7 @@ class PartTable:
 
 
 PARTS: Final = PartTable(
-    # The levels come first, because metadata.version determines the versions of the other records.
+    # The feature levels come first, because metadata.version determines the versions of the other records.
     FEATURES,
     BROKERS,
     CONTROLLERS,

@@ -275,6 +275,31 @@ def test_a_forgotten_broker_registers_again(tmp_path: pathlib.Path) -> None:
     run(test())
 
 
+def test_a_stop_that_others_have_announced_does_not_end_a_broker(tmp_path: pathlib.Path) -> None:
+    """Before, the broker sent no further heartbeat, and its partitions had no leader until a restart."""
+
+    async def test() -> None:
+        _format(tmp_path)
+        node = Node(tmp_path, 1)
+        await node.start()
+        assert await node.create("orders") is ErrorCode.none
+        forged = BrokerHeartbeatRequest(
+            broker_id=1, broker_epoch=node.lifecycle.broker_epoch, want_shut_down=True
+        )
+        await node.channel.send(forged)
+        await asyncio.sleep(1)
+        broker = node.publisher.image.brokers.get(1)
+        assert broker is not None
+        assert broker.is_active
+        topic = node.publisher.image.topics.get("orders")
+        assert topic is not None
+        assert topic.partitions[0].leader == 1
+        assert await node.lifecycle.controlled_shutdown(5_000)
+        await node.kill()
+
+    run(test())
+
+
 def test_a_second_broker_with_the_same_id_says_so_and_gives_up(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:

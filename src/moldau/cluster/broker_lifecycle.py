@@ -321,7 +321,11 @@ class BrokerLifecycle:
             else:
                 logger.info("broker %d is unfenced", self._identity.broker_id)
         self.is_fenced = response.is_fenced
-        if response.should_shut_down:
+        if response.should_shut_down and self.state in (LifecycleState.RECOVERY, LifecycleState.RUNNING):
+            # Another request with this broker's epoch has announced a stop. A new registration ends the
+            # controlled shutdown.
+            self._start_again()
+        elif response.should_shut_down:
             self._may_go.set()
         elif self.state is LifecycleState.RECOVERY and not response.is_fenced:
             self._move(LifecycleState.RUNNING)

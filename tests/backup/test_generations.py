@@ -9,7 +9,7 @@ import pytest
 from moldau.backup.store_generations import GenerationGuard, begin_generation
 from moldau.objects import MemoryStorage
 from moldau.objects.retrying import RetryingStorage
-from moldau.objects.storage import StorageError
+from moldau.objects.storage import Buffer, StorageError
 from moldau.runtime import Machine
 from moldau.simulation.world.world import World
 from moldau.tiered.metadata.segments import (
@@ -98,6 +98,29 @@ def test_an_old_node_writes_nothing_after_its_lease(change: Change) -> None:
         await asyncio.sleep(LEASE_S + 1)
         await _refused(node, change)
         await _refused(node, change)
+
+    play(story)
+
+
+def test_an_upload_that_outlasts_its_lease_does_not_succeed() -> None:
+    """A restore waits for the lease before it lists the objects. Its list may lack this object."""
+
+    async def story(node: OldNode) -> None:
+        stored = node.memory.upload
+
+        async def slow(key: str, data: Buffer, length: int) -> None:
+            await asyncio.sleep(0.25 * LEASE_S)
+            await stored(key, data, length)
+
+        node.memory.upload = slow  # type: ignore[method-assign]
+        await node.storage.upload("wal/x", b"x", 1)
+        await asyncio.sleep(0.54 * LEASE_S)
+        uploading = asyncio.ensure_future(node.storage.upload("wal/y", b"x", 1))
+        await asyncio.sleep(0)
+        node.memory.upload = stored  # type: ignore[method-assign]
+        await node.restore()
+        with pytest.raises(StorageError, match="of generation 0: it may neither write"):
+            await uploading
 
     play(story)
 

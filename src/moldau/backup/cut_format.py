@@ -56,6 +56,7 @@ STEPS: Final = tuple(
 step are read before the next step begins."""
 
 FORMAT: Final = 1
+DEFAULT_LEASE_MS: Final = 20_000
 _TIME_DIGITS: Final = 13
 
 
@@ -142,6 +143,8 @@ class ClusterCut:
     """Number of restores of the cluster before this cut."""
     number: int = 0
     """One more than the number of the previous cut. This cut continues the previous cut."""
+    lease_ms: int = DEFAULT_LEASE_MS
+    """For this time after a restore has begun, a node of the saved cluster may write."""
     metadata: ObjectPart
     """Values of the records from which the metadata image can be built (``image_records.to_records``)."""
     metadata_offset: int
@@ -198,6 +201,7 @@ def encode_cut(cut: ClusterCut) -> bytes:
         "created_ms": cut.created_ms,
         "generation": cut.generation,
         "number": cut.number,
+        "lease_ms": cut.lease_ms,
         "metadata": {"offset": cut.metadata_offset, "epoch": cut.metadata_epoch, "part": cut.metadata},
         "logs": [
             {
@@ -238,6 +242,7 @@ def _cut_of(document: Any) -> ClusterCut:
         created_ms=document["created_ms"],
         generation=document["generation"],
         number=document["number"],
+        lease_ms=document.get("lease_ms", DEFAULT_LEASE_MS),
         metadata=ObjectPart(*metadata["part"]),
         metadata_offset=metadata["offset"],
         metadata_epoch=metadata["epoch"],

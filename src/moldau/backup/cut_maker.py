@@ -21,6 +21,7 @@ from moldau.backup.cut_format import (
 )
 from moldau.backup.image_object import ImageEncoder
 from moldau.backup.ledger import Ledger, LedLog
+from moldau.backup.store_generations import LEASE_INTERVALS
 from moldau.backup.stored_cuts import StoredCuts
 from moldau.cluster.image.image import MetadataImage
 from moldau.metrics import Meters
@@ -222,6 +223,7 @@ class CutMaker:
             created_ms=created_ms,
             generation=cluster.generation,
             number=0 if newest is None else newest.number + 1,
+            lease_ms=LEASE_INTERVALS * self._settings.interval_ms,
             metadata=part,
             metadata_offset=image.provenance.offset,
             metadata_epoch=image.provenance.epoch,

@@ -14,9 +14,17 @@ from moldau.objects.storage import ObjectStorage, StorageError
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["GENERATIONS_FOLDER", "GenerationGuard", "begin_generation", "latest_generation"]
+__all__ = [
+    "GENERATIONS_FOLDER",
+    "LEASE_INTERVALS",
+    "GenerationGuard",
+    "begin_generation",
+    "latest_generation",
+]
 
 GENERATIONS_FOLDER: Final = ".moldau/backup/generations/"
+LEASE_INTERVALS: Final = 2
+"""For this number of save intervals, a node may write without a check for a later generation."""
 _DIGITS: Final = 10
 _EARLY: Final = 0.8
 """The part of ``lease_s`` that must pass before an upload begins the next check."""
@@ -46,8 +54,9 @@ class GenerationGuard:
     Implements :class:`moldau.objects.guard.StoreGuard`. A deletion checks for a later generation directly
     before it deletes. A restore first announces its generation and then chooses the state that it restores.
     The chosen state therefore includes all deletions. An upload relies on a check that is at most ``lease_s``
-    seconds old. Shortly before the check becomes too old, an upload begins the next check and does not wait
-    for the result. Uploads share a check.
+    seconds old when the upload is complete. A restore waits for this time before it lists the objects, so its
+    list has all objects whose uploads have succeeded. Shortly before the check becomes too old, an upload
+    begins the next check and does not wait for the result. Uploads share a check.
     """
 
     def __init__(
@@ -85,8 +94,16 @@ class GenerationGuard:
 
     async def before_upload(self) -> None:
         age_s = asyncio.get_running_loop().time() - self._looked_s
-        if age_s <= self._lease_s * _EARLY:
-            return
+        if age_s > self._lease_s * _EARLY:
+            await self._renew(age_s)
+
+    async def after_upload(self) -> None:
+        age_s = asyncio.get_running_loop().time() - self._looked_s
+        if age_s > self._lease_s:
+            await self._renew(age_s)
+
+    async def _renew(self, age_s: float) -> None:
+        """Begin a check if none is in progress. Wait for its result if the last check is too old."""
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(
                 self._look(), name="look at the generation"

@@ -14,6 +14,11 @@ class StoreGuard(Protocol):
         """
         ...
 
+    async def after_upload(self) -> None:
+        """Return when this node was allowed to store an object until the upload was complete. Raises
+        ``StorageError`` with the reason if it was perhaps not allowed."""
+        ...
+
     async def before_delete(self) -> None:
         """Return when this node may delete objects. Raises ``StorageError`` with the reason if it may not."""
         ...
@@ -23,5 +28,7 @@ class FreeStore:
     """The guard of a store that every node may change."""
 
     async def before_upload(self) -> None: ...
+
+    async def after_upload(self) -> None: ...
 
     async def before_delete(self) -> None: ...

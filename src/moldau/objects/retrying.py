@@ -103,6 +103,7 @@ class RetryingStorage:
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         await self.guard.before_upload()
         await self._run(lambda: self._storage.upload(key, data, length), self._upload_patience)
+        await self.guard.after_upload()
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
         return await self._run(lambda: self._storage.fetch(key, offset, size), self._fetch_patience)

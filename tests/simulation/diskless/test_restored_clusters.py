@@ -40,6 +40,10 @@ def _copy_nothing(machine: Machine, source: str, target: str) -> None:
     """Flaw: only one replica of a log gets the saved records."""
 
 
+async def _list_at_once(*_: object) -> None:
+    """Flaw: the restore lists the objects while old nodes can still write."""
+
+
 @pytest.mark.parametrize(
     ("holder", "name", "flaw", "scenario", "seed"),
     [
@@ -47,12 +51,14 @@ def _copy_nothing(machine: Machine, source: str, target: str) -> None:
         (Recommit, "commit", _commit_nothing, restore, 0),
         (restoring, "_window", _late_objects, restore, 0),
         (restoring, "copy_log", _copy_nothing, restore_cluster, 0),
+        (restoring.Restoring, "_until_nobody_writes", _list_at_once, restore_cluster, 35),
     ],
     ids=[
         "no wait for a save",
         "no newer objects",
         "objects of late commits are missing",
         "empty replicas",
+        "no wait for old nodes",
     ],
 )
 def test_a_flaw_is_found(

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -136,9 +136,16 @@ class Restoring:
         cluster: NewCluster,
         until_ms: int | None = None,
         tier: RemoteStorageManager | None = None,
+        *,
+        waits: bool = False,
     ) -> None:
         """With ``until_ms``, records of later objects are skipped. ``tier`` gives access to the remote
-        segments of classic topics. Without ``tier``, these topics are empty after the restore."""
+        segments of classic topics. Without ``tier``, these topics are empty after the restore. With
+        ``waits``, nodes of the old cluster may still run: the restore lists the objects only when these nodes
+        can no longer write."""
+        self._waits = waits
+        self.on_wait: Callable[[float], None] = lambda left_s: None
+        """Called with the seconds that the restore waits for old nodes."""
         self._tier = tier
         self._until_ms = until_ms
         self._machine = machine
@@ -164,6 +171,7 @@ class Restoring:
         # Nodes of the old cluster that still run will stop soon. The objects are listed as late as possible,
         # so that the list includes the last objects of these nodes.
         await begin_generation(self._storage, number, self._cut.cluster_id)
+        begun_s = asyncio.get_running_loop().time()
         await self._take_later_cut()
         old = await metadata_of(self._storage, self._cut)
         self._machine.disk.make_dirs(self._work_path)
@@ -181,6 +189,7 @@ class Restoring:
             self._aborted |= decisions.revoked_producers
             self._aborted |= await abort_strays(coordinators, logs, self._committing, decisions.marked)
             self._report.aborted_transactions = len(self._aborted)
+            await self._until_nobody_writes(begun_s)
             newer = await find_objects(self._storage, self._window, self._report.newer)
             await self._write_metadata(old, generation, newer)
             owners, stamped = _diskless_partitions(image)
@@ -192,6 +201,15 @@ class Restoring:
         self._cluster.finish(self._machine)
         self._report.folders = {each.node_id: each.path for each in self._cluster.nodes}
         return self._report
+
+    async def _until_nobody_writes(self, begun_s: float) -> None:
+        """Wait until the nodes of the old cluster can no longer write. ``begun_s`` is the time of the event
+        loop after the generation was stored."""
+        if self._waits and self._until_ms is None:
+            left_s = begun_s + self._cut.lease_ms / 1000 - asyncio.get_running_loop().time()
+            if left_s > 0:
+                self.on_wait(left_s)
+                await asyncio.sleep(left_s)
 
     async def _take_later_cut(self) -> None:
         """Use the newest cut of the old cluster, because the old cluster may have made cuts until now. For

@@ -1,6 +1,7 @@
 """``moldau storage restore`` and ``moldau storage backup``."""
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,10 @@ def restore_command(
     force: Annotated[
         bool, typer.Option("--force", help="Restore although brokers of the old cluster answer.")
     ] = False,
+    no_wait: Annotated[
+        bool,
+        typer.Option("--no-wait", help="Do not wait until old nodes cannot write: all of them are stopped."),
+    ] = False,
     as_json: JsonOption = False,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one property.")
@@ -99,7 +104,8 @@ def restore_command(
     except ConfigError as error:
         raise CommandError(one_line(error)) from error
     until_ms = None if until is None else timestamp_ms(until, "--until")
-    report = restored(RestoreRequest(nodes, until_ms, into, dry_run=dry_run, force=force))
+    wanted = RestoreRequest(nodes, until_ms, into, dry_run=dry_run, force=force, waits=not no_wait)
+    report = restored(wanted)
     if as_json:
         print_json(_as_json(report, dry_run))
     else:
@@ -117,6 +123,8 @@ class RestoreRequest:
     into: Path | None = None
     dry_run: bool = False
     force: bool = False
+    waits: bool = False
+    """Whether nodes of the old cluster may still run. The restore then waits until they cannot write."""
 
     @property
     def storing(self) -> BrokerConfig:
@@ -153,7 +161,11 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
                 )
             tier = _tier(wanted.storing, found.cut.cluster_id, machine)
             try:
-                return await Restoring(machine, storage, found, cluster, wanted.until_ms, tier).run()
+                restoring = Restoring(
+                    machine, storage, found, cluster, wanted.until_ms, tier, waits=wanted.waits
+                )
+                restoring.on_wait = _print_wait
+                return await restoring.run()
             finally:
                 if tier is not None:
                     await tier.close()
@@ -164,6 +176,15 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
         return asyncio.run(run())
     except (FormatError, StorageError, RemoteStorageError, KafkaError, OSError, ValueError) as error:
         raise CommandError(one_line(error)) from error
+
+
+def _print_wait(left_s: float) -> None:
+    print(
+        f"waiting {left_s:.0f} s for the last records of old nodes that may still run (--no-wait: all of them"
+        " are stopped)",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _tier(config: BrokerConfig, cluster_id: str, machine: Machine) -> HostedStorageManager | None:

@@ -86,6 +86,7 @@ class RestoredClusterStory:
             properties={**PROPERTIES, **interval},
             node_sets=NODE_SETS,
             replicated=REPLICATED,
+            leaves_old_nodes=True,
             interrupts=True,
         )
         self._cluster = LosableCluster(world, options, chance)
@@ -102,9 +103,13 @@ class RestoredClusterStory:
         self._newcomers = [
             self._producer(PARTITIONS[0], f"late-{number}", idempotent=True) for number in range(ROUNDS)
         ]
-        self._records = RecordChecker(
-            self._times, [each.name for each in (*self._producers, *self._newcomers) if each.idempotent]
-        )
+        # One further producer for each round. It starts when the disks are lost, so it may use old nodes that
+        # run during the restore.
+        self._late = [
+            self._producer(PARTITIONS[1], f"last-{number}", idempotent=True) for number in range(ROUNDS)
+        ]
+        producers = (*self._producers, *self._newcomers, *self._late)
+        self._records = RecordChecker(self._times, [each.name for each in producers if each.idempotent])
         self._transactions = [
             RovingTransactionalProducer(
                 name,
@@ -150,13 +155,18 @@ class RestoredClusterStory:
         before = await self._contents(f"before {number}") if self._chance.random() < 0.5 else {}
         await self._until_moment()
         self.history.note(f"all disks vanish in round {number}")
+        late = self._late[number]
+        work.append(self._on(late.name, late.run(RECORDS_A_ROUND, pause_s=0.1)))
         await self._cluster.lose_and_restore()
         if self._cluster.report is None:
             self.history.violate("no state was saved before the disks vanished")
             return
         cut_s = self._elapsed_s(self._cluster.report.cut.created_ms)
         self._losses.add(cut_s, self._cluster.restored_s)
-        self.history.note(f"restored as {[host.name for host in self._cluster.hosts]}, cut at {cut_s:.3f}")
+        self.history.note(
+            f"restored as {[host.name for host in self._cluster.hosts]}, cut at {cut_s:.3f};"
+            f" the old nodes still ran: {self._cluster.are_left}"
+        )
         newcomer = self._newcomers[number]
         work.append(self._on(newcomer.name, newcomer.run(RECORDS_A_ROUND, pause_s=0.1)))
         _, pending = await asyncio.wait(work, timeout=WORK_LIMIT_S)

@@ -5,6 +5,7 @@ import random
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from moldau.backup.restore.folders import NewCluster, NewNode
@@ -47,6 +48,9 @@ class LifeOptions:
     node_sets: Sequence[NodeSet]
     replicated: Mapping[str, int] = field(default_factory=dict)
     """Configuration keys of replication factors. The values apply if there are enough brokers."""
+    leaves_old_nodes: bool = False
+    """Whether the old nodes sometimes run during the restore, if none of the new nodes has the name of an old
+    node."""
     interrupts: bool = False
     """Whether a restore is sometimes interrupted. The disks that this restore has written are then lost."""
 
@@ -68,6 +72,8 @@ class LosableCluster:
         self.report: RestoreReport | None = None
         """The report of the last restore."""
         self.restored_s = 0.0
+        self.are_left = False
+        """Whether the old nodes ran during the last restore."""
         self.lives = 0
 
     @property
@@ -80,39 +86,48 @@ class LosableCluster:
         self._start(is_new=True)
 
     async def lose_and_restore(self) -> None:
-        """End all nodes, remove their disks, and restore the cluster with other nodes.
+        """End all nodes, remove their disks, and restore the cluster with other nodes. Sometimes the old
+        nodes end only some time after the restore.
 
         If no state was saved, ``report`` is ``None`` afterwards.
         """
-        for host in self.hosts:
-            host.kill()
-            _empty(host)
+        old = self.hosts
         self.report = None
         self._nodes = self._chance.choice(self._options.node_sets)
+        self.are_left = are_left = (
+            self._options.leaves_old_nodes
+            and not {host.name for host in old}.intersection(host.name for host in self.hosts)
+            and self._chance.random() < 0.7
+        )
+        if not are_left:
+            _end(old)
         if self._options.interrupts and self._chance.random() < 0.2:
-            begun = asyncio.ensure_future(self._restore())
+            begun = asyncio.ensure_future(self._restore(waits=False))
             await asyncio.wait([begun], timeout=self._chance.uniform(0.0, 1.0))
             if not begun.done():
                 self._world.host("operator").kill()
                 begun.cancel()
             _empty(self._world.host("operator"), RESTORED)
-        self.report = await self._restore()
+        self.report = await self._restore(waits=are_left)
         if self.report is not None:
             self._hand_out()
             self._start(is_new=False)
+            if are_left:  # clients may use the old nodes, which acknowledge no record any more
+                await asyncio.sleep(self._chance.uniform(0.0, 8.0))
+                _end(old)
             self.restored_s = self._world.loop.elapsed_s()
 
     # The operator -------------------------------------------------------------------------------
 
-    async def _restore(self) -> RestoreReport | None:
-        process = self._world.host("operator").start(self._restoring)
+    async def _restore(self, *, waits: bool) -> RestoreReport | None:
+        process = self._world.host("operator").start(partial(self._restoring, waits=waits))
         assert process.main is not None
         # When the operator's program is killed, none of its code may run. Therefore it is not cancelled.
         found: RestoreReport | None = await asyncio.shield(process.main)
         self._world.host("operator").kill()  # the program has ended, and this call ends its process
         return found
 
-    async def _restoring(self, machine: Machine) -> RestoreReport | None:
+    async def _restoring(self, machine: Machine, *, waits: bool) -> RestoreReport | None:
         """Restore all nodes into folders of one machine."""
         machine.disk.make_dirs(RESTORED)
         machine.disk.sync_dir("/")
@@ -130,7 +145,7 @@ class LosableCluster:
         ]
         voters = [Voter(ReplicaKey(id), f"node-{id}", CONTROLLER_PORT) for id in self._nodes.voter_ids]
         cluster = NewCluster(cluster_id=found.cut.cluster_id, nodes=nodes, static_voters=VoterSet(voters))
-        return await Restoring(machine, storage, found, cluster).run()
+        return await Restoring(machine, storage, found, cluster, waits=waits).run()
 
     def _hand_out(self) -> None:
         """Copy the restored folders to the machines of the nodes."""
@@ -177,6 +192,13 @@ class LosableCluster:
                 **self._options.properties,
             }
         )
+
+
+def _end(hosts: Sequence[Host]) -> None:
+    """End the nodes of hosts, and remove their disks."""
+    for host in hosts:
+        host.kill()
+        _empty(host)
 
 
 def _empty(host: Host, folder: str = DATA) -> None:

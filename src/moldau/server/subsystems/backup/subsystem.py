@@ -9,7 +9,7 @@ from moldau.backup.cut_format import LogId
 from moldau.backup.cut_maker import CutMaker
 from moldau.backup.log_saver import LogSaver
 from moldau.backup.saved_rounds import SavedRounds
-from moldau.backup.store_generations import GenerationGuard
+from moldau.backup.store_generations import LEASE_INTERVALS, GenerationGuard
 from moldau.cluster.internal_topics import STATE_TOPICS
 from moldau.network.own_serving import BrokerCallHandlers
 from moldau.replication.classic_partition import ClassicPartition
@@ -23,8 +23,6 @@ from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 
 LATE_INTERVALS: Final = 6
 """The node becomes unhealthy if no state was saved for this number of intervals."""
-LEASE_INTERVALS: Final = 2
-"""For this number of intervals, this node may write without a check for a later generation."""
 LATE_MIN_MS: Final = 60_000
 
 

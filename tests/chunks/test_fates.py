@@ -1,5 +1,6 @@
 """The next step for the log of a partition when the image shows where the active chunk begins."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -36,6 +37,13 @@ def test_the_log_of_a_broker_with_both_chunks(log: tuple[int, int], state: bool,
 def test_an_empty_log_of_a_follower_begins_by_itself_only_with_the_state(state: bool, fate: LogFate) -> None:
     two = partition(chunk(0, 9, 1, 2), replicas=(2, 1))
     assert fate_of(LogRange(0, 0), two, BROKER, has_state=state, has_chunk=False)[0] is fate
+
+
+def test_an_empty_log_that_is_not_in_sync_gets_the_state_from_the_leader() -> None:
+    """The state that was handed over has the start of the log at that time. A later deletion may have moved
+    the start, and would be undone if this replica became the leader."""
+    two = replace(partition(chunk(0, 9, 1, 2), replicas=(2, 1)), isr=(2,))
+    assert fate_of(LogRange(0, 0), two, BROKER, has_state=True, has_chunk=False)[0] is LogFate.KEEP
 
 
 def test_a_log_that_was_not_in_sync_is_discarded() -> None:

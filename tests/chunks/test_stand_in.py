@@ -92,6 +92,14 @@ def test_a_consumer_of_another_chunk_goes_back_to_the_leader(offset: int) -> Non
     assert read(Holder(), offset=offset).preferred_read_replica == 7
 
 
+def test_a_consumer_that_comes_again_looks_for_the_leader_itself() -> None:
+    """Brokers that do not agree about the leader must not send a consumer from one to another for long."""
+    memory: dict[str, Any] = {}
+    found = [read(Holder(), offset=20, memory=memory) for _ in range(2)]
+    assert [each.preferred_read_replica for each in found] == [7, -1]
+    assert found[1].error is ErrorCode.not_leader_or_follower
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [

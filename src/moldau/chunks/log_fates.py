@@ -40,9 +40,12 @@ def fate_of(
     if partition.start_offset < 0 or log.start_offset >= partition.start_offset:
         return LogFate.KEEP, None
     if log.start_offset == log.end_offset:
-        # A follower without the state keeps its log, and gets the state from the leader. A leader begins at
-        # the border even without the state, because it must not begin at another offset.
-        may_begin = broker_id in partition.replicas and (has_state or broker_id == partition.leader)
+        # A leader begins at the border even without the state, because it must not begin at another offset.
+        # The other replicas get the state from the leader. But replicas in sync may begin with the state that
+        # was handed over. A deletion of records is acknowledged only when all of them have the new start of
+        # the log. Other replicas may have missed a deletion.
+        is_leader, in_sync = broker_id == partition.leader, broker_id in partition.isr
+        may_begin = broker_id in partition.replicas and (is_leader or (has_state and in_sync))
         return (LogFate.BEGIN if may_begin else LogFate.KEEP), None
     chunk = earlier_chunk(log, partition)
     if chunk is None or has_chunk or broker_id not in chunk.isr or log.end_offset <= chunk.end_offset:

@@ -76,11 +76,23 @@ class ChunkRedirects:
         chosen = next(iter(by_preference(active, place, registered, rack)), self._local_id)
         if chosen == self._local_id:
             return -1
-        known: dict[Place, None] = memory.setdefault(_MEMORY, {})
-        if place in known:
+        if _was_sent(memory, place):
             return -1
-        known[place] = None
-        if len(known) > REMEMBERED_MAX:
-            del known[next(iter(known))]
         self._redirects.mark()
         return chosen
+
+    def may_send_back(self, key: PartitionKey, leader_epoch: int, memory: MutableMapping[str, Any]) -> bool:
+        """Whether a consumer is sent to the leader of an epoch. It is sent there once. While brokers do not
+        agree about the leader, they could send it from one to another."""
+        return not _was_sent(memory, (key, -1 - leader_epoch))
+
+
+def _was_sent(memory: MutableMapping[str, Any], place: Place) -> bool:
+    """Whether a consumer was sent away before. It is remembered from now on."""
+    known: dict[Place, None] = memory.setdefault(_MEMORY, {})
+    if place in known:
+        return True
+    known[place] = None
+    if len(known) > REMEMBERED_MAX:
+        del known[next(iter(known))]
+    return False

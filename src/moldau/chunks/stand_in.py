@@ -127,7 +127,7 @@ class ChunkStandIn(WithoutLog, Partition):
                     # Only the leader knows the outcome of the transaction that begins at this offset.
                     bound = min(bound, unstable)
             if request.offset >= bound:
-                return self._sent_to(partition, partition.leader)
+                return self._sent_back(partition, request)
             found = await self._holder.read(self._topic, self._wanted(chunk, request, bound))
         except KafkaError as error:
             logger.warning("chunk %d of %s cannot be read: %s", chunk.start_offset, self._topic, error)
@@ -182,12 +182,18 @@ class ChunkStandIn(WithoutLog, Partition):
         chunk, target = chunk_containing(partition.chunks, offset), -1
         if chunk is not None and request.memory is not None:
             target = self._redirects.target(self._key, chunk, request.client_rack, request.memory)
-        return self._sent_to(partition, partition.leader if target < 0 else target)
+        if target < 0:
+            return self._sent_back(partition, request)
+        return self._known(partition)._replace(preferred_read_replica=target)
 
-    def _sent_to(self, partition: PartitionRegistration, broker_id: int) -> ReadOutcome:
-        if broker_id < 0:
+    def _sent_back(self, partition: PartitionRegistration, request: ReadRequest) -> ReadOutcome:
+        """Send a consumer to the leader."""
+        memory = request.memory
+        if partition.leader < 0 or memory is None:
             return _NOT_HERE
-        return self._known(partition)._replace(preferred_read_replica=broker_id)
+        if not self._redirects.may_send_back(self._key, partition.leader_epoch, memory):
+            return _NOT_HERE
+        return self._known(partition)._replace(preferred_read_replica=partition.leader)
 
     # -- other requests -------------------------------------------------------------------------
 

@@ -23,6 +23,11 @@ class ChunkReader(Consumer):
         self._kept: dict[int, RpcConnection] = {}
         self._left: RpcConnection | None = None
         """The connection to the leader from which the consumer was sent away."""
+        self._is_back = False
+
+    @property
+    def was_sent(self) -> bool:
+        return self._left is not None or self._is_back
 
     async def _follow(self, broker_id: int) -> None:
         if not self.rack:
@@ -41,6 +46,8 @@ class ChunkReader(Consumer):
         """Close the connection. A consumer that was sent away goes back to the leader."""
         super().disconnect()
         self._connection, self._left = self._left, None
+        # The broker may no longer be the leader.
+        self._is_back = self._connection is not None
 
 
 class ShortenedReader(ChunkReader):

@@ -406,6 +406,11 @@ class Consumer(SimulatedClient):
         self._shortened = shortened
         self.first_offset = 0
 
+    @property
+    def was_sent(self) -> bool:
+        """Whether the consumer reads from a broker to which the leader has sent it."""
+        return False
+
     async def run(self) -> None:
         """Read until the task is cancelled."""
         while True:
@@ -442,7 +447,9 @@ class Consumer(SimulatedClient):
         if response.error_code is not ErrorCode.none:
             raise RetryError(response.error_code.name)
         answer = response.responses[0].partitions[0]
-        if answer.error_code is ErrorCode.offset_out_of_range and self._shortened:
+        if answer.error_code is ErrorCode.offset_out_of_range and self.was_sent:
+            pass  # Only the leader knows the offsets for certain. The consumer goes back to it.
+        elif answer.error_code is ErrorCode.offset_out_of_range and self._shortened:
             await self._begin_again()
         elif answer.error_code is ErrorCode.offset_out_of_range:
             self.history.violate(f"{self.name}: offset {self.position} is out of range")

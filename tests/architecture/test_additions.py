@@ -13,6 +13,7 @@ from moldau.cli.dump.decoders import TOPIC_DECODERS
 from moldau.cluster.internal_topics import STATE_TOPICS, InternalTopic, StateRetention, StateTopic
 from moldau.config.broker import BROKER
 from moldau.coordinators.hosted import HostedKind
+from moldau.simulation.nodes import SCENARIOS
 
 SOURCE = pathlib.Path(__file__).parents[2] / "src/moldau"
 
@@ -50,6 +51,22 @@ def test_every_kind_of_coordinator_is_hosted() -> None:
     made = called_in("server/composition.py", "server/subsystems")
     for name in classes_with_base("coordinators", "HostedKind"):
         assert name in made, f"host it: HostedCoordinators({name}(kind_context(context))) in the composition"
+
+
+def stories() -> Iterator[str]:
+    """The names of the functions in ``simulation/`` that make a scenario and need no argument."""
+    for path in sorted((SOURCE / "simulation").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                is_story = isinstance(node.returns, ast.Name) and node.returns.id == "Scenario"
+                if is_story and len(node.args.args) == len(node.args.defaults):
+                    yield node.name
+
+
+def test_every_story_has_a_row() -> None:
+    """``make simulate`` runs only the rows."""
+    missing = [name for name in stories() if name.replace("_", "-") not in SCENARIOS]
+    assert not missing, f"add rows for {missing} to SCENARIOS (simulation/nodes.py)"
 
 
 def test_a_kind_of_coordinator_over_a_topic_without_a_row_is_refused() -> None:

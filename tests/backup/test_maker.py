@@ -344,8 +344,10 @@ async def test_the_logs_before_a_snapshot_are_saved_after_it_was_made() -> None:
     cluster = Cluster()
     cluster.snapshots = 1  # one of the two leaders
     await cluster.maker().run_once()
-    order = [each for each in cluster.events if each != "metadata"]
-    assert order == [name for name in STATE_TOPICS for _ in LEADERS] * 2
+    order = [STATE_TOPICS[each].saved_in_step for each in cluster.events if each != "metadata"]
+    steps = sorted(topic.saved_in_step for topic in STATE_TOPICS.values() for _ in LEADERS)
+    assert order == steps * 2
+    assert {*cluster.events} == {*STATE_TOPICS, "metadata"}
     cut = await newest_cut(cluster.storage)
     assert cut is not None
     for log_id, log in cut.logs.items():

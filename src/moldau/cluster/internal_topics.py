@@ -31,14 +31,14 @@ class StateRetention(Enum):
     SNAPSHOTS = "snapshots"
     """Records that a snapshot covers are dropped."""
     TIME = "time"
-    """Records older than ``retention.ms`` are deleted. The size of the log does not matter."""
+    """Records older than ``retention.ms`` are deleted. The size of the log has no effect."""
 
 
 _RETENTION_CONFIGS: Final = {
     StateRetention.COMPACTED: {"cleanup.policy": "compact"},
     StateRetention.SNAPSHOTS: {"retention.ms": "-1"},
-    # log.retention.bytes is meant for user data. Without the config retention.bytes=-1, it would delete these
-    # records when the log becomes large.
+    # Without retention.bytes=-1, the broker's log.retention.bytes would apply to these topics and would
+    # delete records of a large log. That limit is meant for user data.
     StateRetention.TIME: {"cleanup.policy": "delete", "retention.bytes": "-1"},
 }
 
@@ -56,12 +56,13 @@ class StateTopic:
     name: str
     retention: StateRetention
     factor_key: str
-    """The broker config with the replication factor that the topic gets at its creation."""
+    """The key of the broker config that contains the topic's replication factor at its creation."""
     records: KeyedRecords | None = None
     """The schema of the topic's keys and values, if all of them are messages. Tools use the schema to show
     the topic's records."""
     is_decisive: bool = False
-    """Whether no record may be lost, because the records allow deletions of data or decide outcomes.
+    """Whether no record of the topic may be lost. This is the case if its records allow deletions of data, or
+    if they decide the outcomes of commits or transactions.
 
     Such a record is acknowledged after it is synced. If there are two replicas, it must be synced on both. A
     replica that is not in sync is never elected.

@@ -32,14 +32,14 @@ class KafkaConfigPolicy:
         except client_metrics.SubscriptionError as error:
             raise KafkaError(ErrorCode.invalid_request, str(error)) from None
         except ConfigError as error:
-            # In Kafka, a value that a running broker refuses is an invalid request.
+            # As in Kafka, the error code for a value that a running broker refuses is INVALID_REQUEST.
             is_broker = resource_type is ResourceType.BROKER
             code = ErrorCode.invalid_request if is_broker else ErrorCode.invalid_config
             raise KafkaError(code, str(error)) from None
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
-        # Kafka's controller has no types for the keys of other resources, so it cannot append to their
-        # values.
+        # Kafka's controller knows the types of keys only for topics and brokers. Therefore values of other
+        # resources cannot be appended to.
         definitions = {ResourceType.TOPIC: TOPIC, ResourceType.BROKER: BROKER}
         definition = definitions[resource_type].get(key) if resource_type in definitions else None
         return definition is not None and definition.type is ConfigType.LIST

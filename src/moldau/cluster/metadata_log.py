@@ -56,7 +56,7 @@ class MetadataLogListener(Protocol):
         ...
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
-        """Note the leader of an epoch. The id -1 means that there is no leader.
+        """Called when the leader or the epoch of the quorum changes. The id -1 means that there is no leader.
 
         A node is notified of its *own* leadership only after every record of earlier epochs was passed to
         :meth:`on_commit`. The node's image is then complete, so the node may make decisions.
@@ -71,8 +71,8 @@ class SnapshotTarget(Protocol):
     def append(self, values: Sequence[bytes]) -> None: ...
 
     async def settle(self) -> None:
-        """Sync the written bytes if they are many. Later commits of the log then wait for the disk for a
-        shorter time."""
+        """Sync the written bytes if there are many of them. Without such syncs, a later sync of the log would
+        have to wait until all of them are on the disk."""
         ...
 
     async def freeze(self) -> None: ...
@@ -105,5 +105,6 @@ class MetadataLog(Protocol):
         ...
 
     def create_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int) -> SnapshotTarget | None:
-        """Begin a snapshot of all records below ``end_offset``; ``None`` when it already exists."""
+        """Begin a snapshot of all records below ``end_offset``. Returns ``None`` when this snapshot already
+        exists."""
         ...

@@ -79,7 +79,8 @@ class MetadataPublisher:
 
     @property
     def is_faulty(self) -> bool:
-        """Whether the log has records that this image lacks. If it does, no decision may use the image."""
+        """Whether this node could not apply some record of the log, so that its image is incomplete. No
+        decision may then use the image."""
         return self._faulty
 
     @property
@@ -247,7 +248,8 @@ def _unsupported(image: MetadataImage, supported: FeatureRanges | None) -> str |
     """Return the reason why this version of the software cannot work with an image. The result is ``None`` if
     the version can work with it.
 
-    The other features of Kafka concern the requests of brokers. They are checked when a broker registers.
+    Kafka's features other than ``metadata.version`` are not checked here. They affect the requests between
+    brokers, and are checked when a broker registers.
     """
     if supported is None:
         return None

@@ -50,7 +50,8 @@ class QuorumMetadataLog:
         return future
 
     def decoded(self, committed: Committed) -> Generator[None, None, list[MetadataBatch]]:
-        """Decode the record batches of a commit, in steps. The result is stored for the next listener."""
+        """Decode the record batches of a commit, in steps. The result is kept, because all listeners get the
+        commit, one after another."""
         span = committed.base_offset, committed.end_offset
         if self._decoded[0] != span:
             batches: list[MetadataBatch] = []
@@ -93,8 +94,8 @@ class QuorumMetadataLog:
         """Notify the listeners of a leader. The leader-change record of the epoch is in the log, so the log
         of a leader now grows only by appends.
 
-        Every listener is notified, and the first listener may append at once. Therefore the leadership is
-        begun only once.
+        This method is called once for each listener. The first listener may append immediately after its
+        call. Therefore only the first call for an epoch sets the offset of the next append.
         """
         if leader_id == self._node_id and epoch != self._epoch:
             self._epoch = epoch

@@ -56,7 +56,7 @@ class SnapshotGenerator:
         """Begin a snapshot of the committed state, unless another snapshot is being written.
 
         No snapshot is written while the log has a feature level of a newer version, because the image may
-        lack fields of the records.
+        then lack fields that the records of the newer version have.
         """
         self._cancel_timer()
         if self._writing is None and self._publisher.is_understood:

@@ -8,7 +8,7 @@ from moldau.config.definition import Value
 
 
 class Check:
-    """A check of a value, with a description of the check for the documentation."""
+    """A check of a config value. ``description`` is for the documentation of the config."""
 
     def __init__(self, test: Callable[[Value], str | None], description: str) -> None:
         self._test = test
@@ -25,7 +25,7 @@ def at_least(low: float) -> Check:
 
 
 def off_or_at_least(low: float) -> Check:
-    """The value -1, or a value that is not too small."""
+    """Allow the value -1 ("off"), and values of at least ``low``."""
 
     def test(value: Value) -> str | None:
         is_off = _number(value) == -1

@@ -79,8 +79,8 @@ class BrokerConfig(NodeSettings):
         return typed
 
     def _own_prefixes(self) -> tuple[str, ...]:
-        """Return the prefixes that the file gives to the keys of the tier's plug-ins. If the file chooses no
-        prefixes, the usual prefixes apply, and the result is empty."""
+        """Return the prefixes of the keys for the remote tier's plug-ins, as set in the file. If the file
+        sets no prefixes, the defaults (such as ``rsm.config.``) apply, and the result is empty."""
         return tuple(filter(None, (self.static.get(key) for key in _PREFIX_KEYS)))
 
     @classmethod

@@ -43,8 +43,8 @@ _SELECTORS = frozenset(
 
 
 class SubscriptionError(ValueError):
-    """A subscription that is not valid although its values have the right form. For example, it has an
-    unknown key."""
+    """A subscription is not valid, although each value has the type of its key. For example, it has an
+    unknown key or an interval that is not allowed."""
 
 
 def validate(overrides: Mapping[str, str]) -> None:

@@ -70,8 +70,8 @@ class Importance(Enum):
 
 
 class Update(Enum):
-    """Whether a running node accepts a new value of the key. Some keys can be changed only for one broker,
-    and others also as the cluster's default (KIP-226)."""
+    """The update mode of a key: whether it can be changed while nodes run, and whether for one broker only or
+    also as the cluster's default (KIP-226)."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -79,7 +79,7 @@ class Update(Enum):
 
 
 class Limit(Flag):
-    """Limits of a key that apply only when a running node is changed. The file may contain other values.
+    """Limits for dynamic changes of a key. They do not apply to the values in a node's file.
 
     Kafka has these limits, too. Without them, a single request could make a node unusable.
     """
@@ -92,12 +92,12 @@ class Limit(Flag):
     BY_LISTENER_ONLY = auto()
     """The key can be changed only with the prefix of a listener."""
     SAME_FOR_LISTENERS = auto()
-    """With the prefix of a listener, the key can also be changed as the cluster's default."""
+    """If the key has the prefix of a listener, it can also be changed as the cluster's default."""
 
 
 class Synonym(NamedTuple):
-    """A broker config that is the default of a topic's config. The factor converts its unit to the topic's
-    unit."""
+    """A broker config that is the default of a topic's config. ``factor`` converts the unit of the broker
+    config to the unit of the topic's config. ``low`` is the minimum of the converted value."""
 
     name: str
     factor: int = 1
@@ -198,7 +198,7 @@ class ConfigKey:
             return float.fromhex(text.rstrip("fFdD"))
         if _DECIMAL_DOUBLE.fullmatch(text):
             return float(text.rstrip("fFdD"))
-        # Kafka accepts NaN, because NaN is not below and not above any limit.
+        # NaN is refused. Kafka accepts it, because NaN is not below and not above any limit.
         raise self.error(text, "Not a number of type DOUBLE")
 
     def format(self, value: Value) -> str | None:

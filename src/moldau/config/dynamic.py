@@ -70,7 +70,7 @@ def check_change(
     Raises :class:`ConfigError`.
 
     ``overridden`` are the keys that have a dynamic value after the change. A number of threads may always
-    return to its static value in one step. Kafka allows only small steps in this case, too.
+    return to its static value in one step. Kafka does not make this exception.
     """
     if any(now[name] != then[name] for name in _RETENTION):
         check_local_retention(then)

@@ -23,7 +23,7 @@ class NodeSettings(Settings):
     """Values of a node's keys, and values that are computed from them."""
 
     def is_set(self, name: str) -> bool:
-        """Whether the key is set. If it is not set, its default applies."""
+        """Whether the key is set explicitly, so that its default does not apply."""
         raise NotImplementedError
 
     @property
@@ -95,8 +95,8 @@ class NodeSettings(Settings):
     @cached_property
     def security_protocols(self) -> Mapping[str, str]:
         """Listener name → security protocol. Without a map, the listener of a controller is PLAINTEXT. This
-        rule does not apply to a listener that has the name of another protocol, because the operator did not
-        intend plaintext."""
+        rule does not apply if any listener has the name of a secure protocol such as SSL, because the
+        operator then did not intend plaintext."""
         key = "listener.security.protocol.map"
         protocols = dict(parse_protocol_map(key, self.text(key)))
         names = {endpoint.name for endpoint in self.listeners} | set(self.controller_listener_names)

@@ -34,8 +34,8 @@ class TopicConfig(Settings):
         given: dict[str, str] = {}
         for name, value in overrides.items():
             if name not in TOPIC:
-                # The text of this error is Kafka's text. It differs from the text of the same error at the
-                # start of a node.
+                # Kafka's text for an unknown key of a topic. At the start of a node, the error for an unknown
+                # key has another text.
                 raise ConfigError(name, f"Unknown topic config name: {name}")
             if value is None:
                 raise ConfigError(name, f"Null value not supported for topic configs: {name}")

@@ -20,7 +20,7 @@ R = TypeVar("R")
 class Reply(NamedTuple):
     """A response to a waiting request. It is sent when all earlier decisions of the shard are committed.
 
-    If the response is a ``KafkaError``, the request fails immediately.
+    But a ``KafkaError`` is sent immediately, and fails the request.
     """
 
     token: Token

@@ -149,8 +149,8 @@ class ShardHost(Generic[S, R]):
         records would open a transaction and the guard is not valid.
         """
 
-        # Collected records must be appended first, because the guard depends on the producers in the log. If
-        # the log refused these records after the guard was issued, the shard would be invalid.
+        # The collected records must be appended before the guard is issued, because the guard depends on the
+        # producers in the log. If the log refused these records later, the shard would be invalid.
         if self.state is HostState.ACTIVE:
             self._flush()
 
@@ -204,7 +204,8 @@ class ShardHost(Generic[S, R]):
         self._shard.replay_marker(producer.producer_id, producer.producer_epoch, marker.committed)
 
     def read(self, operation: Callable[[S, int], Any]) -> "asyncio.Future[Any]":
-        """Read the shard now. The response is sent when all decisions that were read are committed."""
+        """Read the shard now. The response is sent when all decisions that the shard contains at this time
+        are committed."""
         future: asyncio.Future[Any] = self._loop.create_future()
         try:
             self._check_active()
@@ -225,7 +226,7 @@ class ShardHost(Generic[S, R]):
         self._drop(KafkaError(ErrorCode.not_coordinator, f"{self.name} has moved to another node."))
 
     async def close(self) -> None:
-        """Wait, after :meth:`stop`, until no task of this host is running."""
+        """Wait until no task of this host is running. Call it after :meth:`stop`."""
         await asyncio.wait([self._loading])
         if self.store is not None:
             await self.store.close()
@@ -318,8 +319,8 @@ class ShardHost(Generic[S, R]):
         if not self._pending:
             return
         expected = self._end_offset - len(self._pending)
-        # The log may move its high watermark during the append. But no response may be sent before it is
-        # certain that the records are at the offsets that the shard assumed.
+        # The log may move its high watermark during the append, which usually sends responses. No response
+        # may be sent until it is certain that the records are at the offsets that the shard assumed.
         self._appending = True
         try:
             base_offset = self._log.append(self._pending.build())
@@ -386,7 +387,8 @@ class ShardHost(Generic[S, R]):
     def _on_timer(self, key: TimerKey) -> None:
         if self.state is not HostState.ACTIVE:
             return
-        # Requests may wait until this timer's operation has decided.
+        # Requests may be waiting for the decision of this timer's operation, so it must run even if other
+        # work is waiting.
         with self._unexpected.contained(f"deciding on a timer in {self.name}", self._lose):
             self._accept(self._shard.on_timer(key, self._clock.now_ms()))
 
@@ -439,8 +441,8 @@ class ShardHost(Generic[S, R]):
         )
         self._end_offset = await loader.run(start, hand_over)
         if store is not None:
-            # Readers of the store do not wait for commits. Therefore the store must contain everything that
-            # earlier responses contained.
+            # Reads of the store do not wait for commits. Therefore, before the first read, the store must
+            # contain every record on which an earlier response depended.
             await self._until_committed(self._end_offset)
             hand_over()
         self.load_problem, self.broken = None, loader.broken

@@ -36,8 +36,8 @@ class KindContext:
 
 
 class HostedKind:
-    """The coordinators of one kind on a broker. If a kind has APIs or regular work, it has a subclass that
-    replaces the methods which it needs."""
+    """The coordinators of one kind on a broker. A kind with APIs or regular work has a subclass, which
+    replaces some of these methods."""
 
     start_waits = False
     """Whether the node is ready only after the coordinators are loaded."""
@@ -81,8 +81,8 @@ class HostedKind:
         return {}
 
     async def drain(self) -> None:
-        """Send responses to waiting requests and unload the coordinators. The listeners are still open at
-        this time."""
+        """Send responses to waiting requests and unload the coordinators. The node's listeners are still
+        open, so that clients get the responses."""
         await self.runtime.close()
 
     async def stop(self) -> None:

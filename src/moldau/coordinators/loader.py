@@ -63,9 +63,9 @@ class BrokenRecords:
 class ShardLoader(Generic[R]):
     """Replays the log from ``offset`` up to its end, including uncommitted records.
 
-    The whole log of a leader will be committed, unless this node stops leading, and decisions must build on
-    the whole log. Therefore replay does not stop at the high watermark. A read request waits until the
-    records that it read are committed. If a shard has a store, its load waits until the whole log is
+    Decisions must be based on the whole log, because all records of a leader's log will be committed unless
+    this node stops leading. Therefore replay does not stop at the high watermark. A read request waits until
+    the records that it read are committed. If a shard has a store, its load waits until the whole log is
     committed.
     """
 

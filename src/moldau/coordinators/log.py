@@ -63,7 +63,7 @@ class CoordinatorLog(Protocol):
     def check_transaction(
         self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None
     ) -> None:
-        """Raise ``KafkaError`` for a batch that may not be appended; see ``TransactionChecks``."""
+        """Raise ``KafkaError`` if a transactional batch must not be appended; see ``TransactionChecks``."""
         ...
 
     def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
@@ -71,8 +71,8 @@ class CoordinatorLog(Protocol):
         ...
 
     def follow_watermark(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call ``listener`` with the high watermark each time after it has moved. The returned function stops
-        these calls."""
+        """Call ``listener`` with the new high watermark after each change. The function that this method
+        returns stops these calls."""
         ...
 
 
@@ -204,7 +204,7 @@ class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
 
 
 class LogUpTo:
-    """A read-only view of a log up to an offset, for a replay. The offset is the end of a batch."""
+    """A read-only view of a log before an offset, for a replay. The offset must be the end of a batch."""
 
     def __init__(self, log: CoordinatorLog, end_offset: int) -> None:
         self._log = log

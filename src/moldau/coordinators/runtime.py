@@ -93,7 +93,8 @@ class CoordinatorRuntime(Generic[S, R]):
         if self._closed or self._place(index).standby is not None:
             return
         self.unload(index)
-        # A standby has no term. If its store sends requests to the runtime, these have no effect.
+        # A standby has no term, so the epoch below belongs to no term. If the standby's store asks the
+        # runtime to reload the partition, nothing happens.
         term = Term(index, NO_TERM, self.kind.open_log(partition))
         place = self._places.setdefault(index, _LocalPartition())
         place.standby = StandbyShard(self.kind, term, self._unexpected, after=place.closing)
@@ -157,8 +158,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self, partition: int, operation: Callable[[S, int, Token], Effects[R]]
     ) -> "asyncio.Future[Any]":
         """Run ``operation(shard, now_ms, token)`` now. Operations run in the order of the calls. The result
-        of the future is the response to ``token``. This operation sends the response, or a later operation
-        does.
+        of the future is the response to ``token``. It may be sent by this operation or by a later operation.
         """
         host = self._place(partition).host
         return self._absent(partition) if host is None else host.write(operation)
@@ -283,7 +283,7 @@ class CoordinatorRuntime(Generic[S, R]):
         return future
 
     def _place(self, partition: int) -> "_LocalPartition[S, R]":
-        """The entry of a partition on this node. If there is none, a new, empty entry is made."""
+        """The entry of a partition on this node. If there is no entry, a new, empty entry is made."""
         return self._places.get(partition) or _LocalPartition()
 
     def _led(self) -> Iterator[ShardHost[S, R]]:

@@ -57,7 +57,7 @@ class Shard(Protocol[R]):
 
 
 class UnreadableRecordError(Exception):
-    """A record with a readable key and an unreadable value. ``stand_in`` is replayed instead of it."""
+    """The key of a record can be read, but not its value. ``stand_in`` is replayed instead of the record."""
 
     def __init__(self, stand_in: object, reason: str) -> None:
         super().__init__(reason)
@@ -108,5 +108,6 @@ class ShardStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the store. Either the partition has left this node, or it will soon be loaded again."""
+        """Close the store, because this node no longer has the partition, or because the partition will be
+        loaded again soon."""
         ...

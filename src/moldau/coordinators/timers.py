@@ -11,8 +11,8 @@ class _Timer:
 
     def __init__(self, due: float, handle: asyncio.Handle) -> None:
         self.due = due
-        # The time is stored here, because for timers that are due immediately uvloop returns a plain handle
-        # without a time.
+        # The time is stored in this tuple, because uvloop returns a handle without a time for a timer that is
+        # due immediately.
         self.scheduled = due
         self.handle = handle
 

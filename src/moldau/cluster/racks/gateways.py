@@ -129,7 +129,7 @@ def _in_rack(
                 gateways[coordinator_id].append(place)
     orphans = {unit.name: unit for unit in units if unit.coordinators[0] not in gateways}
     loads = {broker_id: places.count(broker_id) for broker_id in live}
-    # A coordinator needs only one substitute, even if it has several gateways in the rack.
+    # A coordinator needs only one substitute, even if several of its gateways in the rack are fenced.
     wanted = {unit.coordinators: name for name, unit in reversed(orphans.items())}
     names = sorted(wanted.values())
     substitutes = spread(names, even_quotas(len(names), loads, "substitutes"))

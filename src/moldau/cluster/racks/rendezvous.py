@@ -28,8 +28,8 @@ def spread(items: Sequence[str], quotas: Mapping[int, int]) -> dict[str, int]:
     """Choose a candidate for each item. No candidate gets more items than its quota. The sum of the quotas
     must be at least the number of items.
 
-    The pair with the highest score is matched first. An item loses a candidate only to items that have a
-    higher score for this candidate.
+    Pairs of an item and a candidate are matched in descending order of their scores. Therefore an item loses
+    a candidate only to items that have a higher score for this candidate.
     """
     pairs = sorted(
         ((score(item, candidate), item, candidate) for item in items for candidate in quotas), reverse=True
@@ -44,10 +44,11 @@ def spread(items: Sequence[str], quotas: Mapping[int, int]) -> dict[str, int]:
 
 
 def even_quotas(item_count: int, loads: Mapping[int, int], name: str) -> dict[int, int]:
-    """Quotas that share ``item_count`` items evenly. If items remain, the candidates with the fewest items
-    get one item more.
+    """Quotas that divide ``item_count`` items evenly among the candidates. If the division leaves a
+    remainder, the candidates with the lowest loads get one item more.
 
-    ``loads`` is the number of items that each candidate has already. If loads are equal, ``name`` decides.
+    ``loads`` is the number of items that each candidate has already. If loads are equal, a hash of ``name``
+    decides.
     """
     share, rest = divmod(item_count, len(loads))
     by_load = sorted(loads, key=lambda candidate: (loads[candidate], score(name, candidate)))

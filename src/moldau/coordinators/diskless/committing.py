@@ -22,8 +22,8 @@ _Runtime: TypeAlias = CoordinatorRuntime[DisklessShard, DisklessRecord]
 def commit_file(
     runtime: _Runtime, coordinator_id: int, call: CommitFileCall
 ) -> "asyncio.Future[CommitFileResult]":
-    """Decide a file now, and then the files that have waited for it. Each file is decided after the decision
-    about the previous file is replayed."""
+    """Decide a file now if it is the next file of its broker, and then the files that have waited for it.
+    Each decision is made after the previous decision was replayed."""
     elapsed_ms = _elapsed_ms()
     answer: asyncio.Future[CommitFileResult] = runtime.write(
         coordinator_id, lambda shard, now_ms, token: shard.commit_file(call, now_ms, token, elapsed_ms)
@@ -38,7 +38,7 @@ def commit_file(
 
 
 def _elapsed_ms() -> int:
-    """The time of a clock without jumps."""
+    """The time in ms of a clock without jumps."""
     return int(asyncio.get_running_loop().time() * 1000)
 
 
@@ -48,8 +48,8 @@ def _active(runtime: _Runtime, coordinator_id: int) -> DisklessShard | None:
 
 
 def _decide(runtime: _Runtime, coordinator_id: int, waiting: WaitingCommit, elapsed_ms: int) -> None:
-    """Decide the next waiting file. The call for this file must get a response even after a bug, because the
-    file no longer waits."""
+    """Decide the next waiting file. If the decision fails because of a bug, the waiting call gets an error.
+    Otherwise it would never get a response, because the file is no longer in the list of waiting files."""
     due = runtime.write(
         coordinator_id, lambda shard, now_ms, token: shard.commit_due(now_ms, token, elapsed_ms)
     )
@@ -70,7 +70,7 @@ def _refuse_outdated(runtime: _Runtime, coordinator_id: int) -> None:
 
 
 def _ignore(due: "asyncio.Future[None]") -> None:
-    """The waiting call gets the response. When the coordinator moves to another broker, that call fails,
-    too."""
+    """Ignore the result and the error of ``due``, because the response goes to the waiting call. If the
+    coordinator moves to another broker, the waiting call fails, too."""
     if not due.cancelled():
         due.exception()

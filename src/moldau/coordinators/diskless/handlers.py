@@ -96,8 +96,8 @@ class DisklessHandlers:
         return await FIND_BATCHES.answer(self._coordinators, at_once, version, waited_ms(context))
 
     def _check(self, context: RequestContext, call: DisklessCall[Any, Any], request: Any) -> None:
-        """Raises an authorization error. Raises UNKNOWN_TOPIC_ID if the check needs the topic's name and the
-        topic is unknown."""
+        """Raises ``KafkaError`` if the client lacks a right that the call requires. Raises UNKNOWN_TOPIC_ID
+        if the check needs the topic's name and the topic is unknown."""
         if acts_for_cluster(self._authorizer, context):
             return
         if call.right is not Right.READ_TOPIC:

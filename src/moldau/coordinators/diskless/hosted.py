@@ -19,8 +19,8 @@ class DisklessCoordinatorKind(HostedKind):
     The subsystem of diskless topics closes the coordinators when it has no more work for them.
     """
 
-    # If a node became ready before its coordinators are loaded, it would refuse producers and readers of
-    # diskless partitions.
+    # The start of a node waits until its coordinators are loaded. Otherwise the node would be ready, but
+    # would refuse producers and readers of diskless partitions.
     start_waits = True
 
     def __init__(
@@ -46,8 +46,8 @@ class DisklessCoordinatorKind(HostedKind):
         self._changed(partition)
 
     def check_lookup(self, context: RequestContext) -> None:
-        """Readers may find coordinators, too. This reveals nothing, because the Metadata API also shows the
-        brokers of the topic's partitions.
+        """A client with the right DESCRIBE on the coordinators' topic may also find coordinators. It learns
+        nothing new, because the Metadata API shows it the brokers of this topic's partitions.
 
         Raises CLUSTER_AUTHORIZATION_FAILED.
         """

@@ -102,8 +102,8 @@ class DisklessCoordinator:
         metadata_log = cast(DisklessMetadataLog, log)
 
         def rebuild_soon() -> None:
-            # This runs only after the reader that found the damage has ended, because that reader still uses
-            # the store.
+            # The reload is postponed to the next iteration of the event loop, because the reader that found
+            # the damage still uses the store.
             asyncio.get_running_loop().call_soon(self.runtime.reload, coordinator_id, epoch)
 
         store = DisklessStore(
@@ -118,7 +118,7 @@ class DisklessCoordinator:
         return LedCoordinator(epoch, store)
 
     def unload(self, coordinator_id: int) -> None:
-        """This node no longer leads the partition."""
+        """Unload the coordinator, because this node no longer leads its partition."""
         self.runtime.unload(coordinator_id)
 
     @property
@@ -188,16 +188,17 @@ class DisklessCoordinator:
         After an error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is
         unknown, and after ``calls.FORGOTTEN`` it stays unknown.
         """
-        # A clock that was set back may be corrected later. Such a correction must not make many batches old
-        # at once.
+        # Let the deletion clock see each change of the wall clock. If the wall clock was set back, new
+        # batches have early times. When it is corrected, the deletion clock advances slowly, so that these
+        # batches do not all expire at once.
         self._machine.deletion_clock.now_ms()
         return commit_file(self.runtime, coordinator_id, call)
 
     async def guard_transactions(
         self, coordinator_id: int, wanted: Sequence[calls.GuardToIssue]
     ) -> list[calls.IssuedGuard]:
-        """Issue guards for transactional batches. A broker requests them before it verifies their
-        transactions."""
+        """Issue guards for transactional batches. A broker requests guards before it asks the transaction
+        coordinator to verify the transactions."""
         entropy = self._machine.entropy
         return await self.runtime.read(
             coordinator_id,
@@ -469,7 +470,7 @@ class DisklessCoordinator:
             start = retained_from(self._reader(coordinator_id), policy, now_ms)
             if start is not None:
                 offsets.append(calls.OffsetToDelete(policy.topic_id, policy.partition_index, start))
-            await asyncio.sleep(0)  # divides the work among several iterations of the event loop
+            await asyncio.sleep(0)  # so that other tasks of the event loop can run
         return await self.delete_records(coordinator_id, offsets) if offsets else []
 
     async def forget_old(self, coordinator_id: int) -> None:

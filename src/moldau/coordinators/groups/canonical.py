@@ -10,10 +10,11 @@ from moldau.coordinators.shard import CanonicalState
 
 
 def canonical(groups: Iterable[tuple[str, Group]], offsets: GroupOffsets) -> CanonicalState:
-    """Return the offsets, and the last complete generation of each group. A generation has only the data that
-    the group's record contains.
+    """Return the offsets, and the last complete generation of each group. Only the data in the group's record
+    are included.
 
-    Between two generations the log still contains the earlier generation.
+    A group that changes to its next generation is only named in ``unwritten``, because its record still
+    contains the earlier generation.
     """
     store, by_id = offsets.store, dict(groups)
     return CanonicalState(
@@ -38,8 +39,7 @@ def canonical(groups: Iterable[tuple[str, Group]], offsets: GroupOffsets) -> Can
 
 
 def _generation(group: Group) -> tuple[Any, ...]:
-    """The result leaves out times, timeouts and the addresses of clients, because a member may change these
-    without a record."""
+    """Times, timeouts and addresses of clients are left out, because they can change without a new record."""
     members = [
         (one.member_id, one.instance_id, one.subscription, one.assignment) for one in group.stored().members
     ]

@@ -48,7 +48,8 @@ class ClassicGroupService:
             logger.info(
                 "%s joins group %s: %s", request.member_id or prefix, request.group_id, request.reason
             )
-        # Tools expect addresses in Java's form. Therefore an address is stored and shown in this form.
+        # Tools expect addresses in Java's form (``/127.0.0.1``). Therefore an address is stored and shown in
+        # this form.
         client = ClientFacts(caller.client_id, f"/{caller.host}")
         member_id = f"{prefix}-{self._entropy.uuid4()}"
         held = sum(shard.classic.metadata_bytes for shard in self._calls.runtime.shards())
@@ -93,7 +94,7 @@ class ClassicGroupService:
                 request.group_id, lambda shard, now_ms, token: shard.classic.heartbeat(token, request, now_ms)
             )
         except KafkaError as error:
-            # No session can end while the group is loading, so there is nothing to report.
+            # While the group is loading, no session can end. Therefore the response has no error.
             loading = error.code is ErrorCode.coordinator_load_in_progress
             return HeartbeatResponse(error_code=ErrorCode.none if loading else error.code)
         return response

@@ -22,8 +22,8 @@ Call = Callable[[GroupCaller, Any], Coroutine[Any, Any, Message]]
 
 
 def _distinct_groups(rows: Sequence[Any]) -> Iterator[Any]:
-    """Yield the groups that the request names. If all offsets of a group are requested several times, the
-    group appears only once."""
+    """Yield the groups that an OffsetFetch request names. If the request asks several times for all offsets
+    of a group, the group appears only once."""
     whole: set[str] = set()
     for row in rows:
         if row.topics is None:
@@ -79,7 +79,7 @@ class GroupHandlers:
                 cuts=FETCHED_OFFSETS,
                 long_answers=(("groups", "topics", "partitions"), ("topics", "partitions")),
             ),
-            # A group may have thousands of members.
+            # A request is divided after 16 groups, because a group may have thousands of members.
             ApiKey.DESCRIBE_GROUPS: Served(
                 self._plain(groups.describe),
                 cuts=(Cut(("groups",), ("groups",), rows=16, distinct=dict.fromkeys),),

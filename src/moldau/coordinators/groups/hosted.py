@@ -53,7 +53,7 @@ def _is_in(topics: set[str], topic: str, partition: int) -> bool:
 
 
 def _watch(meters: Meters, groups: GroupService) -> None:
-    """The meters of both group coordinators of Kafka, the older and the newer one."""
+    """Register the meters of Kafka's older group coordinator, and those of its newer one."""
 
     def count_of(*states: GroupState) -> Callable[[], float]:
         return lambda: sum(

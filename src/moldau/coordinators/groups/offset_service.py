@@ -181,7 +181,8 @@ class OffsetService:
 def _gone(
     shard: GroupShard, waiting: deque[str], is_gone: Callable[[str, int], bool]
 ) -> list[tuple[str, Place]]:
-    """Find offsets of deleted topics in the next groups. These groups are removed from ``waiting``."""
+    """Find offsets of deleted topics in the first groups of ``waiting``, and remove these groups from
+    ``waiting``."""
     found: list[tuple[str, Place]] = []
     examined = 0
     while waiting and examined < FORGOTTEN_A_TURN:

@@ -61,8 +61,8 @@ class Turns:
     used."""
 
     def begin(self, now_ms: int) -> Turn:
-        """The context of an operation that happens now."""
-        # The time is read in each operation. Otherwise an entry with a timestamp of a slow clock would expire
-        # as soon as that clock is corrected.
+        """Make the context of an operation at the present time."""
+        # The deletion clock is read in each operation, so that it sees a wall clock that is slow for some
+        # time. Otherwise entries with early timestamps would expire as soon as the wall clock is corrected.
         expiry_now_ms = now_ms if self.expiry_now_ms is None else self.expiry_now_ms()
         return Turn(self.settings, now_ms, expiry_now_ms, self.tally)

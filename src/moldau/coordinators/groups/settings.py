@@ -20,8 +20,8 @@ class GroupSettings:
     max_size: int = 2**31 - 1
     """``group.max.size``"""
     new_member_join_timeout_ms: int = 300_000
-    """Maximum time for which the first join of a new member may wait. Its session timeout begins after that
-    (KIP-394)."""
+    """Maximum time for which the first join of a new member may wait for its response. After the response,
+    the member's session timeout applies (KIP-394)."""
     offset_metadata_max_bytes: int = 4_096
     """``offset.metadata.max.bytes``"""
     offsets_retention_ms: int = 10_080 * 60_000
@@ -39,7 +39,8 @@ class GroupSettings:
     is accepted even above this limit."""
     small_metadata_bytes: int = 4_096
     max_write_bytes: int = 1_048_588
-    """Maximum write of one request. It must fit in one batch of the offsets topic."""
+    """Maximum size of the records that one request writes. They must fit in one batch of the offsets
+    topic."""
 
 
 def group_settings(config: BrokerConfig) -> GroupSettings:

@@ -98,7 +98,7 @@ class GroupShard:
         """Return the committed offsets, and the complete generations of the groups by name."""
         return canonical(self.classic.by_id.items(), self.offsets)
 
-    # offsets of a group: the group's state decides whether they may be changed
+    # offsets of a group: the state of the group determines whether they may be changed
 
     def commit_offsets(
         self, token: Token, request: OffsetCommitRequest, api_version: int, now_ms: int

@@ -22,7 +22,7 @@ Operation = Callable[[GroupShard, int, Token], Effects[ConsumerOffsetsRecord]]
 
 @dataclass(frozen=True, slots=True)
 class GroupCaller:
-    """The data about a request's client, which are not in the body of the request."""
+    """The data about the client that sent a request. The body of the request does not contain them."""
 
     api_version: int
     client_id: str = ""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class GroupTally:
-    """Counts over all shards of a node. As in Kafka, a record counts even if its append fails later."""
+    """Counts over all shards of a node. As in Kafka, an event is counted even if the append of its record
+    fails later."""
 
     offset_commits: int = 0
     offset_expirations: int = 0

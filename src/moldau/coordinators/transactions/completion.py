@@ -66,14 +66,14 @@ class TransactionCompletion:
             self._run(self._look(partition))
 
     async def close(self) -> None:
-        """Stop the work in progress. Another node continues this work, or this node does after its next
-        start."""
+        """Stop the work in progress. The new leader of the partition continues this work, or this node
+        continues it after its next start."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _look(self, partition: int) -> None:
-        # Wait for the end of the event loop's iteration in which the record is replayed.
+        # Yield once to the event loop, so that the record is replayed before the search.
         await asyncio.sleep(0)
         self._looking.discard(partition)
         while (host := self._runtime.led(partition)) is not None:
@@ -83,7 +83,8 @@ class TransactionCompletion:
             except KafkaError as error:
                 if error.code is ErrorCode.not_coordinator:
                     return
-                # The coordinator is being loaded, or it is unknown whether its records are committed.
+                # try again later: the coordinator is being loaded, or it is unknown whether its records are
+                # committed
                 await asyncio.sleep(RETRY_S)
                 continue
             for ended in found:

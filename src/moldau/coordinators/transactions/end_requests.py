@@ -76,8 +76,8 @@ def _check_bumping(found: Transaction, request: Ending) -> bool:
                 return _repeats(found, request.committed)
     if request.committed:
         raise KafkaError(ErrorCode.invalid_txn_state)
-    # An abort without a transaction increases the epoch. This fences batches of a produce request that has
-    # failed.
+    # Even an abort without an open transaction increases the epoch. Batches of a produce request that has
+    # failed may still arrive later, and are then fenced.
     return False
 
 

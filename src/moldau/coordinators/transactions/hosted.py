@@ -17,8 +17,8 @@ class TransactionCoordinators(HostedKind):
     def __init__(self, context: KindContext, ports: TransactionPorts) -> None:
         machine = context.machine
         self.service = TransactionService(
-            # This clock is used for timeouts and expiry. If a clock that jumps were used, it could abort
-            # transactions or expire ids.
+            # The deletion clock is used for timeouts and expiry. If the wall clock were used, a jump of the
+            # clock could abort transactions or expire ids.
             machine.deletion_clock,
             transaction_settings(context.config),
             ports,

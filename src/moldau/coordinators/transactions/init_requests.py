@@ -1,4 +1,4 @@
-"""InitProducerId: decides whether a producer may start over, and with which id and epoch. Pure.
+"""InitProducerId: decides whether a producer gets a producer id and epoch, and which ones. Pure.
 
 A producer that sends its producer id and epoch may request a new epoch (KIP-360). If the response is lost, it
 repeats the request and gets the same epoch again. A producer that sends no id fences every earlier producer.

@@ -2,9 +2,10 @@
 network.
 
 The fields of KIP-1164 have the same meaning here. Moldau adds some fields. ``created_ms`` and the closing of
-keys prevent late commits. With min bytes and max wait, a cacher waits for new batches. A read before the
-WAL's start is never out of range: its result contains ``wal_start`` and "moved to tier". Some calls are
-needed by the KIP but not defined there; these calls are also declared here.
+keys prevent late commits. FindBatches has minimum bytes and a maximum wait, so that a broker that fills its
+cache can wait for new batches. If a read begins before the WAL's start, the result is not
+OFFSET_OUT_OF_RANGE. It contains ``wal_start_offset`` and ``moved_to_tier``. Some calls are needed by the KIP
+but not defined there; these calls are also declared here.
 
 If a call fails as a whole, it raises :class:`moldau.runtime.KafkaError`. A single batch, partition or file
 has its error in its own ``error`` field.
@@ -208,8 +209,8 @@ class PartitionToFind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FindBatchesCall:
-    """Find batches, beginning at the given offsets. The call waits until it has ``min_bytes`` of batches, or
-    until ``max_wait_ms`` have passed.
+    """Find batches, beginning at the given offsets. The call waits until ``min_bytes`` of batches are
+    available, or until ``max_wait_ms`` have passed.
 
     The byte limit is applied in the order of the partitions. If there is any batch, at least one batch is
     returned. The call does not wait when a partition has an error or has moved to the tier.
@@ -308,11 +309,11 @@ class PruneCall(NamedTuple):
     from remote storage.
 
     This is the only compare-and-set of consolidation. ``from_offset`` must be the partition's wal_start, and
-    ``epoch`` must not be older than the epoch of any earlier prune. If the last prune is repeated, it
-    succeeds.
+    ``epoch`` must not be older than the epoch of any earlier prune. But the last prune may be repeated, and
+    then succeeds again.
 
-    With ``FENCE_ONLY`` for both offsets, wal_start does not move. Prunes of older epochs are refused from
-    then on, and the result contains the partition's state.
+    With ``FENCE_ONLY`` for both offsets, the call does not move wal_start. It only has the effect that prunes
+    of older epochs are refused from then on. The result contains the partition's state.
     """
 
     topic_id: UUID
@@ -457,14 +458,15 @@ class DescribedFile(NamedTuple):
     object_key: str
     is_known: bool = False
     is_closed: bool = False
-    """Whether no batch of the object will be committed here any more."""
+    """Whether this coordinator has closed the object's key, so that it will not commit any batch of the
+    object."""
     has_live_batches: bool = False
     size_bytes: int = -1
     used_bytes: int = 0
     live_batches: int = 0
     created_ms: int = -1
     is_owned: bool = False
-    """Whether this coordinator must release the object when the object is unused."""
+    """Whether this coordinator is the owner, which must release the object when the object is unused."""
     next_owner_ids: Sequence[int] = ()
     """The next owners in order. Each of them must release the object before the object is deleted."""
     unused_since_ms: int = -1

@@ -14,12 +14,13 @@ R = TypeVar("R")
 
 
 class DisklessCoordinatorCalls(ABC):
-    """Makes every declared call by :meth:`call`. Many calls have methods of their own. The first argument of
-    all methods except :meth:`call` is the coordinator: the partition of ``__diskless_metadata``.
+    """Makes calls to coordinators. :meth:`call` makes any declared call. For many calls there is also a
+    separate method. The first argument of all methods except :meth:`call` is the coordinator: the partition
+    of ``__diskless_metadata``.
 
-    If a call fails as a whole, it raises :class:`moldau.runtime.KafkaError`. If a call changes the state, its
-    outcome may be unknown after an error other than NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS. Every
-    call may be repeated.
+    If a call fails as a whole, it raises :class:`moldau.runtime.KafkaError`. After NOT_COORDINATOR and
+    COORDINATOR_LOAD_IN_PROGRESS, it is certain that a call has not changed the state. After any other error,
+    it is unknown whether a call that changes the state has taken effect. Every call may be repeated.
     """
 
     @abstractmethod
@@ -29,8 +30,8 @@ class DisklessCoordinatorCalls(ABC):
     def commit_file(
         self, coordinator_id: int, call: calls.CommitFileCall
     ) -> Awaitable[calls.CommitFileResult]:
-        """Commit the batches of a file. The call may begin before its ``await``, because commits take effect
-        in the order of the calls."""
+        """Commit the batches of a file. The work begins when this method is called, before the result is
+        awaited. Therefore commits take effect in the order of the calls."""
         return self.call(commit.COMMIT_FILE, coordinator_id, call)
 
     async def delete_records(

@@ -25,8 +25,8 @@ class Lane(Enum):
 
     SHARED = "calls"
     COMMITS = "commits"
-    """The connection for requests that do not wait for new data. Therefore commits on this connection get
-    their responses soon."""
+    """The connection for commits. No request on it waits for new data, so commits get their responses
+    soon."""
     WAITING = "finds"
     """Each coordinator has a separate connection for the requests that wait at the coordinator."""
 

@@ -17,12 +17,14 @@ class KnownEpochs(Protocol):
         ...
 
     def leader_epoch(self, topic_id: UUID, partition: int) -> int:
-        """The leader epoch of a partition. If the partition is unknown, the highest possible epoch."""
+        """The leader epoch of a partition. If the partition is unknown, the result is the highest possible
+        epoch."""
         ...
 
 
 class NamedEpochs(Protocol):
-    """Yields pairs of an epoch that a request names, and the newest known epoch."""
+    """Yields a pair for each epoch that a request names: this epoch, and the newest epoch that this node
+    knows."""
 
     def __call__(self, request: Any, known: KnownEpochs) -> Iterable[tuple[int, int]]: ...
 
@@ -53,11 +55,12 @@ def epochs_of_prunes(request: Any, known: KnownEpochs) -> Iterator[tuple[int, in
 
 
 def check_epochs(named: Iterable[tuple[int, int]]) -> None:
-    """Refuse a request with an epoch that is newer than the metadata of this node.
+    """Raise COORDINATOR_NOT_AVAILABLE if a request names an epoch that is newer than the metadata of this
+    node.
 
-    Either the node's metadata are late, and a repeated request succeeds. Or no such epoch exists. Then the
-    coordinator must not remember it, because it would refuse the broker or the leader with the true epoch
-    forever.
+    There are two possible causes. The node's metadata may be late; then a repeated request will succeed. Or
+    this epoch does not exist. In this case the coordinator must not store it, because it would then refuse
+    the broker or leader with the real epoch forever.
 
     Raises COORDINATOR_NOT_AVAILABLE.
     """

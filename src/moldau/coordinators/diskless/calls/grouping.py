@@ -42,7 +42,8 @@ def topics_of(values: Iterable[P], topic: Callable[..., Any], row: Callable[[P],
 
 
 class LateRows(Sequence[V], Generic[S, V]):
-    """A sequence of values that are not stored. A value is computed from another value each time it is read.
+    """A sequence of values that are not stored. A value is computed each time it is read, from an element of
+    ``origins``.
 
     It is used for requests with tens of thousands of rows. The rows are not all computed in one iteration of
     the event loop, and they are not all in memory at the same time.

@@ -65,7 +65,7 @@ class EndedTransactionPart(NamedTuple):
 
 
 class ProducerOfPartition(NamedTuple):
-    """A producer that a partition remembers. A number that is not known is -1."""
+    """A producer whose last batches a partition has stored. A number that is not known is -1."""
 
     producer_id: int
     producer_epoch: int

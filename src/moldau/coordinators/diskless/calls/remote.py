@@ -24,7 +24,8 @@ class CoordinatorChannel(Protocol):
 
     @property
     def timeout_ms(self) -> int:
-        """Time in ms for which a caller waits for a response. The coordinator also gets this number."""
+        """Time in ms for which a caller waits for a response. Requests to the coordinator contain this
+        time."""
         ...
 
     async def version(self, coordinator_id: int, api_key: int) -> int:

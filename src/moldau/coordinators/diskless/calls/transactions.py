@@ -220,8 +220,9 @@ DESCRIBE_PRODUCERS: Final = DisklessCall(
     arguments=_describe_arguments,
     response_fields=_producers_fields,
     result=_producers,
-    # A partition may have thousands of producers.
+    # A request is divided after a few rows, because each partition may have thousands of producers.
     cuts=(PARTITIONS._replace(rows=16, distinct=distinct_partitions),),
-    # Three bytes of a request may cause an entry of some hundred bytes in the response.
+    # The limit is low, because three bytes of a request may cause an entry of some hundred bytes in the
+    # response.
     parsed_bytes_max=2 * 1024 * 1024,
 )

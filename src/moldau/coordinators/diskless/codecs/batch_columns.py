@@ -57,8 +57,9 @@ def encode_batches(batches: Sequence[BatchToCommit], *, with_guards: bool = True
 
 
 def _sequence_slack(batch: BatchToCommit) -> int:
-    """The last sequence of a valid batch follows from its base sequence and its number of records. Return the
-    difference between the last sequence and this number. It is 0 in a valid batch."""
+    """Return the difference between a batch's last sequence and the expected last sequence. The expected
+    value is computed from the base sequence and the last offset delta. The difference is 0 in a valid
+    batch."""
     if batch.base_sequence < 0:
         return batch.last_sequence - batch.base_sequence
     return batch.last_sequence - (batch.base_sequence + batch.last_offset_delta) % (1 << 31)

@@ -41,7 +41,8 @@ def put_column(out: bytearray, values: Sequence[int]) -> None:
     if not values:
         return
     first = values[0]
-    # This comparison takes a third of the time that a search for the smallest and largest values takes.
+    # Check whether all values are equal. This takes a third of the time of a search for the smallest and
+    # largest values.
     if values[-1] == first and values.count(first) == len(values):
         put_varint(out, first)
         out.append(0)
@@ -113,7 +114,8 @@ class ColumnReader:
         low = self.varint()
         width = self.raw(1)[0]
         values = self._values(count, low, width)
-        # Most columns are so narrow that no value needs a check.
+        # In most columns, even the largest value that fits into the width is within the limits. Then the
+        # single values need no check.
         highest = low if width == 0 else low + (1 << 8 * width) - 1
         if low < limits[0] or (highest > limits[1] and max(values) > limits[1]):
             raise ColumnError(f"a value is not between {limits[0]} and {limits[1]}")

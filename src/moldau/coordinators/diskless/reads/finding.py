@@ -24,7 +24,8 @@ class Finder:
     """Handles FindBatches calls. A call may wait for commits."""
 
     def __init__(self, waiting: WaitingRoom[PartitionId]) -> None:
-        """``waiting`` is notified of the partitions that a commit has changed."""
+        """``waiting`` contains the calls that wait. After a commit, it is notified of the changed
+        partitions."""
         self._waiting = waiting
 
     async def find(self, reader: Callable[[], StoreReader], call: FindBatchesCall) -> list[FoundPartition]:
@@ -36,7 +37,8 @@ class Finder:
             waiter: Waiter[PartitionId] | None = None
             try:
                 if len(call.partitions) > ROWS_A_TURN and loop.time() < deadline:
-                    # Commits may arrive between two steps of the search.
+                    # The wait begins before the search, because commits may arrive between two steps of a
+                    # long search.
                     waiter = waiting.wait((), deadline - loop.time())
                 search = await self._search(reader, call, waiter)
                 left_s = deadline - loop.time()
@@ -53,8 +55,8 @@ class Finder:
     async def _search(
         reader: Callable[[], StoreReader], call: FindBatchesCall, waiter: Waiter[PartitionId] | None
     ) -> "_Search":
-        """Search all partitions. ``waiter`` waits for changes of a partition from the time when this
-        partition is searched."""
+        """Search all partitions. From the time when a partition is searched, ``waiter`` is notified of its
+        changes."""
         search = _Search(call)
         for start in range(0, max(1, len(call.partitions)), ROWS_A_TURN):
             if start:
@@ -74,7 +76,7 @@ def _ids(partitions: Iterable[PartitionToFind]) -> list[PartitionId]:
 
 
 class _Search:
-    """The batches of a call that are found now.
+    """One search for the batches of a call, and its results so far.
 
     The limits of bytes and batches are applied in the order of the call. "At least one batch" applies to the
     call as a whole.
@@ -94,8 +96,8 @@ class _Search:
         return self._at_once or self._total_bytes >= self._call.min_bytes
 
     def go_on(self, reader: StoreReader, partitions: Sequence[PartitionToFind]) -> int:
-        """Search the next partitions of the call, until the search should pause. Returns the number of
-        partitions that were searched."""
+        """Search the next partitions of the call, until enough batches were read for one iteration of the
+        event loop. Returns the number of partitions that were searched."""
         pause_at = self._left_batches - BATCHES_A_TURN
         most = min(self._call.max_batches_per_partition or PARTITION_BATCHES_MAX, PARTITION_BATCHES_MAX)
         for number, (topic_id, index, offset, max_bytes) in enumerate(partitions, 1):

@@ -15,11 +15,11 @@ RETENTION_EXTENTS: Final = 1000
 def retained_from(reader: StoreReader, policy: RetentionPolicy, now_ms: int) -> int | None:
     """The log start that the policy requires; ``None`` when there is nothing more to delete.
 
-    One call reads at most ``RETENTION_EXTENTS`` extents. The next pass reads further extents.
+    One call reads at most ``RETENTION_EXTENTS`` extents. The call in the next pass continues after them.
     """
     partition = reader.partition(policy.topic_id, policy.partition_index)
     if partition is None or partition.log_start < partition.wal_start:
-        return None  # The part in remote storage is older, so it is deleted first.
+        return None  # the part of the partition in remote storage is older, so it is deleted first
     size_bytes = reader.settled_size_bytes(partition) if policy.retention_bytes >= 0 else None
     excess = 0 if size_bytes is None else size_bytes - policy.retention_bytes
     before_ms = now_ms - policy.retention_ms if policy.retention_ms >= 0 else None
@@ -31,8 +31,8 @@ def retained_from(reader: StoreReader, policy: RetentionPolicy, now_ms: int) -> 
         for batch in unpack(extent.first_offset, extent.packed):
             if batch.last_offset < start:
                 continue
-            # If a record has no timestamp, the time of its commit is used. Kafka uses the age of the file
-            # instead.
+            # If a record has no timestamp, the time of its commit is used. In this case Kafka uses the time
+            # at which the segment's file was last modified.
             age_from_ms = batch.max_timestamp_ms if batch.max_timestamp_ms >= 0 else extent.committed_ms
             expired = before_ms is not None and age_from_ms < before_ms
             if not expired and excess < batch.size_bytes:

@@ -146,8 +146,8 @@ class StoreReader:
         )
 
     def settled_size_bytes(self, partition: StoredPartition) -> int | None:
-        """Return the size of the partition's batches that are not deleted. ``None`` while freed batches are
-        still being subtracted, because the known size is then too large."""
+        """Return the size of the partition's batches that are not deleted. The result is ``None`` while
+        batches before the WAL's start are still counted in the known size."""
         written = self._store.materialiser.partitions.get(partition.number)
         if written is None or written.wal_start != partition.wal_start:
             return None

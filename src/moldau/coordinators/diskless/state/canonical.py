@@ -1,4 +1,5 @@
-"""The canonical form of a diskless coordinator's state. Pure."""
+"""The canonical form of a diskless coordinator's state: states with the same content are equal in this form.
+Pure."""
 
 from typing import Any
 

@@ -86,7 +86,8 @@ class _Draft:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is certain that no producer has an open transaction in the partition."""
+        """Whether no producer has an open transaction in the partition, so that the fast methods may accept
+        batches."""
         return not (self.began or self.partition.has_open_transaction)
 
     def window(self, producer_id: int) -> Window | None:
@@ -411,8 +412,8 @@ class CommitDecision:
         return Rejected(position, ErrorCode.none, verdict[2], verdict[3])
 
     def _transaction_error(self, draft: _Draft, batch: BatchToCommit) -> ErrorCode | None:
-        """Return the reason why a batch that is in sequence must not be appended. If the batch is accepted,
-        the method notes that it begins a transaction."""
+        """Return the reason why a batch that is in sequence must not be appended. If a transactional batch is
+        accepted, its producer is added to ``draft.began``."""
         producer_id = batch.producer_id
         if not batch.is_transactional:
             return ErrorCode.invalid_txn_state if draft.is_in_transaction(producer_id) else None
@@ -423,8 +424,9 @@ class CommitDecision:
         return None
 
     def _check_ahead(self, draft: _Draft, window: Window | None, batch: BatchToCommit) -> Verdict | None:
-        """Let a batch wait, because the batch before it is missing. When the time limit has passed, refuse
-        the batch or accept its sequence."""
+        """Check a batch whose predecessor is missing. Usually the result is that the batch waits. After a
+        time limit the batch is refused. If the producer is unknown, the batch is accepted after a shorter
+        time (``None``)."""
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         key = (draft.partition.number, batch.producer_id, epoch)
         expected = expected_sequence(window, epoch)
@@ -447,7 +449,8 @@ def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
 
 
 def _is_plain(columns: _Columns, file_bytes: int) -> bool:
-    """Whether no batch is a special case. The rules about a batch's producer are not checked here."""
+    """Whether no batch is a special case: all numbers are valid, and no batch has a flag or LogAppendTime.
+    The rules about a batch's producer are not checked here."""
     byte_offsets, sizes, deltas = columns.byte_offsets, columns.sizes_bytes, columns.offset_deltas
     return not (
         not 0 <= min(deltas) <= max(deltas) <= MAX_OFFSET_DELTA
@@ -472,7 +475,7 @@ def result_of(
     for topic_id, index, offset, count in receipt.runs:
         partition = partitions.find(topic_id, index)
         log_starts += repeat(-1 if partition is None else partition.log_start, count)
-        # The next offset after the last batch of a run belongs to the next run.
+        # The last span of a run is left out, because the base offset of the next run is given.
         offsets += accumulate(spans[position : position + count - 1], initial=offset)
         position += count
     times = [committed_ms if flag & FLAG_LOG_APPEND_TIME else -1 for flag in flags] if any(flags) else None

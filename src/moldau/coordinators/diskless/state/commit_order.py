@@ -74,17 +74,17 @@ class CommitOrder:
         return CommitTurn.PAST if place.number < first else CommitTurn.LATER
 
     def passed(self, broker_id: int, place: CommitPlace) -> list[Reply]:
-        """Note that a number was decided or refused. Returns errors for waiting commits that can never be
+        """Record that a number was decided or refused. Returns errors for waiting commits that can never be
         decided."""
         return self._advance(broker_id, place.broker_epoch, max(place.number + 1, place.open_from))
 
     def heard(self, broker_id: int, place: CommitPlace) -> list[Reply]:
-        """Note that the broker knows the outcomes before this number. Returns errors for waiting commits that
-        can never be decided."""
+        """Record that the broker knows the outcomes of all numbers before ``place.open_from``. Returns errors
+        for waiting commits that can never be decided."""
         return self._advance(broker_id, place.broker_epoch, place.open_from)
 
     def restore(self, broker_id: int, epoch: int, next_number: int) -> None:
-        """Note a place that was read from the log."""
+        """Store the next number of a broker, as read from the log."""
         self._advance(broker_id, epoch, next_number)
 
     def _advance(self, broker_id: int, epoch: int, next_number: int) -> list[Reply]:
@@ -148,5 +148,6 @@ class CommitOrder:
 
 
 def _refuse(waiting: WaitingCommit, reason: str) -> Reply:
-    """The error is not a definite refusal, because the broker may have sent the commit again."""
+    """Answer with an error that is not a definite refusal. The outcome is not certain for the broker, because
+    it may have sent the commit again."""
     return Reply(waiting.token, KafkaError(ErrorCode.coordinator_not_available, reason))

@@ -63,7 +63,7 @@ def _error(partition: PartitionState | None, marker: MarkerToWrite) -> ErrorCode
             return ErrorCode.transaction_coordinator_fenced
     is_of_next = partition.is_in_transaction(producer_id) and window is not None and epoch == epoch_of(window)
     if marker.transaction_version >= VERSION_WITH_BUMPS and is_of_next:
-        # This is a late copy of a marker. Its transaction had a lower epoch, and now the producer's next
-        # transaction is open.
+        # This is a late copy of a marker that was already written. The marker has raised the producer's
+        # epoch, and now the next transaction with this epoch is open. The copy must not end it.
         return ErrorCode.invalid_producer_epoch
     return ErrorCode.none

@@ -9,7 +9,8 @@ from moldau.coordinators.diskless.state.records import FileCommitted
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTimes:
-    """Time limits of the coordinator. They include the times for which it remembers files."""
+    """Time limits of the coordinator: the maximum age of files, and the times for which their results are
+    kept."""
 
     max_commit_age_ms: int = 120_000
     """Maximum age of a file. An older file is refused. The value must be shorter than the grace period of the
@@ -20,8 +21,8 @@ class CoordinatorTimes:
 
     @property
     def repeat_age_ms(self) -> int:
-        """An age in ms. If a committed file is younger than this age, the coordinator can respond to a
-        repeated call from memory."""
+        """An age in ms. The result of each committed file that is younger is in memory, so the coordinator
+        can respond to a repeated call for this file."""
         return 2 * self.max_commit_age_ms
 
     @property

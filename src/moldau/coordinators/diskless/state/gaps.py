@@ -42,8 +42,8 @@ class ProducerGaps:
         """Return the time for which a batch's predecessor has been missing. ``key`` is the partition number,
         producer id and epoch.
 
-        The time begins when the first batch after the gap arrives from any broker. ``now_ms`` must come from
-        a clock without jumps, because batches are lost if a wait ends too soon.
+        The time begins when the first batch with a later sequence arrives, from any broker. ``now_ms`` must
+        come from a clock without jumps, because batches are lost if a wait ends too soon.
         """
         gap = self._gaps.get(key)
         if gap is None or gap.expected != expected or gap.since_ms > now_ms:

@@ -100,7 +100,7 @@ class PartitionState:
         self.wal_start = max(self.wal_start, self.log_start)
 
     def prune(self, from_offset: int, to_offset: int, epoch: int, remote_position: int) -> None:
-        """Move the WAL's start."""
+        """Move the WAL's start forward, and store the values of the prune."""
         self.wal_start = max(self.wal_start, to_offset)
         self.prune_epoch = max(self.prune_epoch, epoch)
         self.last_prune = (from_offset, to_offset)

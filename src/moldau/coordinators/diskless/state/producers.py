@@ -94,8 +94,8 @@ def expired_ids(
 def check_sequence(
     window: Window | None, epoch: int, base_sequence: int, delta: int
 ) -> Verdict | Entry | None:
-    """Return ``None`` when the batch must be appended. For a duplicate, return the entry of the original
-    batch.
+    """Check a batch against its producer's window. Return ``None`` when the batch must be appended. For a
+    duplicate, return the entry of the original batch.
 
     A new producer must begin at sequence 0. Each new epoch of a producer must also begin at sequence 0. A
     producer without an epoch may begin at any sequence.
@@ -120,7 +120,7 @@ def check_sequence(
 
 
 def expected_sequence(window: Window | None, epoch: int) -> int:
-    """The sequence of an epoch's next batch; -1 if the epoch is not known."""
+    """The sequence of the producer's next batch in an epoch; -1 if the epoch is not known."""
     if window is None or _HEAD.unpack_from(window)[0] != epoch:
         return -1
     last: int = _ENTRY.unpack_from(window, len(window) - _ENTRY.size)[1]
@@ -128,7 +128,7 @@ def expected_sequence(window: Window | None, epoch: int) -> int:
 
 
 def follows(window: Window, epoch: int, base_sequence: int) -> bool:
-    """Whether a batch is the next one in the epoch of the window."""
+    """Whether a batch has the window's epoch and the next sequence."""
     last: int = _ENTRY.unpack_from(window, len(window) - _ENTRY.size)[1]
     return base_sequence == (last + 1) % SEQUENCE_MODULUS and epoch == _HEAD.unpack_from(window)[0]
 
@@ -171,7 +171,7 @@ def all_extended(
     """
     count, step = len(windows), _NUMBERS
     numbers = array("q", b"".join(windows))
-    # No window is longer than a full window.
+    # no window is longer than a full window, so this length shows that all windows are full
     if len(numbers) != step * count:
         return None
     pack = Struct(f"={count}q").pack
@@ -179,8 +179,8 @@ def all_extended(
     before = map(sub, base_sequences, repeat(1))
     if numbers[::step].tobytes() != packed_epochs or numbers[step - 3 :: step].tobytes() != pack(*before):
         return None
-    # This moves all windows by one entry. The oldest entry of each window is then at the position of the next
-    # header.
+    # Skip one entry of the joined bytes. Each window then loses its oldest entry, and gets room for the new
+    # entry at its end.
     del numbers[:4]
     numbers.extend((0, 0, 0, 0))
     numbers[::step] = array("q", packed_epochs)

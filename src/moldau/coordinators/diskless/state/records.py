@@ -164,8 +164,8 @@ class FileCommitted:
     producer_indexes: list[int]
     base_sequences: list[int]
     broker_epoch: int = -1
-    """``broker_epoch`` and ``commit_number`` are the place in the order of that broker's commits; -1 without
-    a place."""
+    """``broker_epoch`` and ``commit_number`` are the place of this commit in the order of the uploader's
+    commits (:class:`CommitPlace`); both are -1 if the commit has no place."""
     commit_number: int = -1
     receipt: bytes = field(default=b"", compare=False, repr=False)
     decided: Sequence[Moved] | None = field(default=None, compare=False, repr=False)

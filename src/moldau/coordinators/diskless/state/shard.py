@@ -87,9 +87,9 @@ class DisklessShard:
     ) -> Effects[DisklessRecord]:
         """Commit a file. ``elapsed_ms`` comes from a clock without jumps; by default it is ``now_ms``.
 
-        The result is a :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS`` and FORGOTTEN. If the
-        call before this one is missing, this call waits. It gets its result from :meth:`commit_due`, or after
-        a second from :meth:`refuse_outdated`.
+        The result is a :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS`` and FORGOTTEN. If an
+        earlier commit of the same broker has not arrived, this call waits. It then gets its result from
+        :meth:`commit_due`, or after a second its refusal from :meth:`refuse_outdated`.
         """
         place, broker_id = call.place, call.uploader_broker_id
         if place is None:
@@ -107,7 +107,7 @@ class DisklessShard:
         except KafkaError as error:
             if not obsolete:
                 raise
-            # All calls that no longer wait must get their results, even after an error.
+            # even after an error, all calls that no longer wait must get their results
             return Effects(replies=(*obsolete, Reply(token, error)))
         return replace(effects, replies=(*obsolete, *effects.replies))
 
@@ -318,8 +318,8 @@ class DisklessShard:
     # -- calls of the runtime -------------------------------------------------------------------
 
     def follow_changes(self) -> ReplayedChanges:
-        """From now on, collect the changes of each replay for one store. The store needs them at the
-        commit."""
+        """Start to collect the changes by each replay, and return the collection. The store takes the changes
+        from it when the records are committed."""
         self._changes = ReplayedChanges()
         return self._changes
 
@@ -369,7 +369,7 @@ class DisklessShard:
                 assert_never(record)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        """There is nothing to do, because the coordinator's own log has no transactions."""
+        """Nothing is done, because the coordinator's own log contains no transactional records."""
 
     def canonical(self) -> CanonicalState:
         """Return all state that replay creates in this object. The state in the store is not included."""

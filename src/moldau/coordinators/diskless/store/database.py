@@ -238,7 +238,7 @@ class Database:
         )
 
     def take_over(self, row: FileRow) -> None:
-        """Become the owner of a file. The coordinator may have known the file or not."""
+        """Store that this coordinator owns a file. The file may already have a row."""
         self.connection.execute(
             "insert into files values (?,?,?,?,?,?,?,?,?,?) on conflict (object_key)"
             " do update set owned = 1, next_owners = excluded.next_owners,"

@@ -85,12 +85,13 @@ class Materialiser:
             self._by_topic.pop(partition_id.topic_id, None)
 
     def begin_deletion(self, record: TopicDeleted, now_ms: int) -> bool:
-        """If very many partitions of a deleted topic are left, mark some of them as deleted, in a separate
+        """If a deleted topic has very many partitions, mark some of them as deleted, in a separate
         transaction.
 
-        Returns whether any partition was marked. The record of the deletion is written after the last call.
-        Until then the applied offset is before the record. If the store is loaded again, it continues with
-        the other partitions.
+        Returns whether any partition was marked. The caller repeats the call until the result is False, and
+        then writes the record of the deletion. Until then the applied offset is before this record. If the
+        store is loaded again, the record is replayed, and the deletion continues with the remaining
+        partitions.
         """
         indexes = self.of_topic(record.topic_id)
         if len(indexes) <= DELETED_PARTITIONS:

@@ -253,7 +253,7 @@ class DisklessStore:
     def _found_damage(self, error: Exception) -> None:
         """Mark the file as damaged, so that it is not used again.
 
-        If damage is found while a file is opened, only the load fails, and the load is repeated.
+        If the damage is found while the file is opened, no report is needed: the load fails, and is repeated.
         """
         if self._is_sound:
             self._is_sound = False
@@ -315,13 +315,13 @@ class DisklessStore:
         if len(self._unwritten) >= FLUSH_RECORDS or materialiser.to_trim:
             self._handle = asyncio.get_running_loop().call_soon(self._turn)
         else:
-            # The remaining records may wait for further records, because the cost of a transaction depends on
-            # the number of changed pages.
+            # The remaining records wait for further records, to be written in one transaction. A few more
+            # records hardly increase its cost, which depends on the number of changed pages.
             self._plan_writing()
 
     def _next_unwritten(self) -> list[Unwritten]:
-        """The records of the next transaction. Their number is small, and they delete only a few
-        partitions."""
+        """The records of the next transaction. They are limited by number, and by the number of partitions
+        that they delete."""
         taken: list[Unwritten] = []
         deleted = 0
         for each in islice(self._unwritten, FLUSH_RECORDS):

@@ -13,8 +13,8 @@ CLASSIC: Final = "classic"
 
 
 def describe(group_id: str, group: Group | None) -> DescribedGroup:
-    """The DescribeGroups response for one group. An unknown group has the state Dead (with an error for
-    clients of KIP-1043)."""
+    """The DescribeGroups response for one group. An unknown group has the state Dead. From the request
+    version of KIP-1043 on, it also has an error."""
     if group is None:
         return DescribedGroup(
             group_id=group_id,

@@ -115,7 +115,8 @@ class Group:
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
         """The member that a request names.
 
-        Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when a newer process uses the same instance id.
+        Raises UNKNOWN_MEMBER_ID if there is no such member, or FENCED_INSTANCE_ID when a newer process uses
+        the same instance id.
         """
         if instance_id is not None:
             owner = self.static_ids.get(instance_id)

@@ -31,7 +31,8 @@ class ClassicGroups:
     # replay
 
     def replay(self, record: GroupRecord) -> None:
-        """Apply one record. In an active shard, the groups already have the state of the record."""
+        """Apply one record. In an active shard, a record with a value changes nothing, because the group
+        already has this state."""
         if record.value is None:
             gone = self.by_id.pop(record.group_id, None)
             if gone is not None:
@@ -43,8 +44,8 @@ class ClassicGroups:
             self.by_id[record.group_id] = Group.restore(record.group_id, record.value, self._held)
 
     def ensure(self, group_id: str) -> None:
-        """Create the group if it does not exist. A group that commits offsets exists even if it has no
-        members."""
+        """Create the group if it does not exist. A group with committed offsets needs a group object even if
+        it has no members."""
         if group_id not in self.by_id:
             self.by_id[group_id] = Group(group_id, -1, self._held)
 

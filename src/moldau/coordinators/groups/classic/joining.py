@@ -91,8 +91,8 @@ def join(turn: Turn, group: Group, event: Join) -> None:
 
 
 def _metadata_fit(turn: Turn, group: Group, event: Join) -> bool:
-    """Whether the limit on metadata allows the join. A small amount is always allowed. The metadata that the
-    member already has are not counted."""
+    """Whether the limit on metadata allows the join. A small amount is always allowed. Metadata that the
+    member has already stored are not counted again."""
     size = event.metadata_bytes
     member = group.members.get(event.request.member_id)
     kept = 0 if member is None else member.metadata_bytes
@@ -148,8 +148,9 @@ def _add(turn: Turn, group: Group, event: Join, member_id: str) -> None:
     if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
         group.member_added = True
     group.add(member)
-    # A new member does not know its id and cannot send heartbeats. If its client gives up and joins again,
-    # the coordinator does not notice this. Therefore a new member waits only for a limited time.
+    # A new member does not know its id yet, so it cannot send heartbeats. Its client may give up and join
+    # again as another new member. The coordinator does not notice this, so it keeps the first member only for
+    # a limited time.
     restart_heartbeat(turn, group, member, turn.settings.new_member_join_timeout_ms)
     rebalance_or_complete(turn, group)
 
@@ -166,7 +167,7 @@ def _join_known(turn: Turn, group: Group, event: Join) -> None:
         case GroupState.PREPARING_REBALANCE:
             _rejoin(turn, group, event, member)
         case GroupState.COMPLETING_REBALANCE if same:
-            # It is possible that the member did not receive the first response.
+            # The member has perhaps not received the first response, so it is sent again.
             turn.out.reply(event.token, joined(group, member.member_id))
         case GroupState.STABLE if same and not group.is_leader(member.member_id):
             turn.out.reply(event.token, joined(group, member.member_id))
@@ -184,8 +185,8 @@ def _rejoin(turn: Turn, group: Group, event: Join, member: Member) -> None:
 
 
 def _take_over(turn: Turn, group: Group, event: Join, member: Member) -> None:
-    """From now on, use the connection of this request for the member. The member's response is sent to this
-    request."""
+    """Let this request replace the member's earlier JoinGroup request. The earlier request gets an error, and
+    this request gets the member's response."""
     answer_join(turn, member, join_error(ErrorCode.rebalance_in_progress, member.member_id))
     group.update(member, event.protocols, event.rebalance_timeout_ms, event.request.session_timeout_ms)
     member.awaiting_join = event.token

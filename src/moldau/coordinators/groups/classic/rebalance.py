@@ -107,7 +107,8 @@ def complete_join(turn: Turn, group: Group) -> None:
     for member in absent:
         dismiss(turn, group, member.member_id)
     if not group.elect_joined_leader() and group.members:
-        # Only static members have not joined. Wait until one of them joins, or until their sessions end.
+        # All remaining members are static members that have not joined. Wait until one of them joins, or
+        # until their sessions end.
         turn.out.set_timer(JoinTimer(group.group_id), group.rebalance_timeout_ms)
         return
     group.next_generation(turn.now_ms)

@@ -19,7 +19,8 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def sync(turn: Turn, group: Group, token: Token, request: SyncGroupRequest) -> None:
-    """A member requests its assignment. If the member is the leader, it sends all assignments."""
+    """Handle SyncGroup: a member requests its assignment. If the member is the leader, its request contains
+    the assignments of all members."""
     error = _refusal(group, request)
     if error is not ErrorCode.none:
         turn.out.reply(token, SyncGroupResponse(error_code=error))
@@ -49,7 +50,8 @@ def assigned(group: Group, assignment: bytes) -> SyncGroupResponse:
 
 
 def heartbeat(turn: Turn, group: Group, token: Token, request: HeartbeatRequest) -> None:
-    """Restart the member's session. The response shows whether the member must join again."""
+    """Handle Heartbeat: restart the member's session. The response shows whether the member must join
+    again."""
     error = ErrorCode.none
     try:
         member = group.check_member(request.member_id, request.group_instance_id)

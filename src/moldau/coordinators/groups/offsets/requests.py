@@ -53,8 +53,8 @@ def refused_topic(topic: OffsetCommitRequestTopic, error: ErrorCode) -> OffsetCo
 
 
 class CommitPlan:
-    """Finds the existing topics of an OffsetCommit, and keeps the order of the request. The response has the
-    same order."""
+    """Finds the existing topics of an OffsetCommit. It also stores the order of the request's topics, because
+    the response must have this order."""
 
     def __init__(self, request: OffsetCommitRequest, api_version: int, directory: TopicDirectory) -> None:
         self._results: list[OffsetCommitResponseTopic | None] = []
@@ -86,7 +86,8 @@ class CommitPlan:
         )
 
     def response(self, answer: OffsetCommitResponse) -> OffsetCommitResponse:
-        """Return the shard's result, in which refused topics and partitions are inserted at their places."""
+        """Return the shard's result, with the refused topics and partitions inserted at their places in the
+        request."""
         answered = iter(zip(self._accepted, answer.topics, strict=True))
         topics = []
         for refused in self._results:
@@ -207,8 +208,8 @@ def fetch_response(groups: list[OffsetFetchResponseGroup], api_version: int) -> 
 
 
 class FetchPlan:
-    """Finds the names of the topics of one group's OffsetFetch, and keeps the order of the request. The
-    response has the same order."""
+    """Finds the names of the topics of one group's OffsetFetch. It also stores the order of the request's
+    topics, because the response must have this order."""
 
     def __init__(self, group: OffsetFetchRequestGroup, api_version: int, directory: TopicDirectory) -> None:
         self._group = group

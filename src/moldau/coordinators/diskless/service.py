@@ -188,9 +188,8 @@ class DisklessCoordinator:
         After an error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is
         unknown, and after ``calls.FORGOTTEN`` it stays unknown.
         """
-        # Let the deletion clock see each change of the wall clock. If the wall clock was set back, new
-        # batches have early times. When it is corrected, the deletion clock advances slowly, so that these
-        # batches do not all expire at once.
+        # Let the deletion clock see each change of the wall clock. After a time in which the wall clock was
+        # slow, it advances slowly. Batches with early times then do not all expire at once.
         self._machine.deletion_clock.now_ms()
         return commit_file(self.runtime, coordinator_id, call)
 

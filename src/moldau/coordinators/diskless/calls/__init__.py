@@ -2,10 +2,9 @@
 network.
 
 The fields of KIP-1164 have the same meaning here. Moldau adds some fields. ``created_ms`` and the closing of
-keys prevent late commits. FindBatches has minimum bytes and a maximum wait, so that a broker that fills its
-cache can wait for new batches. If a read begins before the WAL's start, the result is not
-OFFSET_OUT_OF_RANGE. It contains ``wal_start_offset`` and ``moved_to_tier``. Some calls are needed by the KIP
-but not defined there; these calls are also declared here.
+keys prevent late commits. With ``min_bytes`` and ``max_wait_ms``, a broker waits for new batches to cache. A
+read before the WAL's start is not out of range: its result contains ``wal_start_offset`` and
+``moved_to_tier``. Some calls are needed by the KIP but not defined there; these calls are also declared here.
 
 If a call fails as a whole, it raises :class:`moldau.runtime.KafkaError`. A single batch, partition or file
 has its error in its own ``error`` field.
@@ -312,8 +311,8 @@ class PruneCall(NamedTuple):
     ``epoch`` must not be older than the epoch of any earlier prune. But the last prune may be repeated, and
     then succeeds again.
 
-    With ``FENCE_ONLY`` for both offsets, the call does not move wal_start. It only has the effect that prunes
-    of older epochs are refused from then on. The result contains the partition's state.
+    With ``FENCE_ONLY`` for both offsets, wal_start does not move. But prunes of older epochs are refused from
+    then on, and the result contains the partition's state.
     """
 
     topic_id: UUID
@@ -458,8 +457,7 @@ class DescribedFile(NamedTuple):
     object_key: str
     is_known: bool = False
     is_closed: bool = False
-    """Whether this coordinator has closed the object's key, so that it will not commit any batch of the
-    object."""
+    """Whether this coordinator will not commit any batch of the object any more."""
     has_live_batches: bool = False
     size_bytes: int = -1
     used_bytes: int = 0

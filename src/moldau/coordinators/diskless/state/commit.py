@@ -86,8 +86,7 @@ class _Draft:
 
     @property
     def is_plain(self) -> bool:
-        """Whether no producer has an open transaction in the partition, so that the fast methods may accept
-        batches."""
+        """Whether no producer has an open transaction in the partition."""
         return not (self.began or self.partition.has_open_transaction)
 
     def window(self, producer_id: int) -> Window | None:
@@ -424,9 +423,8 @@ class CommitDecision:
         return None
 
     def _check_ahead(self, draft: _Draft, window: Window | None, batch: BatchToCommit) -> Verdict | None:
-        """Check a batch whose predecessor is missing. Usually the result is that the batch waits. After a
-        time limit the batch is refused. If the producer is unknown, the batch is accepted after a shorter
-        time (``None``)."""
+        """Check a batch whose predecessor is missing. The batch waits, and is refused after a time limit. If
+        the producer is unknown, it is accepted after a shorter time (``None``)."""
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         key = (draft.partition.number, batch.producer_id, epoch)
         expected = expected_sequence(window, epoch)
@@ -449,8 +447,7 @@ def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
 
 
 def _is_plain(columns: _Columns, file_bytes: int) -> bool:
-    """Whether no batch is a special case: all numbers are valid, and no batch has a flag or LogAppendTime.
-    The rules about a batch's producer are not checked here."""
+    """Whether all numbers are valid, and no batch has a flag or LogAppendTime. Producers are not checked."""
     byte_offsets, sizes, deltas = columns.byte_offsets, columns.sizes_bytes, columns.offset_deltas
     return not (
         not 0 <= min(deltas) <= max(deltas) <= MAX_OFFSET_DELTA

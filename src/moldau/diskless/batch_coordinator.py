@@ -48,7 +48,7 @@ class BatchCoordinator(Protocol):
         """Commit the batches of a file that belong to one coordinator.
 
         The coordinator checks the order of idempotent producers over all brokers. A batch with
-        ``FOLLOWS_DROPPED`` is accepted only directly after the producer's last batch.
+        ``FOLLOWS_DROPPED`` is accepted only if its sequence follows directly after the producer's last batch.
 
         After an error that is not in ``DEFINITE_REFUSALS``, the outcome is unknown. The same call can be
         repeated and then returns the outcome, except after FORGOTTEN.
@@ -83,8 +83,8 @@ class BatchCoordinator(Protocol):
 
 
 class OrderingCoordinator(Protocol):
-    """An optional part of a batch coordinator. A coordinator with this part decides the commits of a broker
-    in the order of their numbers (``CommitFileCall.place``)."""
+    """An optional interface of a batch coordinator. A coordinator with this interface decides the commits of
+    a broker in the order of their numbers (``CommitFileCall.place``)."""
 
     def commit_epoch(self) -> int:
         """The epoch of this broker's registration, for ``CommitFileCall.place``; -1 while it is not known."""

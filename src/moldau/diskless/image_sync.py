@@ -2,7 +2,7 @@
 
 A topic is first created or deleted in the metadata, durably. Then the broker that leads a partition's
 coordinator updates the coordinator. It repeats the update until the update succeeds. A topic id is never
-reused, so a repeated creation or deletion does no harm.
+reused, so a repeated creation or deletion has no effect.
 """
 
 import asyncio
@@ -74,7 +74,8 @@ class ImageSync:
         self._look_again_s: dict[int, float] = {}
 
     def topics_changed(self, changed: Iterable[Topic], removed: Iterable[Topic]) -> bool:
-        """Note the changed topics of the metadata. Returns whether :meth:`run_once` has pending changes."""
+        """Store the changed and removed topics of the metadata. Returns whether :meth:`run_once` has pending
+        changes."""
         for topic in changed:
             if DISKLESS.is_kind_of(topic):
                 self._changed[topic.topic_id] = topic
@@ -86,8 +87,8 @@ class ImageSync:
         return bool(self._changed or self._removed)
 
     def leads_no_more(self, coordinator_id: int) -> None:
-        """Forget a coordinator that another broker leads now. If this broker leads the coordinator again
-        later, all topics are compared again."""
+        """Drop the state of a coordinator that another broker leads now. If this broker leads the coordinator
+        again later, all topics are compared again."""
         self._agreed.discard(coordinator_id)
         self._look_again_s.pop(coordinator_id, None)
 
@@ -97,8 +98,9 @@ class ImageSync:
         led = self._keeper.coordinator_ids
         active = [coordinator_id for coordinator_id in led if self._keeper.is_active(coordinator_id)]
         loading = set(led).difference(active)
-        # A coordinator may be loaded again within its term. Until then it is skipped. The changes are handled
-        # once, for all coordinators. A skipped coordinator is later compared with the whole metadata.
+        # A coordinator that is being loaded again is skipped. The pending changes are dropped after this run,
+        # although they were not made there. Therefore a skipped coordinator is later compared with the whole
+        # metadata.
         self._agreed.intersection_update(active)
         changed, self._changed = self._changed, {}
         removed, self._removed = self._removed, {}
@@ -159,8 +161,8 @@ class ImageSync:
                 del self._strangers[found]
         if gone:
             # The coordinator has these topics from committed records. If the metadata contain all records up
-            # to that commit but not the topic, the topic was deleted. Metadata that are behind that commit
-            # prove nothing.
+            # to that commit but not the topic, the topic was deleted. If the metadata do not contain all
+            # these records yet, nothing can be concluded.
             await self._until_current()
             now_known = {topic.topic_id for topic in self._topics()}
             gone = [topic_id for topic_id in gone if topic_id not in now_known]

@@ -35,7 +35,8 @@ async def kept_topics(storage: ObjectStorage) -> dict[str, list[UUID]]:
                 found = json.loads(content)
                 kept |= {key: [UUID(topic_id) for topic_id in topics] for key, topics in found.items()}
             except (ValueError, AttributeError, TypeError, RecursionError) as error:
-                # The content of the list cannot be read, so nothing may be deleted.
+                # It is unknown which objects the list contains. The error makes sure that no object is
+                # deleted.
                 raise StorageError(f"{info.key} is damaged: {error}", transient=False) from error
     return kept
 
@@ -48,7 +49,7 @@ class KeptObjects:
         self._keys: frozenset[str] | None = None
 
     async def among(self, keys: Sequence[str]) -> list[str]:
-        """The kept objects among ``keys``. Raises ``StorageError``."""
+        """Those objects of ``keys`` that must be kept. Raises ``StorageError``."""
         if not keys:
             return []
         if self._keys is None:

@@ -46,7 +46,7 @@ def new_object_key(
 
 
 def parse_object_key(key: str) -> WalKey | None:
-    """Time, broker and size of a WAL object's key; None for any other key."""
+    """The parts of a WAL object's key; None if the key is not the key of a WAL object."""
     name = key.rpartition("/")[2].split("-")
     if len(name) not in (3, 4) or len(name[0]) != 12:
         return None

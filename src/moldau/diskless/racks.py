@@ -1,4 +1,4 @@
-"""The racks of the cluster, as the diskless part of a broker uses them."""
+"""Information about racks that the diskless part of a broker needs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -34,7 +34,8 @@ __all__ = ["CoordinatorCalls", "RoutingBatchCoordinator"]
 
 
 class CoordinatorCalls(Protocol):
-    """The calls of single coordinators, in this process (``DisklessCoordinator``) or over the network."""
+    """For each coordinator, the object through which it is called: in this process (``DisklessCoordinator``)
+    or over the network."""
 
     def commit_file(self, coordinator_id: int, call: CommitFileCall) -> Awaitable[CommitFileResult]: ...
 
@@ -72,8 +73,8 @@ class RoutingBatchCoordinator:
     """A :class:`moldau.diskless.batch_coordinator.BatchCoordinator` over single coordinators.
 
     ``owner_of`` returns a partition's coordinator (from the cluster's metadata) and may raise. ``calls_of``
-    returns the current connection to a coordinator. If one coordinator refuses its part of a call, the parts
-    of the other coordinators do not fail.
+    returns the object through which a coordinator is called now. If one coordinator refuses its part of a
+    call, the parts of the other coordinators do not fail.
     """
 
     def __init__(
@@ -88,8 +89,8 @@ class RoutingBatchCoordinator:
         self._commit_epoch = commit_epoch
 
     def commit_epoch(self) -> int:
-        """Return the epoch of this broker's registration, because the coordinators decide commits in the
-        order of their numbers (``CommitFileCall.place``)."""
+        """Return the epoch of this broker's registration. It is known because these coordinators decide
+        commits in the order of their numbers (``CommitFileCall.place``)."""
         return self._commit_epoch()
 
     def coordinator_of(self, topic_id: UUID, partition_index: int) -> int:
@@ -99,8 +100,8 @@ class RoutingBatchCoordinator:
         return await self._calls_of(coordinator_id).commit_file(coordinator_id, call)
 
     async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
-        """Find batches, like the method of a single coordinator. If several coordinators are asked, the wait
-        ends when one of them has batches."""
+        """Find batches. If the partitions belong to several coordinators, the wait ends when one of these
+        coordinators has batches."""
         owners = {self._owner_or_none(asked) for asked in call.partitions}
         if len(owners) == 1 or not call.max_wait_ms:
             return _within(await self._find(call), call.max_bytes)

@@ -65,10 +65,10 @@ class AllCoordinators(FileWitness, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeCoordinators:
-    """The coordinators, in the form that each part of the runtime needs."""
+    """The coordinators, and the functions about them that the parts of the runtime need."""
 
     batches: BatchCoordinator
-    """Commits and finds batches; may be a plug-in."""
+    """Commits and finds batches. It may be a plug-in."""
     local: LocalCoordinators
     everywhere: AllCoordinators
     ids: Callable[[], Sequence[int]]

@@ -31,8 +31,8 @@ class StoreClaim:
         self._source = source
 
     async def ensure(self) -> bool:
-        """Return when the store belongs to this cluster alone. Returns whether the cluster already had its
-        claim before.
+        """Wait until it is certain that the store belongs only to this cluster. Returns whether the claim of
+        this cluster existed before the call.
 
         Raises a permanent ``StorageError`` that names the other cluster. Raises a transient ``StorageError``
         when the store does not respond.
@@ -51,7 +51,7 @@ class StoreClaim:
         return False
 
     async def check(self) -> None:
-        """Return when the store has this cluster's claim. This call writes nothing.
+        """Check that the store has this cluster's claim. This call writes nothing.
 
         Raises the same errors as :meth:`ensure`. Raises a permanent ``StorageError`` when there is no claim.
         """
@@ -64,7 +64,7 @@ class StoreClaim:
             )
 
     async def refuse_foreign(self) -> None:
-        """Return when no other cluster has a claim. It writes nothing. Raises the same errors as
+        """Check that no other cluster has a claim. This call writes nothing. Raises the same errors as
         :meth:`ensure`.
         """
         await self._claims(f"{CLAIMS_FOLDER}{self._cluster_id}")
@@ -85,7 +85,7 @@ class StoreClaim:
 
 
 async def refuse_claimed(storage: ObjectStorage, name: str, folder: str) -> None:
-    """Return when no cluster has a claim, so that a new cluster may begin. This call writes nothing.
+    """Check that no cluster has a claim, so that a new cluster may use the store. This call writes nothing.
 
     ``folder`` is the new node's folder. Raises a permanent ``StorageError`` if there is a claim, and a
     transient one when the store does not respond.

@@ -7,8 +7,8 @@ __all__ = ["BrokerTopicMeters", "TopicMeters"]
 
 
 class TopicMeters:
-    """The meters of a topic, or of all topics (``topic`` None). Frequently executed code adds to ``.value``
-    directly."""
+    """The meters of a topic, or of all topics (``topic`` None). Frequently executed code adds to the
+    ``value`` of a meter directly."""
 
     __slots__ = (
         "bytes_in",

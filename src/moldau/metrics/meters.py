@@ -22,7 +22,8 @@ BYTES_BOUNDS: tuple[float, ...] = tuple(float(4**power) for power in range(2, 16
 
 
 class Counter:
-    """A number that only grows. (Kafka's meters also have rates. Here the reader computes rates.)"""
+    """A number that only grows. (Kafka's meters also have rates. From these counters, the reader of the
+    metrics computes the rates.)"""
 
     __slots__ = ("value",)
 
@@ -46,7 +47,8 @@ class Histogram:
     """A distribution in fixed buckets, with count and sum.
 
     Percentiles are computed from the buckets by interpolation. The error of a percentile is at most the width
-    of a bucket. Unlike Kafka's sampled percentiles, the buckets can be summed over brokers at little cost.
+    of a bucket. The buckets of several brokers can be added up, which is not possible with Kafka's sampled
+    percentiles.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -54,7 +56,7 @@ class Histogram:
     def __init__(self, bounds: Sequence[float] = TIME_MS_BOUNDS) -> None:
         """``bounds`` are in ascending order. A bucket has the values up to and including its bound. A last
         bucket has all larger values."""
-        self.bounds = tuple(map(float, bounds))  # A comparison of floats with ints costs more.
+        self.bounds = tuple(map(float, bounds))  # comparing floats with ints would cost more
         self.counts = [0] * (len(self.bounds) + 1)
         self.total: float = 0
 

@@ -110,8 +110,8 @@ class Meters:
             if not _LABEL_NAME.fullmatch(label):
                 raise MeterError(f"{full_name}: {label!r} is no label name")
         if key and len(family.series) >= self._series_max:
-            # Clients choose topics and client ids. Names above the limit share a series, so that memory is
-            # limited.
+            # Clients can create any number of topics and client ids. If a name has too many series, further
+            # label values share one series, so that memory is limited.
             key = tuple((label, OVERFLOW) for label, _ in key)
             meter = family.series.get(key)
             if meter is not None:

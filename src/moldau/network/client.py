@@ -196,7 +196,7 @@ class RpcClient:
         self._closed = True
         for host, port in list(self._peers):
             self.disconnect(host, port)
-        # Transports close in the next iteration of the event loop.
+        # wait one iteration of the event loop, in which the transports close
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
 

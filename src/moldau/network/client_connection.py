@@ -147,5 +147,7 @@ def _decode(sent: _Sent, frame: memoryview) -> Any:
         and len(body) >= 2
         and _unpack_error(body)[0] == ErrorCode.unsupported_version.value
     ):
-        version = 0  # KIP-511: if the version is too new, the response has a body of version 0.
+        # KIP-511: if the peer does not know the version of an ApiVersions request, its response has a body of
+        # version 0.
+        version = 0
     return decode_response(sent.api_key, version, body)

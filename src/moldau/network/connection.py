@@ -51,8 +51,8 @@ class ConnectionOwner(Protocol):
     def dispatch(self, context: RequestContext, body: memoryview) -> Answer: ...
 
     def end_turn(self) -> None:
-        """Complete the requests that arrived together. If this raises, none of their responses may be
-        sent."""
+        """Finish the common work of requests that arrived together. If this raises an error, none of their
+        responses may be sent."""
         ...
 
     def admit(self, connection: "ServerConnection", transport: asyncio.Transport) -> ConnectionContext | None:
@@ -105,7 +105,7 @@ class ServerConnection(FrameReceiver):
         self._lost = False
         self.last_active = self._loop.time()
 
-    # Life of the connection.
+    # The beginning and the end of the connection.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -133,7 +133,7 @@ class ServerConnection(FrameReceiver):
 
     def eof_received(self) -> bool:
         if self._admitted:
-            # The transport closes now. It sends only the bytes that it already has.
+            # close the transport, which still sends the bytes that it already has
             self._counters.bytes_out += self._writes.flush()
         return False
 
@@ -144,7 +144,7 @@ class ServerConnection(FrameReceiver):
 
     @property
     def is_write_blocked(self) -> bool:
-        """The peer does not read its answers."""
+        """Whether the peer reads its responses so slowly that the transport has paused."""
         return self._admitted and self._writes.paused
 
     @property
@@ -300,8 +300,8 @@ class ServerConnection(FrameReceiver):
         self._wait_for_budget()
 
     def _end_turn(self) -> bool:
-        """Complete the requests that arrived together. Returns whether their responses may be sent. If they
-        may not be sent, the connection is closed."""
+        """Finish the common work of requests that arrived together. Returns whether their responses may be
+        sent. If not, the connection is closed."""
         try:
             self._owner.end_turn()
         except Exception as error:
@@ -340,7 +340,7 @@ class ServerConnection(FrameReceiver):
     def _on_answer(self, slot: _Owed, future: LaterAnswer) -> None:
         if self._linger is not None or self._lost:
             if not future.cancelled():
-                future.exception()  # The peer is gone, so no reader will retrieve the exception.
+                future.exception()  # The peer is gone, so no other code retrieves the exception.
             return
         self._take_result(slot, future)
         if self._owed and self._owed[0].ready:
@@ -361,7 +361,8 @@ class ServerConnection(FrameReceiver):
         writes = self._writes
         writes.add(response_frame(context.correlation_id, context.api_key, context.api_version, body))
         if writes.queued_bytes >= _FLUSH_BYTES and self._end_turn():
-            # One receive may contain thousands of requests. The transport can pause between two requests.
+            # Write already now, because one receive may contain thousands of requests. If the transport then
+            # pauses, the next requests wait.
             self._counters.bytes_out += writes.flush(share=self._owner.turn_share)
 
     def _schedule_flush(self) -> None:

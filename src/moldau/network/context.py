@@ -110,7 +110,7 @@ class ConnectionContext:
         self.closed = False
 
     def mark_closed(self) -> None:
-        """The network calls this method, once."""
+        """Called once by the network, when the connection has ended."""
         self.closed = True
         self.control = None
 

@@ -120,7 +120,8 @@ class FrameReceiver(asyncio.BufferedProtocol):
 
     def _keep(self, rest: memoryview) -> None:
         stash = self._stash
-        # A transport may deliver data once more after it was paused. This data is appended.
+        # A transport may still deliver data once after it was paused. Therefore new data are appended to the
+        # kept data.
         self._stash = rest if stash is None else memoryview(bytes(stash) + bytes(rest))
 
     def _begin_partial(self, first: memoryview, size: int) -> None:

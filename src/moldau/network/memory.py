@@ -93,8 +93,8 @@ class RequestMemory:
         self.used_bytes -= size
         assert self.used_bytes >= 0
         if self._waiters and self.has_room():
-            # This runs in a separate callback. A waiter processes requests, and the requests may release more
-            # memory.
+            # The waiters are called in a separate callback, because a waiter processes requests, which may
+            # release more memory.
             waiter = next(iter(self._waiters))
             del self._waiters[waiter]
             asyncio.get_running_loop().call_soon(self._wake, waiter)

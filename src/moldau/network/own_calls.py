@@ -30,7 +30,7 @@ def _no_topics(request: Any) -> Iterable[str]:
 class CallDeclaration(Generic[A, R]):
     """The encoding of a call's arguments in its request, and of its result in the response.
 
-    Every request contains ``timeout_ms``, the time for which its caller waits for the answer.
+    Every request contains ``timeout_ms``, the time for which its caller waits for the response.
     """
 
     request: type[Message]
@@ -47,8 +47,8 @@ class CallDeclaration(Generic[A, R]):
     version_min: int = 0
     """The oldest version that this side sends."""
     cuts: tuple[Cut, ...] = ()
-    """The arrays by which a large request is divided into slices. There are none unless the items of the
-    arrays are handled independently."""
+    """The arrays by which a large request is divided into slices. The items of these arrays must be
+    independent of each other. If no array is given, the request is never divided."""
     parsed_bytes_max: int | None = None
     """Maximum memory of a parsed request. ``None`` means that the common limit applies."""
     long_answers: tuple[tuple[str, ...], ...] = ()

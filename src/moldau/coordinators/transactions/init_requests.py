@@ -21,7 +21,7 @@ class Initialization(NamedTuple):
 
 
 def check_initialization(found: Transaction, request: Initialization) -> None:
-    """Check that the producer may start over now or after an abort of its ongoing transaction.
+    """Check that the producer may get an id and an epoch now, or after an abort of its ongoing transaction.
 
     Raises PRODUCER_FENCED and CONCURRENT_TRANSACTIONS (markers are being written).
     """
@@ -33,8 +33,8 @@ def check_initialization(found: Transaction, request: Initialization) -> None:
 
 
 def next_identity(found: Transaction, request: Initialization) -> tuple[ProducerIdentity | None, int]:
-    """Return the producer's next id and epoch. Also return the epoch before the increase that the producer
-    requested, or -1.
+    """Return the producer's next id and epoch. Also return the epoch that the producer had before an increase
+    that it requested itself; -1 if it did not request the increase.
 
     A repeated request gets the current id and epoch again. ``None`` is returned instead of the id and epoch
     when clients can get no further epoch of the id. The producer then continues with a new id.
@@ -50,18 +50,20 @@ def next_identity(found: Transaction, request: Initialization) -> tuple[Producer
 
 
 def _check_expected(found: Transaction, expected: ProducerIdentity) -> None:
-    """Check a producer that sends its id and epoch. They must be the current ones, or the request must be a
-    repetition.
+    """Check a producer that sends its id and epoch. They must be the current id and epoch, or the request
+    must be a repetition.
 
     Raises PRODUCER_FENCED.
     """
     if expected == found.identity and not expected.is_for_fencing:
         return
-    # The epoch was increased, or the next producer id replaced this one, and the response was lost.
+    # A repetition: an earlier request has increased the epoch or replaced the producer id, and its response
+    # was lost.
     repeats = (
         expected.producer_id in (found.producer_id, found.previous_producer_id)
         and expected.producer_epoch == found.last_producer_epoch != NO_EPOCH
     )
-    # If a transaction has begun since then, the request is not a repetition.
+    # If a transaction has begun with the new epoch, the producer got the response, so this request is not a
+    # repetition.
     if not repeats or found.state is TransactionPhase.ONGOING:
         raise KafkaError(ErrorCode.producer_fenced)

@@ -49,8 +49,8 @@ class ExpiryCheck:
 
 
 class NewProducerIdNeededError(KafkaError):
-    """The operation needs a new producer id. The caller must repeat the operation with a new id. The first
-    call has changed nothing."""
+    """The operation needs a new producer id, and has changed nothing. The caller must repeat it with a new
+    id."""
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.coordinator_not_available, "a new producer id is needed")
@@ -128,7 +128,7 @@ class TransactionShard:
             self._on_prepared()
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        """There is nothing to do, because the records of this topic are never part of a transaction."""
+        """Nothing is done, because the records of this topic are never part of a transaction."""
 
     def _find(self, transactional_id: str) -> Transaction | None:
         """The state of an id. Raises COORDINATOR_NOT_AVAILABLE if the state cannot be read."""
@@ -222,11 +222,11 @@ class TransactionShard:
         return answer(token, ProducerAnswer(ErrorCode.none, *identity), records)
 
     def _fenced(self, found: Transaction, now_ms: int) -> Transaction:
-        """The ongoing transaction. It must be aborted with the next epoch, because this fences its
-        producer."""
+        """Return the ongoing transaction in the state "prepare abort", with the next epoch. This epoch fences
+        the producer."""
         fenced = found.prepared(now_ms, commits=False, bumps=True, client_version=found.client_version)
-        # The producer did not request this higher epoch. If the producer itself initializes again, it must be
-        # fenced, because its request is not a repetition.
+        # The producer did not request this higher epoch. If it sends InitProducerId with its old epoch, the
+        # request is not a repetition, and the producer must be fenced.
         return replace(fenced, last_producer_epoch=NO_EPOCH)
 
     # partitions
@@ -310,7 +310,8 @@ class TransactionShard:
             raise KafkaError(ErrorCode.producer_fenced)
         if check_end(found, request):
             if found.identity.is_for_fencing:
-                # The coordinator used the last epoch to abort the transaction. No client may use that epoch.
+                # The coordinator aborted the transaction with the last possible epoch, which no client may
+                # use. Therefore the producer gets a new id.
                 if new_id is None:
                     raise NewProducerIdNeededError
                 found = found.rotated(new_id, now_ms)

@@ -14,7 +14,7 @@ class TransactionPhase(Enum):
     """The end of the transaction is decided. Markers are sent again until every partition has its marker."""
     PREPARE_ABORT = "PrepareAbort"
     COMPLETE_COMMIT = "CompleteCommit"
-    """Every partition has its marker."""
+    """Every partition of the transaction has its marker."""
     COMPLETE_ABORT = "CompleteAbort"
     DEAD = "Dead"
     """Kafka's state of an id that expires. Only Kafka's brokers write it; Moldau writes a tombstone."""

@@ -57,8 +57,8 @@ class Transaction:
     last_producer_epoch: int = NO_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    """The id with which the producer continues after the end of the transaction, if all epochs of the current
-    id are used."""
+    """The id with which the producer continues after the end of the transaction. It is set if all epochs of
+    the current id are used."""
     timeout_ms: int
     state: TransactionPhase = TransactionPhase.EMPTY
     partitions: frozenset[TxnPartition] = frozenset()
@@ -73,7 +73,7 @@ class Transaction:
 
     @property
     def ended(self) -> EndedTransaction:
-        """Identifies the prepared transaction. The key uses only values from the log, so every coordinator
+        """A key of the prepared transaction. It contains only values from the log, so every coordinator
         computes the same key."""
         return EndedTransaction(self.identity, self.start_ms, self.updated_ms)
 
@@ -92,8 +92,8 @@ class Transaction:
         return self.start_ms + self.timeout_ms < now_ms
 
     def gives_way_to(self, producer: ProducerIdentity) -> bool:
-        """Whether this producer has the next id. Such a producer must wait until the end of the transaction
-        is complete."""
+        """Whether this producer already uses the next id. It must wait until the end of the transaction is
+        complete."""
         return self.state.is_prepared and producer == (self.next_producer_id, 0)
 
     def initialized(

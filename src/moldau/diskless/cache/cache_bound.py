@@ -44,7 +44,7 @@ class CacheBound:
         return max(1024 * 1024, min(64 * 1024 * 1024, max_bytes // 16))
 
     def appended(self, size_bytes: int) -> bool:
-        """Count an append; returns whether :meth:`enforce` is due."""
+        """Count an append. Returns whether :meth:`enforce` must be called now."""
         self._unchecked_bytes += size_bytes
         return self._unchecked_bytes >= self._check_every_bytes
 

@@ -2,7 +2,7 @@
 
 For each coordinator there are two loops, which are called lanes (see
 :mod:`moldau.diskless.cache.follow_lane`). A partition begins in the catch-up lane. It moves to the tail lane
-when it has everything that is committed. If it lags for a long time, it moves back.
+when it has all committed records. If it lags for a long time, it moves back to the catch-up lane.
 
 If the coordinator's offsets match an opened cache, and at most ``first_max_bytes`` are missing, the cache
 continues at its own end. Otherwise the cache is emptied and starts at the high watermark. Reads of older
@@ -246,8 +246,8 @@ class Cacher:
             self._arrivals.notify(cache.key)
 
     async def _resolve(self, cache: PartitionCache) -> bool:
-        """Request the committed offsets and follow them, because the coordinator's response does not match
-        the cache."""
+        """Request the partition's committed offsets, because the coordinator's response does not match the
+        cache. If the cache does not end within these offsets, restart it."""
         (listed,) = await self._finder.list_offsets([TimestampToList(*cache.partition_id, LATEST_TIMESTAMP)])
         if listed.error is not ErrorCode.none:
             raise KafkaError(listed.error, listed.message)
@@ -291,7 +291,7 @@ class Cacher:
         if cache is None or not cache.is_usable or cache.local_end_offset != first.base_offset:
             return None
         if cache.promised_offset <= run.batches[-1].last_offset:
-            return None  # An earlier run could not be appended. The lane will read its batches again.
+            return None  # an earlier run failed, so the lane reads these batches
         if any(batch.timestamp_type == LOG_APPEND_TIME for batch in run.batches):
             start = first.byte_offset
             views = [run.content[one.byte_offset - start :][: one.size_bytes] for one in run.batches]

@@ -1,8 +1,9 @@
 """Follows a coordinator for a set of partitions, in a loop: it finds, reads and appends batches.
 
 There are two kinds of lanes (loops). The *tail* lane sends a request that waits at the coordinator until any
-broker commits batches. It then requests these batches at once. The *catch-up* lane never waits at the
-coordinator. It has its own budgets, so that a partition that is far behind does not slow other partitions.
+broker commits batches. After the response, it reads these batches immediately. The *catch-up* lane never
+waits at the coordinator. It has its own budgets, so that a partition that is far behind does not slow other
+partitions.
 """
 
 import asyncio
@@ -70,7 +71,7 @@ class LaneOwner(Protocol):
         ...
 
     def got_stuck(self, cache: PartitionCache) -> None:
-        """Called when the next batch for the cache is not available, because its object no longer exists."""
+        """Called when the next batch for the cache cannot be read, because its object no longer exists."""
         ...
 
     def round_over(self, cache: PartitionCache) -> None:
@@ -92,7 +93,8 @@ class LaneSettings:
     read."""
     max_wait_ms: int
     slow_round_ms: int = 200
-    """Time after which the lane continues, although some partitions still wait for their bytes."""
+    """Time after which the lane continues with the other partitions, although some partitions still wait for
+    their bytes."""
 
 
 @dataclass(slots=True)
@@ -107,9 +109,9 @@ class LanePartition:
 
     @property
     def may_be_asked_for(self) -> bool:
-        """Whether batches may be requested for the cache. This is true if no bytes are being read for the
-        cache, it has no pause, and no own commits are promised to it (see
-        :mod:`moldau.diskless.writing.own_commits`)."""
+        """Whether batches may be requested for the cache. This is true if three conditions are met: no
+        batches are being read for the cache, the cache does not pause after a failure, and no own commits are
+        promised to it (see :mod:`moldau.diskless.writing.own_commits`)."""
         return not (self.is_busy or self.is_resting or self.cache.is_promised)
 
     def back_off(self) -> float:
@@ -164,8 +166,9 @@ class FollowLane:
             self._changed.set()
         elif self._additions is None:
             # Each addition replaces the request in progress. When a broker with thousands of partitions
-            # starts, there are many additions. Without a limit, no request would get a response, and each
-            # request would name all partitions.
+            # starts, there are many additions. If each of them took effect at once, no request would get a
+            # response, and each request would name all partitions. Therefore many additions take effect
+            # together, after a delay.
             delay_s = len(self._members) * _WAIT_A_MEMBER_S
             self._additions = asyncio.get_running_loop().call_later(delay_s, self._look_at_additions)
 
@@ -197,9 +200,9 @@ class FollowLane:
             self._finding.cancel()
 
     def look_again(self) -> None:
-        """Soon request batches also for caches to which no own commits are promised.
+        """After a short delay, request batches again, for all caches to which no own commits are promised.
 
-        The requests are not sent at once. Own commits often follow one another, and then each request would
+        The delay is needed because own commits often follow one another. Without it, each request would
         return promised batches again.
         """
         if self._nudge is None:
@@ -215,8 +218,9 @@ class FollowLane:
             self._changed.set()
 
     def _is_awaited(self) -> bool:
-        """Whether to wait for the response to the request in progress. Without this wait, requests would be
-        postponed again and again, and no request to a distant coordinator would get a response."""
+        """Whether the request in progress must not be cancelled, because the lane has had no response for
+        some time. Otherwise requests would be postponed again and again, and no request to a distant
+        coordinator would get a response."""
         now = asyncio.get_running_loop().time()
         return now - self._answered_at > _ANSWER_S > now - self._asked_at
 
@@ -315,8 +319,8 @@ class FollowLane:
             with self._unexpected.contained("judging what a coordinator found", passing=_EXPECTED):
                 is_fit = await self._follower.apply_answer(member.cache, partition)
             if not is_fit:
-                # The first retry comes soon. Later retries wait longer, so that a response that never matches
-                # does not cause a busy loop.
+                # Try again after a pause. The pause becomes longer with each failure, so that a response that
+                # never matches does not cause a busy loop.
                 self._retry_later(member)
                 continue
             batches = partition.batches if member.cache.is_usable else ()
@@ -342,7 +346,8 @@ class FollowLane:
         return False
 
     async def _read(self, wanted: list[tuple[LanePartition, Sequence[BatchCoordinate]]]) -> None:
-        # While the lane waited, further batches of this broker may have been promised to caches.
+        # While the lane waited for the response, this broker's own batches may have been promised to some of
+        # the caches. These caches are left out.
         wanted = [(member, some) for member, some in wanted if not member.cache.is_promised]
         members = [member for member, _ in wanted]
 
@@ -402,8 +407,8 @@ class FollowLane:
 
     def _read_failed(self, member: LanePartition, error: StorageError) -> None:
         if isinstance(error, ObjectNotFoundError):
-            # There are two cases. Either the batches have moved to the tier or were deleted, and the
-            # coordinator will report that. Or the store has lost the object, and readers get an error.
+            # There are two possible causes. The batches may have moved to the tier or been deleted; the
+            # coordinator will then report this. Or the store has lost the object; then readers get an error.
             self._meters.lost_objects.value += 1
             self._follower.got_stuck(member.cache)
         logger.warning(
@@ -413,7 +418,7 @@ class FollowLane:
 
     def _retry_later(self, member: LanePartition) -> None:
         if not member.is_resting:
-            # A flag is checked instead of the time, because a timer may fire slightly early.
+            # ``is_resting`` is a flag and not a time, because a timer may fire slightly early.
             asyncio.get_running_loop().call_later(member.back_off(), self._rested, member)
 
     def _rested(self, member: LanePartition) -> None:

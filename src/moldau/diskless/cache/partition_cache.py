@@ -69,8 +69,8 @@ class PartitionCache:
         self.is_closed = False
         if log is not None and log.holes and not log.is_offline:
             # The local range is dropped, because readers rely on a range without gaps. No record is lost,
-            # because the records are also in the object store. This call blocks, and happens only after
-            # damage.
+            # because the records are also in the object store. This blocking call is made only if the log was
+            # damaged.
             log.truncate_fully_now(log.log_end_offset)
         self.is_at_tail = False
         """True: batches are cached when they are committed. False: the cache is catching up."""
@@ -195,8 +195,8 @@ class PartitionCache:
         return self.is_known and not self.is_closed
 
     def correct(self, high_watermark: int) -> None:
-        """Set lower offsets. The coordinator certainly has lower offsets than before, because its log was
-        restored from a backup."""
+        """Set lower offsets. The caller makes sure that the coordinator really has lower offsets than before,
+        because its log was restored from a backup."""
         self.high_watermark = high_watermark
         self.log_start_offset = min(self.log_start_offset, high_watermark)
 
@@ -214,7 +214,7 @@ class PartitionCache:
 
     @property
     def is_promised(self) -> bool:
-        """Whether own commits are promised to this cache. Then only these batches of this broker may be
+        """Whether batches that this broker commits are promised to this cache. Then only these batches may be
         appended next (see :mod:`moldau.diskless.writing.own_commits`)."""
         return self.promised_offset >= 0
 
@@ -229,7 +229,8 @@ class PartitionCache:
         return self.local_end_offset > offset
 
     def note_kept(self) -> None:
-        """End a promise. Either the batches are in the cache, or they will not be appended as own commits."""
+        """Wake the waits for promised batches. The batches are in the cache now, or they will not be appended
+        as own commits."""
         waiting, self._on_kept = self._on_kept, []
         for kept in waiting:
             if not kept.done():

@@ -84,8 +84,8 @@ class Place(Protocol):
         ...
 
     def when_known(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once. This is done when it is certain that the coordinator has the partition, or
-        when the partition has left this broker."""
+        """Call ``callback`` once: when it is certain that the coordinator has the partition, or when the
+        partition has left this broker."""
         ...
 
 
@@ -209,8 +209,9 @@ class PartitionAppends:
     def _append_when_known(
         self, records: memoryview, header: BatchHeader, terms: "_Terms"
     ) -> "asyncio.Future[AppendOutcome]":
-        """Queue a batch, in order. The coordinator of the partition has not created the partition yet."""
-        # A single batch may always wait. Otherwise a large batch could never be the first batch.
+        """Queue a batch, in order, because perhaps the coordinator has not created the partition yet."""
+        # The first batch in the queue may have any size. Otherwise a very large batch could never be
+        # appended.
         if self._pending and self._pending_bytes + len(records) > _PENDING_BYTES_MAX:
             refused: asyncio.Future[AppendOutcome] = self.deadlines.loop.create_future()
             refused.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))

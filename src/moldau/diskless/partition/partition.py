@@ -77,7 +77,8 @@ class DisklessPartition(WithoutLog):
         self._remote = part
 
     def end_remote(self) -> None:
-        """Stop reading records that have left the WAL. Other brokers can still read them."""
+        """From now on, this broker cannot read records that have left the WAL. Other brokers can still read
+        them."""
         self._remote = None
 
     @property
@@ -227,8 +228,8 @@ class DisklessPartition(WithoutLog):
         return answer if isinstance(answer, ReadOutcome) else await answer
 
     async def _read_when_kept(self, request: ReadRequest) -> ReadOutcome:
-        """Records that are still being cached must be readable, because perhaps the producer already has its
-        response."""
+        """Wait until the records that are being cached can be read. This is needed because perhaps their
+        producer already has its response."""
         if not await self.cache.until_kept(request.offset, _KEPT_TIMEOUT_S) and self.cache.is_promised:
             return self._known(readable_end=self.cache.local_end_offset)
         answer = self.read(request)
@@ -249,12 +250,13 @@ class DisklessPartition(WithoutLog):
         return self._cold_result(request, outcome)
 
     async def _read_remote(self, request: ReadRequest, remote: RemoteRecords) -> ReadOutcome:
-        """Read records that left the WAL, or that are just leaving it."""
+        """Read records that have moved from the WAL to remote storage."""
         outcome = await remote.read(request, self._known(read_committed=request.read_committed))
         if outcome.error is ErrorCode.none:
             self._traffic.read(outcome.size_bytes, request.reader_rack)
             return outcome
-        # The records may have been deleted since then. Therefore the coordinator is asked.
+        # Perhaps the records were deleted during the read. The coordinator's response shows whether this is
+        # the case.
         resolved = await self._cold_reads.read(self.cache, request.offset, request.max_bytes)
         deleted = resolved.failure is not None and resolved.failure.code is ErrorCode.offset_out_of_range
         self._meters.errors.value += not deleted

@@ -89,8 +89,8 @@ class DisklessTransactions:
         return self._verified.get(producer_id) == guard
 
     def verified(self, producer_id: int, guard: int) -> None:
-        """Note that the partition belongs to the producer's transaction. The guard was issued before the
-        verification."""
+        """Store that the transaction of this guard was verified: the partition belongs to it. The guard must
+        have been issued before the verification."""
         self._verified.pop(producer_id, None)
         self._verified[producer_id] = guard
         if len(self._verified) > VERIFIED_MAX:

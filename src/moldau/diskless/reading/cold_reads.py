@@ -57,8 +57,8 @@ class ColdOutcome:
     """The batches as they are in the objects; :meth:`finished` sets their offsets."""
     failure: KafkaError | None = None
     moved_to_tier: bool = False
-    """Whether the offset has left the WAL. This is an error here, because such an offset must be read from
-    remote storage."""
+    """Whether the records at the offset have left the WAL. This read then has no batches, and the caller must
+    read from remote storage."""
     last_stable_offset: int = 0
     """The last stable offset at the time when the coordinator found the batches. Aborted transactions before
     this offset are known."""
@@ -255,10 +255,10 @@ class ColdReads:
     def _needed_part(
         self, ask: _Ask, coordinates: Sequence[BatchCoordinate], last_stable_offset: int
     ) -> Sequence[BatchCoordinate]:
-        """The coordinates that the read needs. The remaining coordinates are kept for the next read, if they
-        are stable.
+        """The coordinates that the read needs. Remaining coordinates before the last stable offset are kept
+        for the next read.
 
-        Coordinates after the stable offset may belong to a transaction that is aborted later. Only a new
+        Coordinates after the last stable offset may belong to a transaction that is aborted later. Only a new
         response of the coordinator would contain the abort.
         """
         ask.last_stable_offset = last_stable_offset
@@ -306,7 +306,8 @@ class ColdReads:
 
 
 def _stable_of(found: FoundPartition) -> int:
-    """If a response has no last stable offset, the coordinator does not support transactions."""
+    """Return the last stable offset of a response. If it has none, the coordinator does not support
+    transactions, and the result is the high watermark."""
     return found.high_watermark if found.last_stable_offset < 0 else found.last_stable_offset
 
 

@@ -28,7 +28,8 @@ class SharedObjects(Protocol):
     """Objects that one broker of a rack reads for the other brokers of the rack."""
 
     async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
-        """Bytes of an object; ``None`` when the caller must read from the store. Raises ``StorageError``."""
+        """A range of bytes of an object; ``None`` when the caller must read from the store. Raises
+        ``StorageError``."""
         ...
 
 

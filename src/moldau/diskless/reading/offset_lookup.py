@@ -98,7 +98,8 @@ class WalOffsetLookup:
             except CorruptRecordError as error:
                 raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
             if remote is not None and timestamp_ms == MAX_TIMESTAMP and start < end:
-                # The first of several records with the largest timestamp is used.
+                # If several records have the largest timestamp, the result is the first of them, which may be
+                # in the remote part.
                 older = await remote.find_max_timestamp(max(-1, found.timestamp_ms - 1), start, end, lookup)
                 return older or found
             return found
@@ -109,8 +110,8 @@ class WalOffsetLookup:
     ) -> FoundOffset:
         """Find the requested offset with the coordinator's response."""
         if listed.batch is None:
-            # The response is a special offset, or a batch, or no record. All records of the batch have the
-            # batch's append time.
+            # No batch must be read. The response is a special offset, or the base offset of a batch whose
+            # records all have its append time, or no offset (-1).
             epoch = cache.generations.epoch_for_offset(listed.offset) if listed.offset >= 0 else -1
             return FoundOffset(listed.offset, listed.timestamp_ms, epoch)
         batch = listed.batch
@@ -143,8 +144,8 @@ class WalOffsetLookup:
     async def _behind(
         self, cache: PartitionCache, offset: int, timestamp_ms: int, lookup: RecordLookup
     ) -> FoundOffset:
-        """The record is before the log start, although the end of its batch is not. Begin the search at
-        ``offset``."""
+        """Search the later batches, from ``offset`` on. This is needed if the found record is before the log
+        start, although its batch ends after the log start."""
         while timestamp_ms >= 0:
             found = await self._batches(cache, offset)
             for coordinate in found.batches:
@@ -219,7 +220,8 @@ class WalOffsetLookup:
 
 
 def _bounded(found: FoundOffset, timestamp_ms: int, last_stable_offset: int) -> FoundOffset:
-    """Return an offset only if it is below the last stable offset."""
+    """Limit the found offset for a read_committed client. A record at or above the last stable offset is not
+    returned, and LATEST_TIMESTAMP gives the last stable offset."""
     if found.offset < last_stable_offset or last_stable_offset < 0:
         return found
     if timestamp_ms == LATEST_TIMESTAMP:

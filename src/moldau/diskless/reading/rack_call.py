@@ -24,7 +24,7 @@ class DisklessReadObjectRequest(Message):
     byte_offset: int = wire("int64")
     byte_size: int = wire("int32")
     timeout_ms: int = wire("int32", default=60_000)
-    """Time for which the caller waits for the answer."""
+    """Time in ms for which the caller waits for the response."""
 
 
 @message

@@ -66,8 +66,8 @@ class RackObjects:
         self._avoided: dict[int, float] = {}
 
     async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
-        """A range of an object, from this broker's memory or from the rack's reader. ``None`` means that the
-        caller must read from the store.
+        """A range of an object, from this broker's memory or from the broker that reads this object for the
+        rack. ``None`` means that the caller must read from the store.
 
         Raises ``StorageError`` when this broker is the reader and the store fails.
         """
@@ -130,8 +130,8 @@ class RackObjects:
             if task is None:
                 task = self._reading[key] = asyncio.ensure_future(self._get(key, object_bytes))
                 task.add_done_callback(lambda done: self._got(key, done))
-            # The broker that sent the request may stop waiting. The object is still read for the other
-            # brokers.
+            # The caller may be cancelled, because its broker stops waiting. The read must continue, because
+            # other brokers may need the object.
             whole = await asyncio.shield(task)
         return whole[offset : offset + size_bytes]
 

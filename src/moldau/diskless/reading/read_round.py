@@ -32,7 +32,7 @@ class ReadRound:
     """Reads ``lots``. Each lot contains the coordinates of one partition's batches, and the callbacks get the
     number of the lot.
 
-    ``deliver`` gets the next batches in order. ``fail`` is called at most once and ends a lot.
+    ``deliver`` gets the next batches in order. ``fail`` is called at most once for a lot, and ends it.
     """
 
     def __init__(
@@ -115,7 +115,8 @@ class ReadRound:
             self._let_go(touched)
 
     def _let_go(self, numbers: dict[int, None]) -> None:
-        """Copy the batches that wait, so that they do not keep larger buffers in memory."""
+        """Copy the batches that wait for earlier batches. Their views would otherwise keep larger buffers in
+        memory."""
         for number in numbers:
             arrived = self._lots[number].arrived
             for position, view in arrived.items():
@@ -139,6 +140,6 @@ class ReadRound:
             self._fail(number, error)
 
     def give_up(self, number: int) -> None:
-        """Cancel a lot."""
+        """End a lot without ``fail``. Its remaining batches are not delivered."""
         self._lots[number].is_over = True
         self._lots[number].arrived.clear()

@@ -35,7 +35,7 @@ class RecentObjects:
         self._make_room()
 
     def committed(self, key: str) -> None:
-        """Allow the removal of the object, because it is known whether it was committed."""
+        """Allow the removal of the object, because the outcome of its commit is now known."""
         self._uncommitted.discard(key)
         self._make_room()
 

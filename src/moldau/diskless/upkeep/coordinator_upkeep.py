@@ -68,7 +68,8 @@ class CoordinatorUpkeep:
         return [found for found in self._coordinators.coordinator_ids if self._coordinators.is_active(found)]
 
     async def apply_retention(self) -> None:
-        """Apply the retention of all topics. Passes are repeated until nothing is left to delete."""
+        """Apply the retention of all topics. Passes are repeated until no records are left to delete, or up
+        to a maximum number."""
         for coordinator_id in self._active():
             policies = [
                 policy

@@ -174,7 +174,8 @@ class FileReclaimer:
         self._released.setdefault(coordinator_id, set()).update(keys)
 
     def _saved(self, coordinator_id: int, free: list[str]) -> list[str]:
-        """The files among ``free`` whose last record is saved. The other files remain for the next pass."""
+        """Those files of ``free`` whose deletion is safe, because all records about them are saved. The other
+        files remain for the next pass."""
         end_offset = self._keeper.committed_end(coordinator_id)
         known = self._unsaved.get(coordinator_id, {})
         found_at = {key: known.get(key, end_offset) for key in free}
@@ -183,8 +184,8 @@ class FileReclaimer:
         return saved
 
     def _not_released(self, coordinator_id: int, listed: list[str]) -> list[str]:
-        """Leave out released files. The list still contains them, because the coordinator's database is
-        slightly behind its log."""
+        """Remove released files from a list. The list may still contain them, because the coordinator's
+        database is slightly behind its log."""
         released = self._released.get(coordinator_id)
         if not released:
             return listed

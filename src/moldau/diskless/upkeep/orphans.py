@@ -6,8 +6,8 @@ An object is an orphan when all of these conditions hold:
    skew, and longer than the configured grace period. Therefore a commit by its uploader is now refused.
 2. Every coordinator of the cluster has responded that it does not know the object.
 3. After that, every coordinator has *logged* that the object is closed, and still does not know the object.
-   If a commit was in progress during that time, there are two cases. Either the commit has arrived, so that
-   the object is known, or the commit is refused permanently.
+   Suppose that a commit was in progress during that time. If the commit has arrived, the object is known.
+   Otherwise it is refused permanently.
 
 If a coordinator does not respond, the objects that it may know are kept. A restored cluster may not know the
 topics of some objects. These objects are kept, too (:mod:`moldau.diskless.kept_objects`).

@@ -86,8 +86,8 @@ class UnownedFileScan:
             coordinator_id, before_ms, _FILES_A_SCAN, unused_from_ms=from_ms
         )
         if len(listed) == _FILES_A_SCAN:
-            # A millisecond is added. Otherwise the scan would make no progress if all of these files became
-            # unused at the same time.
+            # If all of these files became unused in the same millisecond, the scan continues with the next
+            # millisecond. Otherwise it would find the same files again.
             last_ms = listed[-1].free_since_ms
             self._resume_from_ms[coordinator_id] = last_ms + (last_ms == from_ms)
         files: dict[str, tuple[int, int]] = {}
@@ -105,11 +105,11 @@ class UnownedFileScan:
         return adopted
 
     async def _without_owner(self, adopter_id: int, keys: Sequence[str]) -> dict[str, list[int]]:
-        """Keys without an owner that this coordinator must adopt. Each key has the other coordinators that
-        know it."""
+        """The files without an owner that this coordinator must adopt. For each key, the result has the other
+        coordinators that know the file."""
         knowing: dict[str, list[int]] = {key: [] for key in keys}
-        # This coordinator is asked last. Another coordinator may hand the file over to this one in the
-        # meantime. The file is then found at one of the two coordinators.
+        # The coordinator ``adopter_id`` is asked last. Another coordinator may hand the file over to it
+        # during these requests. Then at least one of the two coordinators reports the file as its own.
         others = [found for found in self._coordinator_ids() if found != adopter_id]
         for coordinator_id in (*others, adopter_id):
             if not knowing:
@@ -143,5 +143,5 @@ class UnownedFileScan:
 
 
 def _is_there(file: DescribedFile) -> bool:
-    """Whether the coordinator still has the file. A cached result is not enough here."""
+    """Whether the coordinator still has the file, and not only the stored result of the file's commit."""
     return file.size_bytes >= 0

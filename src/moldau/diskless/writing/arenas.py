@@ -9,7 +9,7 @@ __all__ = ["Arena", "ArenaPool", "new_arena"]
 
 Arena: TypeAlias = mmap.mmap | bytearray
 
-# Only Linux has this flag.
+# this flag exists only on Linux
 _FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
 
 _SPARE: Final = 2
@@ -44,8 +44,8 @@ class ArenaPool:
 
     @property
     def is_low(self) -> bool:
-        """Whether callers will soon need to allocate arenas themselves. Arenas that were allocated elsewhere
-        may be released to this pool."""
+        """Whether the pool has so few free arenas that :meth:`acquire` will soon have to allocate. A caller
+        may allocate arenas on another thread, and add them to the pool with :meth:`release`."""
         spare = min(_SPARE, self._free_max)
         if len(self._free) < spare:
             self._look_aside()
@@ -60,7 +60,7 @@ class ArenaPool:
         return self._free.pop() if self._free else new_arena(self.arena_size_bytes)
 
     def release(self, arena: Arena) -> None:
-        """Release an arena of any size. The caller must not have a view of the arena any more."""
+        """Return an arena of any size to the pool. The caller must not have a view of the arena any more."""
         if isinstance(arena, bytearray) or len(arena) != self.arena_size_bytes:
             return
         if _is_exported(arena):

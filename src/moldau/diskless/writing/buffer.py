@@ -43,7 +43,7 @@ class CloseReason(Enum):
 
 class CloseDecision(NamedTuple):
     """A decision: close now for this reason, or check again at this time. If the time is ``None``, check
-    again when something changes."""
+    again when an upload slot becomes free."""
 
     reason: CloseReason | None
     look_again_ms: float | None = None
@@ -112,7 +112,7 @@ class ClosePolicy:
             self._tokens = max(0.0, self._tokens - 1.0)
 
     def uploaded(self, took_ms: float) -> None:
-        """Remember that an object was stored ``took_ms`` after its buffer was closed."""
+        """Include in the average that an object was stored ``took_ms`` after its buffer was closed."""
         self._upload_ms += (took_ms - self._upload_ms) / UPLOADS_AVERAGED
 
     @property
@@ -123,7 +123,8 @@ class ClosePolicy:
         self._refill(now_ms)
         if self._tokens >= 1.0:
             return now_ms
-        # The time is slightly later. Otherwise rounding could schedule a check at the current time.
+        # 0.01 ms is added, because otherwise rounding could schedule the next check at the current time,
+        # again and again
         return now_ms + (1.0 - self._tokens) * 1000.0 / self.puts_per_second + 0.01
 
     def _refill(self, now_ms: float) -> None:
@@ -204,7 +205,7 @@ class WalBuffer(Generic[T]):
         return batch
 
     def abandon(self) -> None:
-        """Release the memory. It may also be called when :meth:`build` has failed."""
+        """Release the memory without building an object, or after :meth:`build` has failed."""
         self._pool.release(self._arena)
 
     def build(self, *, created_ms: int, broker_id: int) -> BuiltObject[T]:
@@ -238,7 +239,7 @@ class WalBuffer(Generic[T]):
                 batch.byte_offset = batch.position
             return self._arena
         arena: Arena = bytearray(size) if is_small else self._pool.acquire(size)
-        # If a view is assigned to a view, Python makes no copy in between.
+        # views are used because an assignment from view to view copies the bytes only once
         source, target = memoryview(self._arena), memoryview(arena)
         offset = 0
         for batch in ordered:

@@ -157,8 +157,8 @@ class FileCommitQueue:
 
     def _ended(self, number: int, attempt: "asyncio.Task[KnownOutcome]") -> None:
         """Close a commit. After an error, the coordinator perhaps never received the number of this commit.
-        The next commit may then wait at the coordinator for this number. Therefore the next commit is sent
-        again."""
+        The next commit may then be waiting at the coordinator for this number. In this case its attempt is
+        ended, so that it is sent again with a new :class:`CommitPlace`."""
         if attempt.cancelled():
             self._open.settle(number)
             return
@@ -171,7 +171,8 @@ class FileCommitQueue:
     def _select(self, share: FileShare) -> bool:
         """Decide which batches are committed. Returns whether there is any batch to commit."""
         if len(share.file.owner_ids) == 1:
-            # No other coordinator has this file's list of owners yet, so a batch may still be left out.
+            # The file has no other coordinator, so no other coordinator depends on the list of batches.
+            # Batches may therefore still be left out.
             share.drop_expired()
         self._note_dropped(share.dropped)
         gaps = self._gaps
@@ -214,8 +215,8 @@ class FileCommitQueue:
             self._gaps.dropped(batch.key, batch.header)
 
     async def _until_known(self, share: FileShare, number: int) -> "KnownOutcome":
-        """The coordinator's response. It may be a refusal after which nothing of the part will ever be
-        committed.
+        """Send the commit until its outcome is known, and return the coordinator's response. It may be a
+        refusal after which no batch of the part will ever be committed.
 
         FORGOTTEN is treated as such a refusal. After FORGOTTEN no repetition returns the outcome, and
         repetitions would delay all later files. The coordinator may also have refused the number of the
@@ -237,8 +238,8 @@ class FileCommitQueue:
                 if error.code in DEFINITE_REFUSALS or error.code is FORGOTTEN:
                     return KnownOutcome(error, (loop.time() - begin_s) * 1000)
                 if error.code is ErrorCode.unsupported_version and not _is_alone(call):
-                    # The coordinator does not keep the order of commits, so it must get this commit alone.
-                    # This attempt sent nothing.
+                    # The coordinator does not keep the order of commits, so it must get one commit at a time.
+                    # This attempt has sent no request.
                     if not self._open.is_first(number):
                         await self._open.until_settled()
                     continue
@@ -246,7 +247,7 @@ class FileCommitQueue:
             except (OSError, TimeoutError) as error:
                 reason = error
             except asyncio.CancelledError:
-                share.file.is_uncertain = True  # The commit may still be carried out.
+                share.file.is_uncertain = True  # the coordinator may still carry out the commit
                 raise
             share.file.is_uncertain = True
             self._meters.commit_failed()
@@ -259,8 +260,8 @@ class FileCommitQueue:
             retry += 1
 
     async def _attempt(self, number: int, call: CommitFileCall) -> CommitFileResult:
-        """Send a commit to the coordinator. Raises ``TimeoutError`` also when the commit must be sent again
-        with a new :class:`CommitPlace`."""
+        """Send a commit to the coordinator. Raises ``TimeoutError`` after the time-out, and when the commit
+        must be sent again with a new :class:`CommitPlace`."""
         async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000) as limit:
             self._limits[number] = limit
             try:
@@ -339,8 +340,8 @@ class CommitQueues:
 
 
 def _refusal_code(share: FileShare, refusal: KafkaError) -> ErrorCode:
-    """Error code for producers. KAFKA_STORAGE_ERROR is not used, because for librdkafka it proves that
-    nothing was stored."""
+    """Error code for producers. KAFKA_STORAGE_ERROR is used only if it is certain that no batch was
+    committed, because librdkafka relies on this meaning."""
     if refusal.code is ErrorCode.invalid_request:
         return ErrorCode.unknown_server_error
     return ErrorCode.request_timed_out if share.file.is_uncertain else ErrorCode.kafka_storage_error
@@ -350,7 +351,7 @@ def _lost_track(share: FileShare, error: Exception) -> None:
     """Give up a part after an unexpected error, because a bug must not block all later files of a
     coordinator."""
     share.file.is_uncertain = True
-    share.outcomes = ()  # The offsets are unknown, so the cache must not use them.
+    share.outcomes = ()  # the offsets are unknown, so no batch may be passed to the cache
     _answer_all(share, ErrorCode.unknown_server_error, "unexpected error")
 
 

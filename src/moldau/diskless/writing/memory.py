@@ -22,11 +22,11 @@ class WriterMemory:
         self.configure(settings)
 
     def configure(self, settings: WriterSettings) -> None:
-        """Make arenas for buffers with these settings (``recent_bytes`` does not change)."""
-        # Space for the data, and for a footer. The footer has space for a few thousand batches in 64
-        # partitions.
+        """Use these settings for all new arenas. A changed ``recent_bytes`` has no effect."""
+        # An arena has space for the data, and for the footer of 4,096 batches in 64 partitions.
         arena_bytes = settings.buffer_max_bytes + footer_size_bytes(64, 4096)
-        # This number is enough under full load. Allocating an arena takes ten times as long as filling it.
+        # So many free arenas are kept that no allocation is needed under full load. An allocation takes ten
+        # times as long as filling an arena.
         in_flight = settings.max_buffered_bytes // settings.buffer_max_bytes + 2
         self.pool = ArenaPool(arena_bytes, free_max=min(64, in_flight))
 

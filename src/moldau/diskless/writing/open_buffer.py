@@ -100,7 +100,8 @@ class FillingBuffer:
         self._waiters.add(waiter)
         self._last_arrival_s = now
         if max_bytes - buffer.size_bytes < size or len(buffer.batches) == BATCHES_MAX:
-            # Another batch of this size would not fit into the buffer. Therefore close the buffer now.
+            # Close the buffer now, because another batch of this size would not fit into it, or because it
+            # has the maximum number of batches.
             self.close(CloseReason.FULL)
         elif self._timer is None or self._in_flight.are_all_in(len(buffer.batches)):
             self.consider()

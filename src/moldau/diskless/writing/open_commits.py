@@ -74,18 +74,19 @@ class OpenCommits:
         self._epoch = NO_EPOCH
 
     def halt(self) -> None:
-        """Remember that an attempt has failed. Until the next outcome is known, only the first commit may be
-        sent."""
+        """Record that an attempt has failed. Until the next outcome is known, only the first open commit may
+        be sent."""
         self._is_halted = True
 
     async def until_sendable(self, number: int) -> None:
-        """Wait while only earlier commits may be sent. Without numbers, only the first commit may be sent.
+        """Wait until this commit may be sent. After a failure, and if commits have no numbers, only the first
+        open commit may be sent.
 
-        Without this wait, commits could block each other. Assume that two commits have failed, and that a
-        third commit is sent before they are repeated. The third commit waits at the coordinator for the
-        second commit. A connection returns its responses in order, so the response to the repeated first
-        commit comes after the response to the third commit. But the second commit is repeated only after the
-        response to the first. Therefore no commit would get a response.
+        Without the wait after a failure, commits could block each other. Assume that two commits have failed,
+        and that a third commit is sent before they are repeated. The third commit waits at the coordinator
+        for the second commit. A connection returns its responses in order, so the response to the repeated
+        first commit comes after the response to the third commit. But the second commit is repeated only
+        after the response to the first. Therefore no commit would get a response.
         """
         while (self._is_halted or self._epoch == NO_EPOCH) and not self.is_first(number):
             await self.until_settled()

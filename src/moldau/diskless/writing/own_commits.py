@@ -39,8 +39,8 @@ class RunTaker(Protocol):
     """The interface of the cacher for batches that it gets without FindBatches."""
 
     def promise(self, key: PartitionKey, batches: Sequence[BatchCoordinate]) -> bool:
-        """Whether the partition's cache will append these batches. If so, the cache appends them before any
-        other batch.
+        """Ask whether the partition's cache will append these batches. If the result is True, it appends them
+        before any other batch.
 
         The result is also true when this broker has no cache of the partition. The promise ends with
         :meth:`over`.
@@ -48,7 +48,7 @@ class RunTaker(Protocol):
         ...
 
     def begin(self, run: OwnRun) -> AsideWrite | None:
-        """Begin to append promised batches. Returns ``None`` when there is nothing left to write."""
+        """Begin to append promised batches. Returns ``None`` when no bytes are left to write."""
         ...
 
     def end(self, run: OwnRun, write: AsideWrite) -> None:
@@ -61,7 +61,8 @@ class RunTaker(Protocol):
 
 
 class OwnCommits:
-    """Called for each committed part of a file. The file is dropped when this broker no longer needs it."""
+    """Passes each committed part of a file to the caches. When this broker no longer needs the file's object,
+    the object is dropped from memory."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class OwnCommits:
         """Pass the part's batches to the caches. ``on_over`` is called when the caches no longer need the
         bytes of the part."""
         runs: list[OwnRun] = []
-        # If this fails, the cache gets the batches from the coordinator, and the next commits continue.
+        # an error here must not stop the next commits; the caches then get the batches from the coordinator
         with self._unexpected.contained("promising own commits", lambda _: _not_cached(share)):
             self._promise(share, runs)
         if not runs:
@@ -105,15 +106,14 @@ class OwnCommits:
         for key, pairs in groupby(zip(share.batches, share.outcomes, strict=True), lambda pair: pair[0].key):
             for batches in _runs(share.file.key, pairs):
                 if any(batch.is_transactional for batch in batches):
-                    # The coordinator may report the open transaction to the cache before the cache has the
-                    # transaction's batch.
+                    # Transactional batches are not promised. Otherwise the coordinator could report the open
+                    # transaction to the cache before the cache has the transaction's batch.
                     share.is_cached = False
                     break
                 first, last = batches[0], batches[-1]
                 run = OwnRun(key, batches, content[first.byte_offset : last.byte_offset + last.size_bytes])
                 is_promised = False
-                # A promise must also end when the write fails before its end. Otherwise its cache would wait
-                # forever.
+                # If ``promise`` raises, the promise must end, too. Otherwise the cache would wait forever.
                 with self._unexpected.contained("promising own commits", partial(self._no_promise, run)):
                     is_promised = self._taker.promise(key, batches)
                 if not is_promised:
@@ -124,7 +124,7 @@ class OwnCommits:
     def finished(self, shares: Sequence[FileShare]) -> None:
         """Called when all parts of a file are finished."""
         if self.is_shared():
-            return  # The object stays in memory as long as there is enough space.
+            return  # the object stays in memory for the other brokers, as long as there is enough space
         if shares and all(share.is_cached or not share.outcomes for share in shares):
             self._recent.discard(shares[0].file.key)
 
@@ -160,7 +160,8 @@ class OwnCommits:
         finally:
             kept = [self._over(run) for run in runs]
             share.is_cached = share.is_cached and all(kept)
-        # The memory of a dropped object is released. Therefore no view of the memory may exist.
+        # ``on_over`` may release the memory of the object. Therefore the views in the runs must be dropped
+        # first.
         runs.clear()
         on_over(share)
 
@@ -176,7 +177,8 @@ class OwnCommits:
     async def _keep(self, runs: list[OwnRun]) -> None:
         rest = deque(runs)
         while rest:
-            # A log has only one write at a time.
+            # A log can have only one write at a time. Therefore a group has at most one run of each
+            # partition.
             together: dict[PartitionKey, OwnRun] = {}
             while rest and rest[0].key not in together:
                 run = rest.popleft()

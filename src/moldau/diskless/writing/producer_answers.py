@@ -85,7 +85,7 @@ class FileFinisher:
     def answer_lost(
         self, batches: Sequence[Batch], waiters: ObjectWaiters, payload_bytes: int, outcome: AppendOutcome
     ) -> None:
-        """Send the responses for batches that are no longer in a file, and return their bytes to the
+        """Send the outcome to the producers of batches whose file was given up, and return the bytes to the
         budget."""
         waiters.stop()
         for batch in batches:
@@ -102,8 +102,8 @@ class FileFinisher:
             waiter.resolve(TIMED_OUT)
         self._held.size_bytes -= file.payload_bytes
         self._own.memory.recent.committed(file.key)
-        # The parts refer to the file. The references are removed here, so that the arena is released without
-        # the garbage collector.
+        # The file and its parts refer to each other. The references are removed here, so that the arena is
+        # released without the garbage collector.
         file.shares = []
         is_stored = file.uploaded.done() and file.uploaded.result()
         if is_stored and not file.accepted_count:

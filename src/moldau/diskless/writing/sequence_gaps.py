@@ -23,13 +23,14 @@ class _Producer(NamedTuple):
 
 
 class SequenceGaps:
-    """Receives the batches of some partitions in their order. The oldest gaps are forgotten first."""
+    """Tracks dropped batches. Its methods must be called in the order of the batches. If there are too many
+    gaps, the oldest are removed."""
 
     def __init__(self) -> None:
         self._next: dict[_Producer, int] = {}
 
     def dropped(self, key: PartitionKey, header: BatchHeader) -> None:
-        """Remember that this batch was not committed. Its producer got a timeout and will send the batch
+        """Record that this batch was not committed. Its producer got an error and will send the batch
         again."""
         if header.producer_id < 0:
             return
@@ -52,6 +53,6 @@ class SequenceGaps:
         return 0 < ahead < _SEQUENCES // 2
 
     def committed(self, key: PartitionKey, header: BatchHeader) -> None:
-        """Remember that this batch has an offset. The dropped batches before it must have been sent again, to
-        this broker or another one."""
+        """Record that this batch has an offset, and remove the producer's gap. The dropped batches before it
+        must have been sent again, to this broker or to another broker."""
         self._next.pop(_Producer(key, header.producer_id, header.producer_epoch), None)

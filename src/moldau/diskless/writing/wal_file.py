@@ -199,13 +199,13 @@ class FilesInFlight:
         return not self._unanswered and 0 < self._recent_batches_max <= buffered_batches
 
     def add(self, file: WalFile) -> None:
-        """Remember that a buffer has become this file."""
+        """Add a file that was made from a closed buffer."""
         self._files[file] = self._unanswered[file] = None
         self.batch_count += len(file.object.batches)
         self._recent_batches_max = max(self._recent_batches_max, self.batch_count)
 
     def answered(self, file: WalFile) -> None:
-        """Remember that the producers of the file have their responses, so they may send more."""
+        """Record that the producers of the file have their responses, so they may send further batches."""
         if self._unanswered.pop(file, self) is None:
             self.batch_count -= len(file.object.batches)
             self._recent_batches_max *= FORGETTING

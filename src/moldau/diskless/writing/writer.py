@@ -165,8 +165,8 @@ class DisklessWriter:
     def _hold(self, file: WalFile, batch: Batch) -> bool:
         """If a batch arrived before its predecessor, add it to later objects again, for about a second.
 
-        The time is not longer, because five such requests fill a Java client's connection, and the missing
-        batch may arrive through that connection.
+        The time must be short. A Java client sends at most five requests without a response on a connection.
+        If five requests wait for a missing batch, this batch cannot be sent on that connection.
         """
         now, waiter = self._loop.time(), batch.owner
         if waiter.held_until is None:
@@ -184,7 +184,7 @@ class DisklessWriter:
     def _buffer_closed(self, closed: ClosedBuffer) -> None:
         """Make a file of a closed buffer, and begin its upload."""
         buffer, unexpected = closed.buffer, self._machine.unexpected
-        # If the buffered batches do not become a file, their bytes are released here.
+        # ``lose`` releases the bytes of the batches if they do not become a file.
         batches, payload_bytes = tuple(buffer.batches), buffer.size_bytes
 
         def lose(_: Exception) -> None:
@@ -246,8 +246,8 @@ class DisklessWriter:
 
     def _upload_over(self, file: WalFile, is_stored: bool) -> None:
         if is_stored:
-            # This happens before the commit, because a reader may learn of the commit before this broker
-            # does.
+            # The object is added before the commit, because a reader may know of the commit before this
+            # broker gets the response.
             self.recent.put(file.key, file.object.arena, file.object.size_bytes, is_committed=False)
             file.settle_shares(self._machine.entropy)
         else:

@@ -23,10 +23,10 @@ class WriterSettings:
     max_uploads: int = 8
     max_buffered_bytes: int = 128 * MIB
     recent_bytes: int = 128 * MIB
-    """Memory for objects whose committed batches the cacher could not append at once."""
+    """Memory in bytes for objects whose committed batches the cacher could not append immediately."""
     prefix: str = WAL_PREFIX
     hold_ms: float = 1_000
-    """If the predecessor of a batch is missing, the commit of the batch is repeated during this time."""
+    """If the predecessor of a batch is missing, the commit of the batch is repeated for this time (in ms)."""
     commits_in_flight: int = 8
     """Number of commits in progress at each coordinator, if the coordinator keeps their order."""
     retries: RetryPolicy = field(default=RetryPolicy(first_backoff_ms=50, max_backoff_ms=1_000))

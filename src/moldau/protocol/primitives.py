@@ -75,8 +75,8 @@ def continue_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, in
 def skip_tagged_fields(buffer: Buffer, position: int, count: int, end: int, left: int) -> tuple[int, int]:
     """Skip ``count`` unknown tagged fields.
 
-    Returns the position after them, and ``left`` minus their cost. Raises ParsedSizeError when the result is
-    below 0.
+    ``left`` is the cost that the rest of the message may still have, in bytes. Returns the position after the
+    fields, and ``left`` minus the cost of the fields. Raises ParsedSizeError when this difference is below 0.
     """
     if count > 127:
         count, position = continue_uvarint(buffer, position, count)

@@ -268,7 +268,7 @@ class QuorumDriver:
         return writer
 
     async def snapshot_created(self) -> None:
-        """A snapshot is complete. Delete older snapshots if there are too many now."""
+        """Called when a snapshot is complete. Deletes older snapshots if there are too many snapshots."""
         await self._pruning.prune()
 
     def describe(self) -> QuorumDescription:
@@ -279,7 +279,7 @@ class QuorumDriver:
         return describe(self._core, self._machine.clock.now_ms())
 
     async def change_voters(self, request: VoterChangeRequest) -> VoterChangeResponse:
-        """Change the voters. Returns when the change is committed (KIP-853)."""
+        """Change the voters, and wait until the change is committed (KIP-853)."""
         response = await self._ask_core(request)
         assert isinstance(response, VoterChangeResponse)
         return response

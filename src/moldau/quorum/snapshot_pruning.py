@@ -36,7 +36,7 @@ class SnapshotRetention:
 
 
 class _Kept(NamedTuple):
-    """Facts of a snapshot, which never change."""
+    """Properties of a snapshot. They never change."""
 
     size_bytes: int
     last_timestamp_ms: int

@@ -20,7 +20,8 @@ offset size field
 57     4    record count
 ====== ==== ======================
 
-Base offset and leader epoch are outside the CRC, so that a broker can set them without changing the rest.
+The CRC does not cover the base offset and the leader epoch. A broker can therefore set these two fields and
+leave the CRC unchanged.
 """
 
 from collections.abc import Iterator

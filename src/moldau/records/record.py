@@ -57,11 +57,12 @@ _new = tuple.__new__
 
 
 def open_batch(batch: Buffer, limit: int | None = None) -> tuple[BatchHeader, bytes]:
-    """The header, and the decompressed bytes of the records.
+    """Return the header of a batch, and the decompressed bytes of its records.
 
-    ``batch`` begins with a batch; bytes after it are ignored. Raises :class:`CorruptRecordError`,
-    :class:`InvalidRecordError`, or :class:`OpenedSizeError` beyond ``limit`` bytes (by default those of
-    ``decompressed_bytes_max``). The CRC is not checked again.
+    The buffer ``batch`` begins with a batch, and bytes after this batch are ignored. Raises
+    :class:`CorruptRecordError` or :class:`InvalidRecordError` for an invalid batch. Raises
+    :class:`OpenedSizeError` when the decompressed records have more than ``limit`` bytes. The default limit
+    is ``decompressed_bytes_max``. The CRC is not checked again.
     """
     header = parse_header(batch)
     size = header.size_bytes

@@ -376,8 +376,8 @@ def _skip_bytes(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _consecutive(first: int, count: int) -> list[bytes]:
-    """The varints of consecutive numbers as columns. The numbers are either all below 64, or all in one
-    block."""
+    """The varints of consecutive numbers as columns. The numbers are either all below 64, or all in one block
+    of ``_BLOCK`` numbers."""
     if first < 64:
         return [bytes(range(2 * first, 2 * (first + count), 2))]
     low = (_LOW * (count // 64 + 2))[first % 64 :][:count]

@@ -162,8 +162,8 @@ class ClassicPartition:
     # -- the role -------------------------------------------------------------------------------
 
     def when_uncut(self, move: Callable[[], None]) -> None:
-        """Change the role now. If a truncation is in progress, change the role after it. Only the last such
-        change is made."""
+        """Change the role by a call of ``move``. If the log is being truncated, the call is made after the
+        truncation. If several changes wait for the truncation, only the last change is made."""
         if not self.following.defers(move):
             move()
 
@@ -179,7 +179,8 @@ class ClassicPartition:
         in_sync: tuple[int, ...],
         partition_epoch: int = -1,
     ) -> None:
-        """Lead the partition in ``leader_epoch``. If this epoch has already begun, only the sets are updated.
+        """Lead the partition in ``leader_epoch``. If this epoch has already begun, only the sets of all
+        replicas and of in-sync replicas are updated.
 
         Older epochs are ignored. Like all changes of the role, this waits while the log is being truncated.
         """
@@ -458,8 +459,8 @@ class ClassicPartition:
         self._acknowledgements.fail(AppendOutcome(error.code, message=error.message))
 
     async def settled(self) -> None:
-        """Return when all appended records are as durable as the policy requires. This also returns when the
-        records will certainly never be durable."""
+        """Wait until all appended records are as durable as the policy requires, or until it is certain that
+        they will never be durable."""
         if self._commit is not None:
             await self._commit.settled()
         elif self.log.must_flush:

@@ -87,8 +87,8 @@ class ReadRequest(NamedTuple):
     reader_rack: str | None = None
     """The rack of the reader, from ``client_rack`` or from the reader's id; ``None`` if it is not known."""
     memory: dict[str, Any] | None = None
-    """Notes about the connection of a consumer that names its rack, so that it is not sent to the same broker
-    again and again; ``None`` for all other readers."""
+    """Data that belong to the connection of a consumer that names its rack. With these data, the consumer is
+    not redirected to the same broker again and again. The value is ``None`` for all other readers."""
 
 
 class ReadOutcome(NamedTuple):
@@ -166,8 +166,8 @@ class TransactionMarker(NamedTuple):
 
 
 class TransactionalBatch(NamedTuple):
-    """The bytes of the batch. They are valid only during the call. The bytes of a batch from :meth:`kept`
-    stay valid."""
+    """A transactional batch that a client sent. The bytes of its records are valid only while the request is
+    handled. The bytes of a copy from :meth:`kept` stay valid."""
 
     records: memoryview
     """The bytes are valid only during the call. The bytes of a batch from :meth:`kept` stay valid."""
@@ -268,7 +268,7 @@ class WithoutLog:
         return None
 
     def write_staged(self) -> None:
-        """Nothing is ever staged."""
+        """Does nothing, because this kind of partition never stages batches."""
 
     def open_snapshot(self, snapshot_id: LogPosition, current_leader_epoch: int) -> SnapshotReader | None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition)

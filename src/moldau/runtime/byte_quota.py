@@ -50,8 +50,8 @@ class ByteRateQuota:
         if not self._windows:
             return 0.0
         settings = self.settings
-        # The average always covers at least this number of windows, even if bytes were not yet counted in all
-        # of them. Otherwise a short burst at the beginning would look like a high rate.
+        # The average always covers at least ``least`` windows, even if bytes were not yet counted in all of
+        # these windows. Otherwise a short burst at the beginning would look like a high rate.
         least = settings.window_count - 1 if settings.window_count_min is None else settings.window_count_min
         elapsed_s = max(least * settings.window_s, now_s - self._windows[0][0], settings.window_s)
         return sum(total for _, total in self._windows) / elapsed_s

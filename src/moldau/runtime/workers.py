@@ -27,8 +27,8 @@ class Workers(Protocol):
         """A single thread with this name. All callers that give this name share the thread. Its functions run
         one after the other.
 
-        It is for functions on the input of clients. If two such functions ran at the same time, they would
-        need too much time and memory.
+        It is for functions that process the input of clients. If two such functions ran at the same time,
+        they would need too much time and memory.
         """
         ...
 

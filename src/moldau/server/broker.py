@@ -54,12 +54,12 @@ class Broker:
         return Address(endpoints[0].host, endpoints[0].port)
 
     async def stop(self) -> None:
-        """Stop the broker cleanly; allowed in any state."""
+        """Stop the broker cleanly. This method may be called in any state of the broker."""
         await in_spite_of_errors(self._subsystems.drain, self._listeners.close, self._subsystems.stop)
 
 
 async def _catch_up(metadata: MetadataView, timeout_s: float) -> None:
-    """Return when the image contains all metadata that were committed at the time of the call.
+    """Wait until the image contains all metadata that were committed at the time of the call.
 
     An older image may show that a replica has left this broker, or it may show a topic with another id. A
     broker that acts on such an image would close a log that is in use again. Raises ``KafkaError`` when there

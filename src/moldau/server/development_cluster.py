@@ -66,7 +66,7 @@ def plan_nodes(
 ) -> list[ClusterNode]:
     """The nodes of a cluster in ``folder``. They are brokers 1, 2, … and controllers 101, 102, …
 
-    Brokers are assigned to the racks in turn. Without ``racks`` the brokers have no rack.
+    Brokers are assigned to the racks round-robin. Without ``racks`` the brokers have no rack.
     """
     brokers = [
         ClusterNode(

@@ -49,8 +49,8 @@ UNUSABLE_FOLDER: Final = (FormatError, LogDirectoryError, QuorumStateError)
 class ServerNode:
     """A node on one machine: a broker, a controller, or both (``process.roles``).
 
-    ``await start()`` returns when clients are served. ``await stop()`` stops the node cleanly, in any state.
-    ``await failed()`` returns the reason when the node cannot continue.
+    ``await start()`` returns when clients are served. ``await stop()`` stops the node cleanly, and may be
+    called in any state of the node. ``await failed()`` returns the reason when the node cannot continue.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class ServerNode:
 
     async def _start(self) -> Address:
         machine, config = self._machine, self._config
-        # The first reading is made here, because this clock is protected against jumps only after its first
-        # reading. Retention runs for the first time much later.
+        # Read the deletion clock for the first time, because it is protected against jumps only after its
+        # first reading. Retention reads it for the first time much later.
         machine.deletion_clock.now_ms()
         settings.check_supported(config)
         for key, reason in settings.without_effect(config).items():

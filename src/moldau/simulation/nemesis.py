@@ -84,7 +84,7 @@ class Nemesis:
         self._to_reboot: set[str] = set()
 
     async def storm(self, fault_count: int) -> None:
-        """Inject this number of faults, one after another. Then repair everything, and wait until everything
+        """Inject ``fault_count`` faults, one after another. Then repair everything, and wait until everything
         runs again."""
         for _ in range(fault_count):
             await asyncio.sleep(self._chance.uniform(0.01, self._weather.between_s_max))

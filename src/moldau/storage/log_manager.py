@@ -83,7 +83,7 @@ class LogManager:
         self.preferred: dict[TopicPartition, LogDirectory] = {}  # The folders in which logs will be created.
         self._folders = FolderWork(machine, self._checkpoints, self._retired, self._failures.log_failed)
         self._tasks: list[asyncio.Task[None]] = []
-        self.broker_epoch = -1  # Epoch of the broker's registration, for the clean-shutdown marks.
+        self.broker_epoch = -1  # The broker epoch, which is written into the clean-shutdown files.
         self.stray_count = 0  # Folders that were moved aside since the node started.
         self.cleaner = LogCleaner(machine, self, self._settings.cleaner)
 
@@ -412,7 +412,7 @@ class LogManager:
             self.removals.add(retired.target, retired.log.config.file_delete_delay_ms)
 
     async def settled(self) -> None:
-        """Return when all earlier deletions are durable."""
+        """Wait until all earlier deletions are durable."""
         await self._folders.settled()
 
     # -- periodic work ------------------------------------------------------------------------

@@ -44,8 +44,8 @@ class Cluster:
     """Running brokers and controllers on loopback; a context manager.
 
     Brokers have the ids 1, 2, …, and controllers have the ids 101, 102, …. ``racks`` are assigned to the
-    brokers in turn. ``data`` is the folder of all files. When it is ``None``, a temporary folder is used and
-    removed with the cluster. ``properties`` are Kafka's broker configs by name, for all nodes. By default
+    brokers round-robin. ``data`` is the folder of all files. When it is ``None``, a temporary folder is used
+    and removed with the cluster. ``properties`` are Kafka's broker configs by name, for all nodes. By default
     time-outs are shorter than in Kafka. Each node runs on an event loop in its own thread, so that blocking
     clients may be used.
     """
@@ -93,12 +93,12 @@ class Cluster:
 
     @property
     def brokers(self) -> tuple[int, ...]:
-        """The ids of all brokers. They may be stopped."""
+        """The ids of all brokers, including stopped brokers."""
         return tuple(node.node_id for node in self._nodes.values() if node.role == BROKER)
 
     @property
     def controllers(self) -> tuple[int, ...]:
-        """The ids of all controllers. They may be stopped."""
+        """The ids of all controllers, including stopped controllers."""
         return tuple(node.node_id for node in self._nodes.values() if node.role == CONTROLLER)
 
     @property

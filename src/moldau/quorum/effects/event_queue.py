@@ -38,7 +38,8 @@ class EventQueue:
         return self._events.popleft()
 
     async def wait(self) -> None:
-        """Return when an event was submitted since the last call, or after :meth:`wake`."""
+        """Wait until an event is submitted or :meth:`wake` is called. If an event was submitted since the
+        last call of this method, return at once."""
         await self._wake.wait()
         self._wake.clear()
 

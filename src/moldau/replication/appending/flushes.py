@@ -37,7 +37,8 @@ class FlushQueue:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, last_offset: int, go_on: Callable[[], AppendAnswer]) -> "asyncio.Future[AppendOutcome]":
-        """When an append is flushed, complete it by calling ``go_on``."""
+        """Queue an append, and call ``go_on`` when the append is flushed. The result of ``go_on`` completes
+        the returned future."""
         answer: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
         self._waiting.append((last_offset, go_on, answer))
         self.begin()

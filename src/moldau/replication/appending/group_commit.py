@@ -71,7 +71,7 @@ class GroupCommit:
         self._synced_offset = min(self._synced_offset, log_end_offset)
 
     async def settled(self) -> None:
-        """Return when all appended records are durable, or when it is certain that they will never be
+        """Wait until all appended records are durable, or until it is certain that they will never be
         durable."""
         while self._running is not None and not self._running.done():
             await asyncio.wait([self._running])

@@ -54,10 +54,10 @@ class TransactionChecks:
 
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
         """A guard for the producer's next batch. The result is ``None`` if the producer's transaction is
-        already open here.
+        already open in this partition.
 
         The caller must withdraw the guard when the batch is appended or refused. Raises
-        INVALID_PRODUCER_EPOCH for a producer that is fenced here.
+        INVALID_PRODUCER_EPOCH if this partition has a newer epoch of the producer.
         """
         if self._is_open(producer_id, producer_epoch):
             return None
@@ -68,7 +68,8 @@ class TransactionChecks:
         return issued.guard
 
     def is_open(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the producer's transaction is already open here, so that its next batch needs no guard.
+        """Whether the producer's transaction is already open in this partition, so that its next batch needs
+        no guard.
 
         Raises INVALID_PRODUCER_EPOCH for a producer that is fenced here.
         """

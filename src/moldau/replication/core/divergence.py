@@ -12,8 +12,8 @@ class EpochHistory(Protocol):
     def epoch_for_offset(self, offset: int, /) -> int | None: ...
 
     def end_offset_for(self, epoch: int, log_end_offset: int, /) -> tuple[int, int]:
-        """Find ``epoch``, or the next lower known epoch. Returns that epoch and its end offset; (-1, -1) when
-        it is unknown."""
+        """Find ``epoch``, or the next lower known epoch. Returns that epoch and its end offset, or (-1, -1)
+        when the log has no such epoch."""
         ...
 
 

@@ -1,5 +1,5 @@
-"""A replica that follows its partition's leader. It decides where it fetches, and where its log is truncated.
-Pure.
+"""A replica that follows its partition's leader. It decides from which offset it fetches, and at which offset
+its log is truncated. Pure.
 """
 
 from typing import ClassVar, NamedTuple

@@ -136,8 +136,8 @@ class Replica:
         return True
 
     def _may_move(self, target: ReplicaRole, leader_epoch: int) -> bool:
-        """Whether the move is allowed. The result is False for an older epoch. Raises
-        :class:`IllegalMoveError`."""
+        """Whether the replica may change to the role ``target`` in this epoch. The result is False for an
+        older epoch. Raises :class:`IllegalMoveError` for a change that ``LEGAL_MOVES`` does not contain."""
         source, known = self.role.name, self.role.leader_epoch
         if leader_epoch < known:
             return False

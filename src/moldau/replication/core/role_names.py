@@ -14,8 +14,8 @@ class ReplicaRole(Enum):
 
 
 class IllegalMoveError(ValueError):
-    """Either one epoch has two leaders, or a truncation would go below the watermark although the policy
-    forbids this."""
+    """An illegal change of a replica. Either one epoch has two leaders, or a truncation would go below the
+    watermark although the policy forbids this."""
 
 
 _R, _F, _L = ReplicaRole

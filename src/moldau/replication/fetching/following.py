@@ -44,8 +44,8 @@ class Following:
         watermark_moved: Callable[[], None],
         snapshots: SnapshotLog | None = None,
     ) -> None:
-        """``snapshots`` is the same log as ``log``, if the log has snapshots. In that case the log's own
-        snapshots move its start."""
+        """``snapshots`` is the same object as ``log`` if the log has snapshots, otherwise ``None``. The
+        snapshots of the log move the start of the log."""
         self._name = name
         self._log = log
         self._replica = replica
@@ -74,7 +74,7 @@ class Following:
         return follower.acknowledged_offset(log.log_end_offset, log.offsets.flushed_offset)
 
     async def synced(self) -> None:
-        """Return when all records of the log may be acknowledged. Raises ``KafkaError`` when a sync fails."""
+        """Wait until all records of the log may be acknowledged. Raises ``KafkaError`` when a sync fails."""
         log, commit = self._log, self._commit
         if commit is None:
             await log.flush()
@@ -156,8 +156,8 @@ class Following:
             self._watermark_moved()
 
     def defers(self, move: Callable[[], None]) -> bool:
-        """Whether the log is being truncated. If it is, ``move`` is called after the truncation, unless a
-        later move replaces it.
+        """Return whether ``move`` must wait because the log is being truncated. In this case ``move`` is
+        called after the truncation, unless a later call of this method replaces ``move``.
 
         Before the truncation is complete, no leader may append, and no follower in another epoch may append.
         """

@@ -224,7 +224,8 @@ class ReplicaFetcher:
             response: FetchResponse = await leader.ask(request, timeout_ms)
         except KafkaError:
             if self._gives_up:
-                # The response may have been sent, so the leader may assume that it has arrived.
+                # This fetcher has cancelled the request. The leader may have sent the response, and assumes
+                # that it has arrived. Therefore a new session is needed.
                 self._session.reset()
                 return True
             raise

@@ -45,8 +45,8 @@ class SnapshotDownload:
         self._ask = ask
 
     async def run(self, log: SnapshotLog) -> None:
-        """Download the snapshot. Returns when the log has the complete, durable snapshot, which is not used
-        yet.
+        """Download the snapshot. When this method returns, the complete snapshot is durable on the disk, but
+        the log does not use the snapshot yet.
 
         Raises ``KafkaError`` when the leader now has another snapshot, or is not the leader any more.
         """

@@ -23,8 +23,8 @@ async def find_timestamp(
 ) -> FoundOffset:
     """Return the first record that is at or after a time and below ``end_offset``."""
     searched_to = -1
-    # If the local part became shorter in the meantime, search again, because the removed part was not
-    # searched yet.
+    # If segments at the start of the local log were removed during the search, search the remote part again.
+    # Otherwise no search would find the records of these segments.
     while (part := remote()) is not None and (
         max(searched_to, log.log_start_offset) < log.local_log_start_offset
     ):

@@ -69,7 +69,7 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Return when all written bytes are durable. It blocks, so call it through ``Workers``."""
+        """Wait until all written bytes are durable. This call blocks, so call it through ``Workers``."""
         ...
 
     def fill(self, content: Buffer) -> None:
@@ -119,8 +119,8 @@ class Disk(Protocol):
         """Like :meth:`write_atomically`, for many files by path. Each file is replaced either completely or
         not at all.
 
-        Each folder is synced once, and the syncs of the files run together. When the call raises, some of the
-        files may have been replaced.
+        Each folder is synced once, and the syncs of the files run together. When the call raises an
+        exception, some of the files may have been replaced.
         """
         ...
 

@@ -190,7 +190,8 @@ class LocalFile:
         return total
 
     def _write_piece(self, position: int, buffers: Sequence[Buffer], size: int) -> None:
-        # Like _used, but without the cost of a context manager, because each append calls it.
+        # Does the same as _used, but without the cost of a context manager, because each append calls this
+        # method.
         self.users.append(None)
         self.is_recent = True
         try:
@@ -253,7 +254,8 @@ class LocalFile:
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _O_DIRECT)
             yield
         except OSError as error:
-            # The error for content that is not aligned, and for file systems that do not support such writes.
+            # These errors mean that the content is not aligned, or that the file system does not support
+            # direct reads and writes.
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
         finally:

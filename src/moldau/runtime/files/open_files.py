@@ -28,7 +28,7 @@ def _limits() -> tuple[int, int] | None:
 def allow_many_open_files() -> int:
     """Raise the soft limit to the hard limit, as Java does. Returns the limit, or -1 if there is no limit.
 
-    The soft limit of a login shell is often 1,024. A few hundred partitions need more.
+    The soft limit of a login shell is often 1,024. A few hundred partitions need more descriptors.
     """
     try:
         import resource

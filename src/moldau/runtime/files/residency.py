@@ -27,8 +27,8 @@ _RETRY_S_MAX: Final = 1.0
 
 
 class Residency:
-    """The maps of a process that had new views since their page table entries were last removed. If the views
-    contain too many bytes, this class removes the entries."""
+    """Records the memory maps of a process of which views were created. If these views together have too many
+    bytes, this class removes the page table entries of the maps."""
 
     def __init__(self, size_bytes_max: int = RESIDENT_SIZE_BYTES_MAX) -> None:
         self._size_bytes_max = size_bytes_max
@@ -39,7 +39,7 @@ class Residency:
         self._is_unmapping = False
 
     def shown(self, shown: mmap.mmap, size_bytes: int) -> None:
-        """Note that a view of ``size_bytes`` of a map was made."""
+        """Record that a view with ``size_bytes`` bytes of a memory map was created."""
         self._maps[id(shown)] = shown
         self._size_bytes += size_bytes
         if self._size_bytes > self._size_bytes_max:

@@ -59,8 +59,8 @@ class CoordinatorEntry:
     """A callback, which gets the number of a partition after the term of its coordinator has begun or
     ended."""
     until_loaded: Callable[[], Awaitable[None]] | None = None
-    """Returns when the loads in progress have ended. ``None`` means that the start of the node does not wait
-    for loads."""
+    """A function that waits until the loads in progress have ended. ``None`` means that the start of the node
+    does not wait for loads."""
     lookup: KeyLookup | None = None
     """The lookup of the coordinators; ``None`` if clients cannot look them up."""
     handlers: Mapping[int, Handler] = field(default_factory=dict)

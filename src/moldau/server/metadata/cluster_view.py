@@ -86,7 +86,8 @@ class ClusterView:
         return NO_EPOCH if broker is None else broker.epoch
 
     def leader_epoch(self, topic_id: UUID, partition: int) -> int:
-        """The leader epoch of a partition. If the partition is unknown, the highest possible epoch."""
+        """The leader epoch of a partition. If the partition is unknown, the result is the highest possible
+        epoch."""
         found = self.image.topics.partition(topic_id, partition)
         return LEADER_EPOCH_MAX if found is None else found.leader_epoch
 

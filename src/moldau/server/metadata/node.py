@@ -126,7 +126,7 @@ class MetadataNode:
         return self.driver
 
     async def until_current(self) -> None:
-        """Return when this node's image has every record that was committed at the time of the call.
+        """Wait until this node's image has every record that was committed at the time of the call.
 
         This node gets the end of the committed records from the quorum's leader. Raises ``KafkaError`` while
         the leader does not answer.
@@ -168,8 +168,8 @@ class MetadataNode:
         end_offset = self._stored.end_offset
         await self.driver.start()
         if is_single_voter(self._config):
-            # After a failure of the quorum, or after a record that cannot be applied, another part of the
-            # node stops the node.
+            # The records may never be applied, because the quorum has failed or a record cannot be applied.
+            # In these cases another part of the node stops the node, and this method ends after a time-out.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CURRENT_TIMEOUT_S):
                     await self.log.until_applied(end_offset)

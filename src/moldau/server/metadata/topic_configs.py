@@ -36,7 +36,8 @@ class EffectiveConfigs:
 
     @property
     def broker(self) -> BrokerConfig:
-        """The configuration in this broker's file. The cluster's dynamic configs replace its values."""
+        """The configuration of this broker. It has the values of the broker's configuration file, and the
+        cluster's dynamic configs replace some of them."""
         self._refresh()
         return self._broker
 

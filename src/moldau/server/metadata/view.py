@@ -69,7 +69,7 @@ class MetadataView(Protocol):
 
     @property
     def clock(self) -> ClockComparison:
-        """The difference between this node's clock and the active controller's."""
+        """Compares this node's clock with the clock of the active controller."""
         ...
 
     def voters(self) -> Sequence[ConfiguredVoter]:
@@ -77,7 +77,7 @@ class MetadataView(Protocol):
         ...
 
     async def until_current(self) -> None:
-        """Return when the image has every record that was committed at the time of the call.
+        """Wait until the image has every record that was committed at the time of the call.
 
         Raises ``KafkaError`` while the quorum's leader does not answer.
         """

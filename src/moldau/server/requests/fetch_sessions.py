@@ -146,8 +146,8 @@ class FetchSessions:
         return session
 
     def _evict(self, newcomer_size: int, now_s: float) -> bool:
-        """Free a slot. It evicts a session that was not used for two minutes. If there is no such session, it
-        evicts an old session that is smaller (KIP-227)."""
+        """Free a slot by evicting a session that was not used for two minutes. If there is no such session,
+        evict an old session that is smaller than the new session (KIP-227)."""
         if not self._sessions:
             return False
         idle = min(self._sessions.values(), key=lambda session: session.last_used_s)

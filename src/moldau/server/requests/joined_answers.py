@@ -58,7 +58,8 @@ class JoinedAnswer:
 
 
 class EncodedRows:
-    """The rows of an array as bytes. The last row is stored separately, because it may continue."""
+    """The rows of an array as bytes. If the rows have nested rows, the last row is stored separately, because
+    the next part of the response may add nested rows to it."""
 
     def __init__(self, cls: type[Message], version: int, flexible: bool, path: tuple[str, ...]) -> None:
         self._encoders = array_encoders(cls, version, flexible, path[0])

@@ -50,7 +50,7 @@ class RegistrationSubsystem(Subsystem):
             self._lifecycle.metadata_moved()
 
     async def listening(self, endpoints: Sequence[Endpoint]) -> None:
-        """Return when the controller has unfenced this broker and the image shows it."""
+        """Wait until the controller has unfenced this broker and the image shows it."""
         context = self._context
         lifecycle = self._lifecycle = self._new_lifecycle(endpoints)
         await self._partitions.settled()

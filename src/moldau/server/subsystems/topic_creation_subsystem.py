@@ -39,7 +39,8 @@ class TopicsSubsystem(Subsystem):
         return Contribution(checks={"topics": self._problem})
 
     async def ensure(self, topic: InternalTopic) -> None:
-        """Return when an internal topic exists. Raises ``KafkaError(coordinator_not_available)``."""
+        """Wait until an internal topic exists. If it does not exist, it is created. Raises
+        ``KafkaError(coordinator_not_available)``."""
         await self.creator.ensure(topic)
 
     async def ensure_soon(self, topic: InternalTopic) -> None:

@@ -80,7 +80,7 @@ class TopicCreator:
         )
 
     async def ensure(self, topic: InternalTopic) -> None:
-        """Return when an internal topic exists. Raises ``KafkaError(coordinator_not_available)``."""
+        """Wait until an internal topic exists. Raises ``KafkaError(coordinator_not_available)``."""
         if self._view.image.topics.get(topic.name) is not None:
             return
         self._internal[topic.name] = topic

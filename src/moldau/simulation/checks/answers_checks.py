@@ -63,7 +63,7 @@ async def stop_and_check(host: Host, history: History) -> None:
         return
     node: Any = process.exhibit
     context = process.context()
-    process.serves = False  # from now on the node's event loop may wait
+    process.serves = False  # from now on, blocking calls on the node's event loop are allowed
     process.main.cancel()
     await asyncio.wait([process.main], timeout=STOP_LIMIT_S)
     stopping = context.run(asyncio.get_running_loop().create_task, node.stop(), context=context)

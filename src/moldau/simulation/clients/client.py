@@ -283,8 +283,8 @@ class Producer(SimulatedClient):
         self._next_number = 0
 
     async def run(self, record_count: int, *, pause_s: float) -> None:
-        """Send this number of records. An idempotent producer returns when all of them are acknowledged. A
-        plain producer returns when all of them were sent."""
+        """Send records until ``record_count`` records were sent in total. An idempotent producer returns when
+        all of them are acknowledged. A plain producer returns when all of them were sent."""
         while self._next_number < record_count or self._unacknowledged:
             try:
                 await self._send_on_one_connection(record_count, pause_s)

@@ -3,9 +3,10 @@ store.
 
 Local segments are deleted within seconds. After a follower was down, the first local offset of its leader is
 therefore after the follower's own end. The follower then restores its state from the remote tier. A new
-follower does the same, because replicas are also moved. At the end, each of the nodes is stopped in turn, and
-every record is read from offset 0 each time. The store must contain all segments of existing topics, and no
-other objects. The replicas of a partition must be equal in the range that all of them have in local segments.
+follower does the same, because replicas are also moved. At the end, the nodes are stopped one after another.
+While a node is stopped, every record is read from offset 0. The store must contain all segments of existing
+topics, and no other objects. The replicas of a partition must be equal in the range that all of them have in
+local segments.
 """
 
 import asyncio
@@ -224,8 +225,8 @@ class TieredClusterStory(ReplicationStory):
     async def _read_with_others_leading(
         self, nemesis: Nemesis, final: Mapping[PartitionName, list[tuple[int, bytes]]]
     ) -> None:
-        """Stop each node in turn. Each time, check that the other leaders return the same records and have
-        loaded the remote metadata."""
+        """Stop the nodes one after another. Each time, check that the other leaders return the same records
+        and have loaded the remote metadata."""
         for node_id in NODE_IDS:
             down = asyncio.create_task(nemesis.restart(self._world.host(f"node-{node_id}"), 20.0))
             await asyncio.sleep(3.0)

@@ -148,7 +148,7 @@ def damage(
     count: int,
     trusts_indexes: bool,
 ) -> list[FileDamage]:
-    """Damage this number of files. Each file is in another folder and of another kind. All kinds are equally
+    """Damage ``count`` files. Each file is in another folder and of another kind. All kinds are equally
     likely.
 
     ``older`` are copies from earlier moments. ``kinds`` is a text that the names of the chosen kinds contain.

@@ -85,7 +85,7 @@ class OffsetCommitter(GroupClient):
         self._number = 0
 
     async def run(self, commit_count: int, *, pause_s: float) -> None:
-        """Commit this number of times. Returns when the last commit is acknowledged."""
+        """Commit ``commit_count`` times, and wait until the last commit is acknowledged."""
         last = self._number + commit_count
         while self._number < last:
             self._number += 1

@@ -86,7 +86,8 @@ class CommittingMember(GroupClient):
         self._member_id = ""
 
     async def run(self, join_count: int) -> None:
-        """Be a member until it has synchronised this number of times, then leave."""
+        """Join the group and stay a member until the client has joined and synchronised ``join_count`` times.
+        Then leave."""
         joined = 0
         while joined < join_count:
             try:
@@ -134,7 +135,7 @@ class CommittingMember(GroupClient):
         return joined.generation_id
 
     def _assignments(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
-        """The leader assigns the partitions to the members in turn. Other members send no assignments."""
+        """The leader assigns the partitions to the members round-robin. Other members send no assignments."""
         if joined.leader != self._member_id:
             return []
         members = [each.member_id for each in joined.members]

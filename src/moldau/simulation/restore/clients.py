@@ -52,7 +52,7 @@ class RovingTransactionalProducer(TransactionalProducer):
         self._open: dict[int, RpcConnection] = {}
 
     async def run_slowly(self, count: int, *, pause_s: float) -> None:
-        """Send this number of transactions, with pauses between them."""
+        """Send ``count`` transactions, with pauses between them."""
         for _ in range(count):
             await self.run(1)
             await asyncio.sleep(self.chance.expovariate(1.0) * pause_s)
@@ -105,7 +105,7 @@ class GroupProgress(GroupClient):
         """The time of each acknowledged commit, and the committed offset, in order."""
 
     async def run(self, count: int, *, pause_s: float) -> None:
-        """Commit this number of times. Each commit is repeated until it is acknowledged."""
+        """Commit ``count`` times. Each commit is repeated until it is acknowledged."""
         for _ in range(count):
             self._next += 1
             while not await self._commit(self._next):

@@ -73,7 +73,7 @@ class TransactionalProducer(SimulatedClient):
         self.transactions: list[RecordedTransaction] = []
 
     async def run(self, count: int) -> None:
-        """Send this number of transactions. Each of them may end in any way. A later call sends further
+        """Send ``count`` transactions. Each of them may end in any way. A later call sends further
         transactions."""
         first = len(self.transactions)
         for number in range(first, first + count):
@@ -128,7 +128,7 @@ class TransactionalProducer(SimulatedClient):
             each.ended_s = self.history.now_s()
 
     async def _poll(self, each: RecordedTransaction) -> None:
-        """Read during the transaction. Here the producer reads nothing."""
+        """Read during the transaction. This producer reads nothing; subclasses may read."""
 
     def _send_late(self, each: RecordedTransaction) -> "asyncio.Task[None]":
         """Send a batch. Its broker receives the batch before the transaction is aborted, but may store the

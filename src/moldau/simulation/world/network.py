@@ -172,7 +172,7 @@ class Network:
         return theirs
 
     def forget(self, transport: SimulatedTransport) -> None:
-        """Note that the protocol was notified of its lost connection."""
+        """Record that the protocol was notified of its lost connection."""
         self._transports.pop(transport.number, None)
 
     # Bytes in flight -----------------------------------------------------------------------------

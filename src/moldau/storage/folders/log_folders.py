@@ -91,7 +91,7 @@ class FolderWork:
             self._retiring = asyncio.get_running_loop().create_task(self._retire_all())
 
     async def settled(self) -> None:
-        """Return when all earlier removals are durable."""
+        """Wait until all earlier removals are durable."""
         while self._retiring is not None:
             await asyncio.wait([self._retiring])
 
@@ -185,7 +185,7 @@ class FolderWork:
         LeaderEpochFile.save_all(self._disk, [log.epochs.to_save() for log in some])
 
     async def persist_start(self, log: PartitionLog, directory: LogDirectory) -> None:
-        """Return when the current start of a log is durable. Raises ``OSError``."""
+        """Wait until the current start of a log is durable. Raises ``OSError``."""
         starts = self._starts.get(directory)
         if starts is None:
             starts = LogStarts(self._machine, directory, self._checkpoints, self._save_in_lanes)

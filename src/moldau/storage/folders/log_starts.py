@@ -2,9 +2,9 @@
 them.
 
 A log without a remote tier cannot compute its start from its own files. The first segment may contain earlier
-batches, and leader epochs may begin above a hole. The start is in the checkpoint of the log's folder, which
-is normally written only once a minute. After a restart the checkpoint is used only if no leader epoch begins
-below it. Therefore the files of leader epochs are written first.
+batches, and leader epochs may begin after a gap in the offsets. The start is in the checkpoint of the log's
+folder, which is normally written only once a minute. After a restart the checkpoint is used only if no leader
+epoch begins below it. Therefore the files of leader epochs are written first.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class LogStarts:
         self._persisted = 0
 
     async def persist(self, log: PartitionLog) -> None:
-        """Return when the current start of ``log`` is durable. Raises ``OSError``.
+        """Wait until the current start of ``log`` is durable. Raises ``OSError``.
 
         Concurrent calls share a write. Calls that arrive during a write are completed by the next write. An
         offline log is skipped.

@@ -71,7 +71,7 @@ class DamagedLogError(LogDirectoryError):
 
 @dataclass(frozen=True, slots=True)
 class LogGuard:
-    """Facts about a guarded log that are known before it is opened."""
+    """The properties of a guarded log that are known before it is opened."""
 
     same_boot: bool = True
     """Whether the machine has not been restarted since the log was last open. The value is true if this is
@@ -82,7 +82,7 @@ class LogGuard:
     written_by: str = ""
     """The file that contains this end of the log."""
     is_dense: bool = True
-    """Whether the log's offsets have no holes. Only compaction creates holes."""
+    """Whether the log's offsets have no gaps. Only compaction creates gaps."""
     has_snapshots: bool = False
     """Whether snapshots replace the records before the log's first segment. If not, the start of the log is
     checkpointed."""

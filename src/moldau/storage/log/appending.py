@@ -230,8 +230,8 @@ class Appender:
     def _append_all_given(
         self, headers: list[BatchHeader], batches: memoryview, max_timestamp_ms: int
     ) -> None:
-        """Append the batches in one write. They must have no holes and one known epoch, and must fit in the
-        active segment."""
+        """Append the batches in one write. They must have no gaps between their offsets, must have one known
+        epoch, and must fit in the active segment."""
         now_ms = self._now_ms()
         first, last = headers[0], headers[-1]
         count = sum(header.last_offset_delta + 1 for header in headers)

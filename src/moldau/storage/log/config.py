@@ -49,8 +49,8 @@ class LogConfig:
     chunk_roll_bytes: int = from_key("chunk.roll.bytes", -1)
     chunk_roll_ms: int = from_key("chunk.roll.ms", -1)
     local_retention_ms: int = -1
-    """Local retention in ms. A configured -2 is replaced by the retention of the whole log, here and in
-    ``local_retention_bytes``."""
+    """Local retention in ms. A configured -2 is replaced by the retention of the whole log, in this field and
+    in ``local_retention_bytes``."""
     local_retention_bytes: int = -1
     is_cache: bool = False
     """Whether the log is a cache. A cache has only one leader epoch, which is in its first batch. The epoch

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpoints(NamedTuple):
-    """Facts about a log from the checkpoints of its log folder."""
+    """The properties of a log, as the checkpoints of its log folder contain them."""
 
     recovery_point: int = 0
     """All records below this offset are assumed to be durable. Batches at or after it are checked, and an

@@ -342,7 +342,7 @@ class PartitionLog:
         return True
 
     async def persist_start(self) -> None:
-        """Return when the present start of the log is durable, if the owner of the log makes it durable.
+        """Wait until the present start of the log is durable, if the owner of the log makes it durable.
 
         Raises ``KafkaError(kafka_storage_error)``.
         """

@@ -218,7 +218,7 @@ class SegmentedLog:
     def drop_files(self, segments: Sequence[Segment]) -> None:
         """Remove the files of the last segments, durably. Blocking. Any thread may call this method."""
         paths: list[str] = []
-        # The last file is removed first. A crash then leaves no hole.
+        # The last file is removed first. A crash then leaves no gap between two segments.
         for segment in segments[::-1]:
             paths += segment.rename_deleted()
         if segments:

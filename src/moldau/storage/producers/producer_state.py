@@ -254,7 +254,7 @@ class ProducerState:
         timestamp: int,
     ) -> CompletedTransaction | None:
         """Note an end marker that was appended at ``offset``. Returns None when the marker ended no
-        transaction here."""
+        transaction in this partition."""
         entry = self._producers.get(producer_id)
         if entry is None:
             entry = self._producers[producer_id] = ProducerEntry(producer_id)

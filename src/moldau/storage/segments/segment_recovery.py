@@ -273,7 +273,7 @@ def _keep_tail(disk: Disk, segment: Segment, position: int, end: int) -> None:
 def _drop_segments(
     disk: Disk, folder: str, bases: list[int], end_offset: int, report: RecoveryReport
 ) -> None:
-    """Remove the segments after a hole, the last segment first. A crash then leaves no new hole.
+    """Remove the segments after a gap in the offsets, the last segment first. A crash then leaves no new gap.
 
     Their bytes are kept under other names.
     """

@@ -1,4 +1,5 @@
-"""DisklessFindBatches (KIP-1164's API 98). Version 1 adds transactions, version 2 their markers."""
+"""DisklessFindBatches (KIP-1164's API 98). Version 1 adds the last stable offset and the aborted
+transactions. Version 2 adds the markers of transactions."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -30,7 +31,8 @@ class DisklessBatchInfo(Message):
     is_transactional: bool = wire("bool", "2+", default=False)
     """Moldau's own field: whether the batch belongs to a transaction."""
     markers: Sequence[DisklessMarkerInfo] = wire([DisklessMarkerInfo], "2+", default=())
-    """Moldau's own field: for the marker of a transaction, this list has one entry, and there is no object.
+    """Moldau's own field: the marker, if this entry is the marker of a transaction. The list then has one
+    entry, and the marker has no object. For a batch of records the list is empty.
     """
 
 
@@ -52,7 +54,7 @@ class DisklessAbortedRange(Message):
     producer_id: int = wire("int64")
     first_offset: int = wire("int64")
     last_offset: int = wire("int64")
-    """Offset of the marker."""
+    """The offset of the marker that aborted the transaction."""
 
 
 @message

@@ -14,7 +14,8 @@ class TieredAppendEventRequest(Message):
     FLEXIBLE = "0+"
     metadata_partition: int = wire("int32")
     metadata_leader_epoch: int = wire("int32")
-    """The epoch of the metadata partition in which the receiver is the leader, according to the sender."""
+    """The leader epoch of the metadata partition, as the sender knows it. The receiver must be the leader of
+    the metadata partition in this epoch."""
     topic_id: UUID = wire("uuid")
     partition_index: int = wire("int32")
     leader_epoch: int = wire("int32")

@@ -11,7 +11,8 @@ class TieredEventOffsetsRequest(Message):
     FLEXIBLE = "0+"
     metadata_partition: int = wire("int32")
     metadata_leader_epoch: int = wire("int32")
-    """The epoch of the metadata partition in which the receiver is the leader, according to the sender."""
+    """The leader epoch of the metadata partition, as the sender knows it. The receiver must be the leader of
+    the metadata partition in this epoch."""
     epoch: int = wire("int32", default=-1)
     """A leader epoch whose end offset is requested. It is -1 if no end offset is requested."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)

@@ -100,7 +100,8 @@ class Follower(Role):
         elif isinstance(response, VoterChangeResponse):
             self._is_told_of_this_node = response.error is ErrorCode.none
             if response.error is ErrorCode.request_timed_out:
-                # Another change is in progress, or the leader does not know yet that this node has caught up.
+                # The leader did not make the change in time. Another change of the voters is in progress, or
+                # the leader does not know yet that this node has caught up.
                 core = self.core
                 self._ask_for_membership_ms = core.now_ms + core.settings.voter_update_interval_ms // 10
 
@@ -162,15 +163,15 @@ class Follower(Role):
             return None
         known = core.voters.get(core.local.id)
         if core.is_voter:
-            # By this request the leader of static voters learns their directories, which are needed for the
-            # change to dynamic voters.
+            # While the voters are static, this request tells the leader the directory of this voter. The
+            # leader needs the directories for the change to dynamic voters.
             is_known = self._is_told_of_this_node if logged is None else known == own
             return None if is_known else UpdateVoterRequest(voter=own, epoch=core.epoch)
         if logged is None or not core.membership.auto_join:
             return None
         if known is not None:
-            # The entry belongs to an earlier incarnation of this node, and the disk of that incarnation was
-            # lost.
+            # The voters' entry with this node's id belongs to an earlier incarnation of this node. The disk
+            # of that incarnation was lost.
             return RemoveVoterRequest(key=known.key)
         return AddVoterRequest(voter=own, ack_when_committed=False)
 

@@ -42,7 +42,7 @@ class ForwardedHandlers:
         """``apis`` are the APIs that are forwarded. Requests that change topics are answered when the result
         is visible on this broker.
 
-        ``settled`` returns when this broker serves the partitions of its image. ``partition_count`` returns
+        ``settled`` waits until this broker serves the partitions of its image. ``partition_count`` returns
         the number of partitions of a topic in the image. It is 0 when the topic does not exist.
         """
         self._controller = controller

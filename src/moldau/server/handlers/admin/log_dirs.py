@@ -129,7 +129,7 @@ def _partition(log: PartitionLog) -> description.DescribeLogDirsPartition:
 
 
 def _future(move: LogMove) -> description.DescribeLogDirsPartition:
-    """This replica is being copied to the directory."""
+    """The entry of a replica that is being copied to this directory."""
     return description.DescribeLogDirsPartition(
         partition_index=move.name.partition,
         partition_size=move.future.size_bytes,

@@ -202,7 +202,7 @@ class ChunksSubsystem(Subsystem):
         self._rolling.start()
 
     async def _settled(self) -> None:
-        """Return when the logs of this broker match the image."""
+        """Wait until the logs of this broker match the image."""
         await self._partitions.settled()
         if self._tasks:
             await asyncio.wait(tuple(self._tasks))

@@ -57,7 +57,7 @@ class CopyPace:
             self._changed.set()
 
     async def wait(self) -> None:
-        """Return when the next piece may be read."""
+        """Wait until the next piece may be read."""
         loop = asyncio.get_running_loop()
         self._changed.clear()
         pause_s = self._pacer.wait_s(loop.time())
@@ -224,7 +224,7 @@ class ChunkCopies:
         settled: Callable[[], Any],
         meters: ChunkMeters,
     ) -> None:
-        """``settled`` returns when the logs of this broker match the image."""
+        """``settled`` waits until the logs of this broker match the image."""
         self._meters = meters
         self.pace = CopyPace(meters)
         self._view = context.view
@@ -249,7 +249,7 @@ class ChunkCopies:
             self.wake.set()
 
     def changed(self, topics: Iterable[TopicDelta], image: MetadataImage) -> bool:
-        """Note changed topics. Returns whether one of them has inactive chunks."""
+        """Record the changed topics of an image. Returns whether one of them has inactive chunks."""
         found = False
         for change in topics:
             # For topics that never had chunks, this loop over the changed partitions is the only cost.
@@ -327,7 +327,7 @@ class ChunkCopies:
         self._unreadable.discard(own.chunk_id)
 
     def _source(self, own: _OwnChunk, brokers: tuple[int, ...]) -> _RemoteChunk:
-        """The chunk on these brokers."""
+        """Return an object that reads the chunk from one of these brokers."""
         chunk = replace(own.chunk, isr=brokers)
         return _RemoteChunk(
             self._peers, chunk, own.chunk_id, self.pace, lambda: self._newest(own) is not None

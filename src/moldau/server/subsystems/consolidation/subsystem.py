@@ -98,7 +98,8 @@ class ConsolidationSubsystem(Subsystem):
             self._scanning.start()
 
     async def stop(self) -> None:
-        """Stop the work in any state. The stopped work can be started again."""
+        """Stop the work. This method may be called in any state, and the work can be started again
+        afterwards."""
         if self._scanning is not None:
             await self._scanning.stop()
         await self._measuring.stop()

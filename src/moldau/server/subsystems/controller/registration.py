@@ -95,7 +95,7 @@ class ControllerRegistrar:
             await asyncio.sleep(RETRY_S)
 
     async def _catch_up(self) -> None:
-        """Return when the image has all records that are committed at the time of the call."""
+        """Wait until the image has all records that are committed at the time of the call."""
         while True:
             try:
                 await self._metadata.until_current()

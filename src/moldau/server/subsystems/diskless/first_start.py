@@ -21,7 +21,7 @@ _ONE_ATTEMPT: Final = RetryPolicy(deadline_ms=2_000, attempt_timeout_ms=2_000)
 
 
 async def refuse_foreign_store(config: BrokerConfig, machine: Machine) -> None:
-    """Return when the node has run before, or when no other cluster owns its object store.
+    """Check that no other cluster owns the object store of a node. Does nothing if the node has run before.
 
     Errors of the configuration, the folders and the store are not reported here, because the start reports
     them. If the store belongs to another cluster, raises ``KafkaError(kafka_storage_error)`` with a sentence

@@ -57,8 +57,8 @@ class GatheredCommits:
             try:
                 results.update(await self._send_parts([part[:2] for part in parts]))
             except Exception as error:
-                # If there is a defect, the caller also gets its error. Otherwise the caller would wait for
-                # its time-out and repeat the call.
+                # An unexpected exception, which comes from a defect, is also passed to the caller. Otherwise
+                # the caller would wait for its time-out and repeat the call.
                 if not (isinstance(error, KafkaError) and error.code is ErrorCode.unsupported_version):
                     results.update((part.coordinator_id, error) for part in parts)
             for part in parts:

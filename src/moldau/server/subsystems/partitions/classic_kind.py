@@ -42,7 +42,7 @@ class ReplicaHost:
 
     @classmethod
     def of(cls, context: BrokerContext) -> "ReplicaHost":
-        """Take these parts from the context of a broker."""
+        """Make this object from the context of a broker."""
         return cls(
             machine=context.machine,
             logs=context.logs,

@@ -171,7 +171,7 @@ class PartitionHosting:
         return not (self._changes or self._new)
 
     async def settled(self) -> None:
-        """Return when all changes that were applied before the call are complete and durable."""
+        """Wait until all changes that were applied before the call are complete and durable."""
         if not self.is_settled:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._on_settled.append(future)

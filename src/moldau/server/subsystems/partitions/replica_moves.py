@@ -147,7 +147,7 @@ class ReplicaMoves:
         return is_current and self._logs.get(move.name) is move.source and move.target.is_online
 
     async def _copy(self, move: LogMove) -> None:
-        """Return when the copy has had all records at some moment and these records are durable."""
+        """Wait until the copy has had all records at some moment, and these records are durable."""
         loop = asyncio.get_running_loop()
         # A compaction in progress may remove records before the copy contains their newer versions.
         while self._logs.cleaner.cleaning is move.source:  # noqa: ASYNC110

@@ -85,7 +85,7 @@ class PartitionsSubsystem(Subsystem):
         return self._context.partitions.get(topic, index)
 
     async def settled(self) -> None:
-        """Return when every partition has the state of the last image and this state is durable."""
+        """Wait until every partition has the state of the last image and this state is durable."""
         await self._hosting.settled()
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:

@@ -18,8 +18,8 @@ class DeletedTopics:
         grace_s: float,
         look_again: Callable[[], None],
     ) -> None:
-        """``until_current`` returns when the image contains all records that were committed at the time of
-        the call. If this fails, it raises an exception.
+        """``until_current`` waits until the image contains all records that were committed at the time of the
+        call. If this fails, it raises an exception.
 
         ``grace_s`` is the time for which a topic must be missing in the image before the check. For some
         time, a replaced controller does not know that it was replaced. The grace period must be longer than

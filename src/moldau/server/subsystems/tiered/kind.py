@@ -31,7 +31,7 @@ class Tiering:
         reader: RemoteReader,
         until_current: Callable[[], Awaitable[None]],
     ) -> None:
-        """``until_current`` returns when ``partitions`` have applied all metadata that were committed at the
+        """``until_current`` waits until ``partitions`` have applied all metadata that were committed at the
         time of the call. If this fails, it raises an exception."""
         self._until_current = until_current
         self._partitions = partitions

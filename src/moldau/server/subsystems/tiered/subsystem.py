@@ -143,7 +143,8 @@ class TieredSubsystem(Subsystem):
         await self.indexes.start()
 
     async def stop(self) -> None:
-        """Stop reads and tasks in any state. All of them can be started again."""
+        """Stop reads and tasks. This method may be called in any state, and the reads and tasks can be
+        started again afterwards."""
         await self.reader.close()
         await self.remover.close()
         await self.manager.close()
@@ -189,7 +190,7 @@ class TieredSubsystem(Subsystem):
         return None if found is None or not found.is_leader else found.leader_epoch
 
     async def _until_current(self) -> None:
-        """Return when this broker's partitions have applied all metadata that were committed at the time of
+        """Wait until this broker's partitions have applied all metadata that were committed at the time of
         the call. If this fails, raises an exception.
 
         Partitions apply the metadata in several iterations of the event loop.

@@ -43,7 +43,8 @@ class CoordinatorGate:
         self._config = config
 
     async def admit(self, wanted: Participation) -> None:
-        """Return when the partition belongs to the transaction. Otherwise raises ``KafkaError``."""
+        """Wait until the coordinator has confirmed that the partition belongs to the transaction. Otherwise
+        raises ``KafkaError``."""
         config, loop = self._config(), asyncio.get_running_loop()
         if not wanted.joins and not config.flag("transaction.partition.verification.enable"):
             return

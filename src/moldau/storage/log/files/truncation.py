@@ -42,8 +42,8 @@ class Truncation:
 
     async def truncate_to(self, offset: int) -> None:
         """Drop every batch that contains or follows ``offset``, durably. Nothing happens if ``offset`` is at
-        or above the end. The log then ends after its last remaining batch. If compaction has left a hole
-        there, this end is below ``offset``."""
+        or above the end. The log then ends after its last remaining batch. If compaction has removed the
+        batches directly before ``offset``, this end is below ``offset``."""
         await self._operations.do("truncating", self._truncating(offset))
 
     async def restart_at(self, offset: int) -> None:

@@ -52,8 +52,8 @@ class LogEpochs:
 
         ``log_start_offset`` is the checkpointed start. Whenever the log's start moves, earlier epochs are
         removed immediately and durably. Therefore the epochs are more reliable than the checkpoint, which may
-        be older or lost. Without a remote tier, the epochs may also begin after a hole. Lost epochs are read
-        from the batches.
+        be older or lost. Without a remote tier, the epochs may also begin after a gap in the offsets. Lost
+        epochs are read from the batches.
         """
         entries, end_offset = self.entries, self._segments.end_offset
         earliest = entries.earliest
@@ -166,7 +166,8 @@ class LogEpochs:
             return
         entries = self.entries.entries
         if entries != self._noted:
-            # The order matters, because a worker reads the version first.
+            # The entries are stored before the version is increased. A worker reads in the other order, so it
+            # never writes old entries with a new version.
             self._noted = entries
             self._version += 1
 

@@ -98,7 +98,7 @@ class LogStart:
             self._report.add(Repair(RepairKind.LOST, self._segments.folder, reason, start))
 
     async def persist(self, workers: Workers) -> None:
-        """Return when the current start is durable, if the owner of the log makes it durable.
+        """Wait until the current start is durable, if the owner of the log makes it durable.
 
         Raises ``KafkaError(kafka_storage_error)``.
         """

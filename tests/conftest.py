@@ -105,7 +105,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)  # runs before -m selects tests
+@pytest.hookimpl(tryfirst=True)  # this hook runs before the option -m selects tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that run in real time. All other tests are deterministic."""
     for item in items:

@@ -1,4 +1,4 @@
-"""If an addition lacks a declaration in a second file, an error names this file. Each kind of thing is
+"""If an addition lacks a declaration in a second file, an error names the second file. Each kind of thing is
 declared in one place, and sometimes needs a line in another file (``docs/architecture/adding.md``)."""
 
 import ast

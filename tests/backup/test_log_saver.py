@@ -114,4 +114,4 @@ def test_the_lag_is_the_bytes_after_the_newest_cut(partition: ClassicPartition) 
     size_bytes = partition.log.size_bytes
     assert [lag_after(-1, 0), lag_after(4, 1), lag_after(END, 2)] == [size_bytes, size_bytes * 6 // 10, 0]
     partition.follow(EPOCH + 1, BROKER + 1)
-    assert saver.lag_bytes == 0  # its leader reports it
+    assert saver.lag_bytes == 0  # the partition's new leader reports this lag

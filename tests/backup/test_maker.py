@@ -145,7 +145,7 @@ class Cluster:
 async def test_logs_are_saved_before_those_that_they_refer_to() -> None:
     cluster = Cluster()
     await cluster.maker().run_once()
-    assert cluster.events.pop(0) == "metadata"  # before the first cut
+    assert cluster.events.pop(0) == "metadata"  # the metadata are also saved once before the first cut
     first = {name: cluster.events.index(name) for name in (*STATE_TOPICS, "metadata")}
     last = {name: len(cluster.events) - cluster.events[::-1].index(name) for name in first}
     assert last["__consumer_offsets"] <= first["__diskless_metadata"]
@@ -342,7 +342,7 @@ async def test_a_cluster_that_is_older_than_a_saved_state_does_not_go_on() -> No
 async def test_the_logs_before_a_snapshot_are_saved_after_it_was_made() -> None:
     """A snapshot may contain commits that were decided after the log of their decisions was saved."""
     cluster = Cluster()
-    cluster.snapshots = 1  # one of the two leaders
+    cluster.snapshots = 1  # one of the two leaders has a snapshot
     await cluster.maker().run_once()
     order = [STATE_TOPICS[each].saved_in_step for each in cluster.events if each != "metadata"]
     steps = sorted(topic.saved_in_step for topic in STATE_TOPICS.values() for _ in LEADERS)

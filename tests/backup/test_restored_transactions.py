@@ -104,7 +104,7 @@ def test_a_commit_during_the_save_is_revoked_in_all_partitions(tmp_path: Path) -
 
 
 def _revoke_nothing(decisions: SavedDecisions, pieces: Any) -> Any:
-    """Flaw: the markers of later commits are not changed."""
+    """Inserted defect: the restore does not change the markers of later commits."""
     return pieces
 
 
@@ -139,7 +139,7 @@ def test_the_next_transaction_of_the_same_epoch_is_aborted(tmp_path: Path) -> No
 
 
 async def _abort_none(*_: Any) -> set[int]:
-    """Flaw: a transaction stays open if it exists only in diskless partitions."""
+    """Inserted defect: the restore does not end a transaction that exists only in diskless partitions."""
     return set()
 
 

@@ -38,7 +38,7 @@ def test_only_segments_that_can_be_read_count() -> None:
     segments.apply(RemoteLogSegmentMetadataUpdate(first, 3, State.DELETE_SEGMENT_STARTED, 1))
     segments.apply(
         RemoteLogSegmentMetadataUpdate(first, 3, State.COPY_SEGMENT_FINISHED, 1)
-    )  # this is refused
+    )  # refused: the deletion has already started
     finished = segments.finished(NAME)
     assert [each.start_offset for each in finished] == [10, 20]
     assert {each.custom_metadata for each in finished} == {b"custom"}

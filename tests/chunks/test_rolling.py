@@ -152,5 +152,5 @@ def test_new_chunks_count_until_the_sizes_are_requested_again(tmp_path: Path) ->
 
 
 def age_loads(broker: Broker) -> None:
-    """The sizes become older than their maximum age."""
+    """Make the known sizes of the brokers so old that the broker requests them again."""
     broker.rolling._load_time_s -= rolling.LOAD_AGE_S

@@ -72,7 +72,7 @@ MOTTOS: OwnPart[int, str] = OwnPart(
 
 @pytest.fixture(autouse=True)
 def row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The row in the table."""
+    """Add the row of the new part to the table of all parts, for one test."""
     monkeypatch.setattr(r.RECORDS, "_classes", dict(r.RECORDS._classes))
     table = PartTable(*PARTS.parts, MOTTOS)
     for module in (delta, image_records, own_features, service):
@@ -115,7 +115,7 @@ def test_the_level_cannot_be_0_while_the_part_has_entries() -> None:
 
 
 class Subscriber:
-    """Notes the mottos in each delta."""
+    """Records the mottos in each delta."""
 
     def __init__(self) -> None:
         self.seen: list[dict[int, str | None]] = []

@@ -38,7 +38,7 @@ class Peers:
         return now_ms >= self._retry_at_ms.get(node_id, now_ms)
 
     def sent(self, node_id: int, request: Request, now_ms: int, wait_ms: int = 0) -> int:
-        """Note a request whose answer may take ``wait_ms``. Returns the correlation id of the request."""
+        """Record a request whose answer may take ``wait_ms``. Returns the correlation id of the request."""
         self._next_correlation_id += 1
         deadline_ms = now_ms + self._settings.request_timeout_ms + wait_ms
         pending = InFlight(self._next_correlation_id, node_id, request, deadline_ms)

@@ -105,7 +105,7 @@ class QuorumVoice:
         self._has_told_of_no_leader = False
 
     def voters_changed(self, voters: VoterSet) -> None:
-        """Note a new set of voters in the log (KIP-853)."""
+        """Record a new set of voters in the log (KIP-853)."""
         before, self._voters = self._voters, voters
         self._peers = {node_id: self._peers.get(node_id, Peer()) for node_id in self._asked_nodes()}
         if before.ids != voters.ids:
@@ -124,12 +124,12 @@ class QuorumVoice:
     # Elections
 
     def started(self, now_ms: int) -> None:
-        """Note that the replica has started. The leader is not known yet."""
+        """Record that the replica has started. The leader is not known yet."""
         if self._leader is None:
             self._leaderless_since_ms = now_ms
 
     def led(self, leader_id: int, epoch: int, now_ms: int) -> None:
-        """Note the leader of an epoch."""
+        """Record the leader of an epoch."""
         if self._leader == (leader_id, epoch):
             return
         since_ms = self._absent_since_ms()
@@ -149,14 +149,14 @@ class QuorumVoice:
             logger.info("%s %d leads the metadata quorum in epoch %d", who, leader_id, epoch)
 
     def leader_lost(self, epoch: int, now_ms: int) -> None:
-        """Note that no leader of ``epoch`` is known."""
+        """Record that no leader of ``epoch`` is known."""
         if self._leader is not None:
             logger.info("the metadata quorum has no leader in epoch %d yet", epoch)
             since_ms = self._absent_since_ms() if self._has_told_of_no_leader else None
             self._leader, self._leaderless_since_ms = None, now_ms if since_ms is None else since_ms
 
     def majority_lost(self, epoch: int) -> None:
-        """Note that this node led ``epoch`` and resigned, because too few voters fetched from it."""
+        """Record that this node led ``epoch`` and resigned, because too few voters fetched from it."""
         logger.warning(
             "this node %d heard from no majority of the voters %s for %d ms and leads epoch %d of the"
             " metadata quorum no more",
@@ -176,7 +176,7 @@ class QuorumVoice:
     # Peers
 
     def answered(self, node_id: int, error: ErrorCode, request: Request, now_ms: int) -> None:
-        """Note an answer of a voter.
+        """Record an answer of a voter.
 
         Any node may fetch, and the epoch is checked before the voters. Therefore only an accepted vote, or a
         similar request, shows that the two nodes have the same voters.
@@ -205,7 +205,7 @@ class QuorumVoice:
                 peer.state, peer.problem = PeerState.REACHED, ""
 
     def _fetched(self, node_id: int, now_ms: int) -> None:
-        """Note that a node answered a fetch. Only the leader answers fetches."""
+        """Record that a node answered a fetch. Only the leader answers fetches."""
         if self._leader is None or self._leader[0] != node_id:
             return
         if self._has_told_of_no_leader:
@@ -215,7 +215,7 @@ class QuorumVoice:
         self._leader_heard_ms = now_ms
 
     def failed(self, node_id: int, reason: str, asked_ms: int, now_ms: int) -> None:
-        """Note that a request that was sent at ``asked_ms`` has no answer. If a voter does not answer for
+        """Record that a request that was sent at ``asked_ms`` has no answer. If a voter does not answer for
         some time, it is unreachable."""
         peer = self._peers.get(node_id)
         if peer is None:
@@ -234,7 +234,7 @@ class QuorumVoice:
     # Requests of other nodes
 
     def asked(self, request: Request, now_ms: int) -> None:
-        """Note a request from a node of this cluster."""
+        """Record a request from a node of this cluster."""
         if isinstance(request, VoteRequest):
             self._heard_directory(request.candidate, now_ms)
         elif isinstance(request, FETCHES):
@@ -244,14 +244,14 @@ class QuorumVoice:
             self._reached(request.replica.id)
 
     def _reached(self, node_id: int) -> None:
-        """Note that a node is reachable again."""
+        """Record that a node is reachable again."""
         peer = self._peers.get(node_id)
         if peer is not None and peer.state is PeerState.UNREACHABLE:
             logger.warning("%s is reachable again", self._name(node_id))
             peer.state, peer.problem, peer.failing_since_ms = PeerState.REACHED, "", None
 
     def refused(self, node_id: int, error: ErrorCode, now_ms: int, *, cluster_id: str | None = None) -> None:
-        """Note that a request of a node was refused."""
+        """Record that a request of a node was refused."""
         if error is ErrorCode.inconsistent_cluster_id:
             problem = (
                 f"node {node_id} of cluster {cluster_id} sends requests to this node {self._local.id} of"
@@ -278,8 +278,8 @@ class QuorumVoice:
             logger.warning("%s", problem)
 
     def _heard_directory(self, key: ReplicaKey, now_ms: int) -> None:
-        """Note the directory of a node. If requests with one node id alternate between two directories, there
-        are two nodes with this id. A single change means a new disk."""
+        """Record the directory of a node. If requests with one node id alternate between two directories,
+        there are two nodes with this id. A single change means a new disk."""
         is_new = key.id not in self._directories
         if key.directory_id == NO_DIRECTORY or (is_new and len(self._directories) >= NODES_MAX):
             return

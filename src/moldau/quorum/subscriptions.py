@@ -43,7 +43,8 @@ class QuorumListener(Protocol):
         ...
 
     def on_leader_change(self, leader_id: int | None, epoch: int) -> None:
-        """Note a new leader. If this node is the leader, all records before its epoch are already applied."""
+        """Record a new leader. If this node is the leader, all records before its epoch are already
+        applied."""
         ...
 
 

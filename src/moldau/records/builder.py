@@ -74,9 +74,8 @@ def build_batch(
 
     Records are numbered from ``base_offset`` in their order, and their own offsets are ignored. The compactor
     passes ``keep_offsets`` and ``last_offset``. With ``keep_offsets``, the deltas come from the records' own
-    offsets, and gaps between the offsets are allowed. ``last_offset`` is the original batch's last offset. It
-    must not change when the last records are removed. Raises ``ValueError`` if offsets do not ascend in the
-    batch's range.
+    offsets, and gaps are allowed. ``last_offset`` is the original batch's last offset. It must not change
+    when the last records are removed. Raises ``ValueError`` if offsets do not ascend in the batch's range.
     """
     base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
     encoded = []

@@ -162,8 +162,8 @@ class ClassicPartition:
     # -- the role -------------------------------------------------------------------------------
 
     def when_uncut(self, move: Callable[[], None]) -> None:
-        """Change the role by a call of ``move``. If the log is being truncated, the call is made after the
-        truncation. If several changes wait for the truncation, only the last change is made."""
+        """Call ``move``, which changes the role. While the log is being truncated, the call waits for the end
+        of the truncation. Of several waiting calls, only the last is made."""
         if not self.following.defers(move):
             move()
 
@@ -179,8 +179,8 @@ class ClassicPartition:
         in_sync: tuple[int, ...],
         partition_epoch: int = -1,
     ) -> None:
-        """Lead the partition in ``leader_epoch``. If this epoch has already begun, only the sets of all
-        replicas and of in-sync replicas are updated.
+        """Lead in ``leader_epoch``. If this epoch has already begun, only update ``replicas`` and
+        ``in_sync``.
 
         Older epochs are ignored. Like all changes of the role, this waits while the log is being truncated.
         """
@@ -231,7 +231,7 @@ class ClassicPartition:
             # leader.
             self._acknowledgements.fail(_NOT_LEADER)
             self._flushes.refuse(_NOT_LEADER)
-        # Consumers may also wait at a follower.
+        # Consumers may also wait at a follower, so they are notified of each change.
         self._arrivals.notify(self._key)
         if self._commit is not None:
             self._commit.begin_term()
@@ -344,7 +344,7 @@ class ClassicPartition:
         return self._acknowledgements.add(last_offset, outcome, timeout_ms)
 
     def _flushed(self, end_offset: int) -> None:
-        """Note that all records below an offset are flushed, as ``flush.messages`` requires."""
+        """Record that all records below an offset are flushed, as ``flush.messages`` requires."""
         leader = self._leader
         if leader is None:
             return

@@ -102,7 +102,7 @@ class Leading:
         return leader.propose(self._monotonic_ms(), lag_ms_max, local_broker_epoch=local_broker_epoch)
 
     def committed(self, leader_epoch: int, in_sync: tuple[int, ...], partition_epoch: int) -> int | None:
-        """Note that the controller has answered a proposal of this leader epoch with this set.
+        """Record that the controller has answered a proposal of this leader epoch with this set.
 
         Returns the former size of the set. Returns ``None`` if this epoch has ended.
         """
@@ -115,7 +115,7 @@ class Leading:
         return before
 
     def failed(self, proposal: InSyncProposal, failure: ProposalFailure) -> None:
-        """Note that the controller has not answered a proposal with a set."""
+        """Record that the controller has not answered a proposal with a set."""
         leader = self._replica.leader
         if leader is not None and leader.proposal_failed(proposal, failure):
             self._watermark_moved()

@@ -217,7 +217,7 @@ class RemoteLogManager:
             except (RemoteStorageError, KafkaError) as error:
                 failures += 1
                 if isinstance(error, RemoteStorageError) and not error.transient:
-                    failures += 30  # Only an operator can help, so wait for the longest time.
+                    failures += 30  # Only an operator can remove the cause, so wait for the longest time.
                 log(error)
             except Exception:
                 failures += 1

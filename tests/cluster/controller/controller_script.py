@@ -1,4 +1,4 @@
-"""Plays commands to a controller and prints its decisions, for golden scripts.
+"""Sends commands to a controller and prints the controller's decisions, for golden scripts.
 
 A script is a list of cases: command lines, ``----``, the expected output, a blank line. Rewrite the
 expected outputs with ``GOLDEN_REWRITE=1 pytest tests/cluster``. Most commands send one request

@@ -14,7 +14,7 @@ class ReplicaProgress:
     _leader_end_at_last_fetch: int = -1
 
     def fetched(self, end_offset: int, leader_end_offset: int, now_ms: int) -> None:
-        """Note a fetch at ``end_offset``, when the leader's log ends at ``leader_end_offset``.
+        """Record a fetch at ``end_offset``, when the leader's log ends at ``leader_end_offset``.
 
         A replica is caught up when it fetches from the end of the leader's log. If it fetches from the offset
         that was the end at its previous fetch, then it was caught up at the time of the previous fetch

@@ -148,8 +148,8 @@ class LogWriter:
         self._events.submit_first(ev.LogTruncated())
 
     def note_truncation(self) -> None:
-        """Note that the log will be truncated. If a flush is in progress, the result of that flush then does
-        not prove that the end of the log is durable."""
+        """Record that the log will be truncated. If a flush is in progress, the result of that flush then
+        does not prove that the end of the log is durable."""
         self._truncations += 1
 
     # Flushes

@@ -66,7 +66,7 @@ class GroupCommit:
             self._running = loop.create_task(self._run(), name=f"sync {self._name}")
 
     def truncated(self, log_end_offset: int) -> None:
-        """Note a truncation of the log. Records that are appended after the truncation are not durable
+        """Record a truncation of the log. Records that are appended after the truncation are not durable
         yet."""
         self._synced_offset = min(self._synced_offset, log_end_offset)
 

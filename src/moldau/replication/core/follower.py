@@ -61,8 +61,8 @@ class FollowerReplica:
         self, history: EpochHistory, log_end_offset: int, diverging_epoch: int, end_offset: int
     ) -> int:
         if end_offset == UNDEFINED:
-            # All epochs of the leader begin above this log's end. Only committed records are certain to
-            # agree.
+            # All epochs of the leader begin above this log's end. Only committed records are certainly the
+            # same in both logs.
             return min(self.high_watermark, log_end_offset)
         if diverging_epoch == UNDEFINED:
             return min(end_offset, log_end_offset)
@@ -74,7 +74,7 @@ class FollowerReplica:
         return min(own_end, end_offset, log_end_offset)
 
     def truncated(self, log_end_offset: int) -> bool:
-        """Note a truncation of the log. Returns whether it removed records that this replica considered
+        """Record a truncation of the log. Returns whether it removed records that this replica considered
         committed.
 
         With the policy WRITTEN such a truncation can be legal, after an unclean election or if a leader lost
@@ -95,7 +95,7 @@ class FollowerReplica:
         return offset < self.high_watermark and self._policy.durability is Durability.FSYNCED
 
     def appended(self, log_end_offset: int, leader_high_watermark: int) -> bool:
-        """Note that fetched records were appended. Returns whether the watermark moved."""
+        """Record that fetched records were appended. Returns whether the watermark moved."""
         watermark = min(leader_high_watermark, log_end_offset)
         if watermark <= self.high_watermark:
             return False

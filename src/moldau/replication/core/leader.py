@@ -143,7 +143,7 @@ class LeaderReplica:
     # -- the log --------------------------------------------------------------------------------
 
     def local_append(self, log_end_offset: int) -> bool:
-        """Note the new end of the local log. Returns whether the high watermark moved."""
+        """Record the new end of the local log. Returns whether the high watermark moved."""
         self.log_end_offset = log_end_offset
         if self.alone:
             self.acknowledged_offset = log_end_offset
@@ -157,7 +157,7 @@ class LeaderReplica:
         return self.advance()
 
     def local_sync(self, synced_offset: int) -> bool:
-        """Note that the local log is durable below an offset. Returns whether the high watermark moved."""
+        """Record that the local log is durable below an offset. Returns whether the high watermark moved."""
         if not self._syncs:
             return False
         self.acknowledged_offset = min(synced_offset, self.log_end_offset)
@@ -181,7 +181,7 @@ class LeaderReplica:
         broker_epoch: int = UNKNOWN_EPOCH,
         log_start_offset: int = -1,
     ) -> bool:
-        """Note a fetch of a follower whose log agrees up to ``fetch_offset``. Returns whether the watermark
+        """Record a fetch of a follower whose log agrees up to ``fetch_offset``. Returns whether the watermark
         moved.
 
         ``synced_offset`` is the end of the durable part of the follower's log, if the policy requires this
@@ -264,7 +264,7 @@ class LeaderReplica:
     # -- the in-sync set ------------------------------------------------------------------------
 
     def brokers_changed(self, active: Mapping[int, int]) -> bool:
-        """Note the epochs of the brokers that are not fenced and not shutting down. Returns whether the
+        """Record the epochs of the brokers that are not fenced and not shutting down. Returns whether the
         watermark moved."""
         self._active = active
         self._joining = {replica for replica in self._joining if self._may_join(replica)}
@@ -274,7 +274,7 @@ class LeaderReplica:
     def set_changed(
         self, in_sync: Iterable[int], partition_epoch: int = -1, replicas: Iterable[int] | None = None
     ) -> bool:
-        """Note an in-sync set that the controller has committed. Sets with older partition epochs are
+        """Record an in-sync set that the controller has committed. Sets with older partition epochs are
         ignored.
 
         Returns whether the watermark moved.
@@ -323,8 +323,8 @@ class LeaderReplica:
         return InSyncMember(replica, UNKNOWN_EPOCH if progress is None else progress.broker_epoch)
 
     def proposal_failed(self, proposal: InSyncProposal, failure: ProposalFailure) -> bool:
-        """Note the failure of the pending proposal. Failures of other proposals are ignored. Returns whether
-        the watermark moved."""
+        """Record the failure of the pending proposal. Failures of other proposals are ignored. Returns
+        whether the watermark moved."""
         if proposal is not self.pending:
             return False
         if failure is ProposalFailure.NOT_ATTEMPTED:

@@ -73,7 +73,7 @@ class FollowerSession:
         self._changed[key] = None
 
     def changed(self, key: PartitionKey) -> None:
-        """Note that the position of a partition may have changed, or that the partition may be fetched
+        """Record that the position of a partition may have changed, or that the partition may be fetched
         again."""
         self._changed[key] = None
 
@@ -125,7 +125,7 @@ class FollowerSession:
         )
 
     def accept(self, response: FetchResponse) -> bool:
-        """Note a response of the leader. Returns False when the leader does not know the session. Then the
+        """Record a response of the leader. Returns False when the leader does not know the session. Then the
         next request contains all partitions."""
         if response.error_code is not ErrorCode.none:
             self.reset()

@@ -76,15 +76,15 @@ class Descriptors:
         return len(self._holders)
 
     def enter(self, holder: Holder) -> None:
-        """Note that a file was opened."""
+        """Record that a file was opened."""
         with self._lock:
             folder, name = os.path.split(holder.path)
             self._by_folder.setdefault(folder, {}).setdefault(name, []).append(holder)
             self.opened(holder)
 
     def opened(self, holder: Holder) -> None:
-        """Note that a file has opened a descriptor. Descriptors of other files are closed when there are too
-        many."""
+        """Record that a file has opened a descriptor. Descriptors of other files are closed when there are
+        too many."""
         with self._lock:
             self._holders[holder] = None
             limit = self._limit()

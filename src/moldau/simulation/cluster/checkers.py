@@ -42,7 +42,7 @@ class LogAgreement:
         self._end_offsets: dict[str, int] = {}
 
     def restored(self, replica: str, end_offset: int) -> None:
-        """Note that a replica has loaded a snapshot of everything before ``end_offset``."""
+        """Record that a replica has loaded a snapshot of everything before ``end_offset``."""
         self._end_offsets[replica] = end_offset
 
     def committed(self, replica: str, base_offset: int, end_offset: int, views: list[memoryview]) -> None:

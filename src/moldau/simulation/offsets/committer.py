@@ -40,11 +40,11 @@ class Commits:
     """Values of commits that got no response. Each value has the time when it was sent."""
 
     def sent(self, value: int, now_s: float) -> None:
-        """Note that a commit is sent."""
+        """Record that a commit is sent."""
         self.pending[value] = now_s
 
     def acknowledged(self, value: int, now_s: float) -> None:
-        """Note that the commit took effect. Recent commits that got no response may still take effect
+        """Record that the commit took effect. Recent commits that got no response may still take effect
         later."""
         del self.pending[value]
         self.fetched(value, now_s)
@@ -54,7 +54,7 @@ class Commits:
         return {*self.pending, self.settled}
 
     def fetched(self, value: int, now_s: float) -> None:
-        """Note that this is the committed value at this time. Older commits can no longer take effect."""
+        """Record that this is the committed value at this time. Older commits can no longer take effect."""
         self.settled = value
         self.pending = self._recent(now_s)
 

@@ -99,7 +99,7 @@ class LogProducers:
         return self.state.check(header, from_client=origin is AppendOrigin.CLIENT)
 
     def appended(self, header: BatchHeader, base_offset: int, batch: Buffer) -> AbortedEntry | None:
-        """Note an appended batch that has a producer id. Returns the transaction that the batch aborts."""
+        """Record an appended batch that has a producer id. Returns the transaction that the batch aborts."""
         if not header.is_control:
             self.state.apply(header, base_offset, header.max_timestamp)
             return None

@@ -228,7 +228,7 @@ class ProducerState:
             )
 
     def apply(self, header: BatchHeader, base_offset: int, max_timestamp: int) -> None:
-        """Note a data batch that was appended at ``base_offset`` with ``max_timestamp`` (milliseconds)."""
+        """Record a data batch that was appended at ``base_offset`` with ``max_timestamp`` (milliseconds)."""
         producer_id = header.producer_id
         entry = self._producers.get(producer_id)
         if entry is None:
@@ -253,7 +253,7 @@ class ProducerState:
         offset: int,
         timestamp: int,
     ) -> CompletedTransaction | None:
-        """Note an end marker that was appended at ``offset``. Returns None when the marker ended no
+        """Record an end marker that was appended at ``offset``. Returns None when the marker ended no
         transaction in this partition."""
         entry = self._producers.get(producer_id)
         if entry is None:
@@ -274,7 +274,7 @@ class ProducerState:
         return CompletedTransaction(producer_id, first_offset, offset, stable, not marker.committed)
 
     def apply_batch(self, batch: Buffer, header: BatchHeader) -> CompletedTransaction | None:
-        """Note a batch of the log. Used by a follower, or when the state is rebuilt.
+        """Record a batch of the log. Used by a follower, or when the state is rebuilt.
 
         ``batch`` starts at the header. It is opened only when it is a control batch. The batch is not checked
         here, because the leader has checked it. Batches without a producer id only move ``end_offset``.

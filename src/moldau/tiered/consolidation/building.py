@@ -40,8 +40,8 @@ class ScattersRanges(Protocol):
     """A store that can read a range directly into its destination, without a buffer in between."""
 
     async def scatter(self, key: str, offset: int, targets: Sequence[tuple[int, memoryview]]) -> None:
-        """Fill each view with bytes. A view's distance from ``offset`` says where its bytes begin. Raises
-        ``StorageError``."""
+        """Fill each view in ``targets`` with bytes of the object. Each view comes with a number of bytes. The
+        bytes for the view begin at ``offset`` plus this number. Raises ``StorageError``."""
         ...
 
 

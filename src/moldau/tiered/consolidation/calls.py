@@ -68,7 +68,7 @@ class LeaseCall(NamedTuple):
 
     lease_id: UUID
     lease_ms: int = 600_000
-    """The remaining duration of the lease, in ms from now; 0 releases the lease."""
+    """The time in ms from the receipt of this request to the end of the lease; 0 releases the lease."""
     partitions: Collection[TopicIdPartition] | None = None
     """If the duration is 0 ms, only these partitions are released; ``None`` releases all partitions."""
 

@@ -79,8 +79,8 @@ class BrokerEngine:
         settings: EngineSettings | None = None,
         is_enabled: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``is_enabled`` is false when an outside engine builds the segments. Partitions are reconciled in
-        any case."""
+        """``is_enabled`` is false when an outside engine builds the segments. This broker reconciles the
+        partitions in both cases."""
         self._leader = leader
         self._wal_storage = wal_storage
         self._storage = copies.storage

@@ -92,10 +92,11 @@ class BuiltCopy(NamedTuple):
 class PublishedSegment(NamedTuple):
     """The result of publishing a copy.
 
-    NONE means that the copy is published, now or before. It also means that the copy will be published after
-    the copies before it (``is_waiting``). FENCED_LEADER_EPOCH means that a former leader planned the copy.
-    INVALID_UPDATE_VERSION means that the plan has expired, or that the custom metadata are too large. After
-    the last two errors the copy's objects are not needed. After any other error the report may be repeated.
+    NONE means that this call or an earlier call published the copy. NONE with ``is_waiting`` means that the
+    copy will be published when the copies of all earlier segments are published. FENCED_LEADER_EPOCH means
+    that a former leader planned the copy. INVALID_UPDATE_VERSION means that the plan has expired, or that the
+    custom metadata are too large. After FENCED_LEADER_EPOCH and INVALID_UPDATE_VERSION the copy's objects are
+    not needed. After any other error the engine may report the copy again.
     """
 
     segment_id: UUID
@@ -287,7 +288,8 @@ class ConsolidationLeader:
                 budget.left_bytes -= sum(one.size_bytes for one in gathered)
             return await self._begin(led, lease, status, gathered)
         except (KafkaError, RemoteStorageError, ValueError, OSError) as error:
-            # No engine builds these recorded segments now, so the next round deletes them.
+            # Some segments may have been recorded before the error. No engine builds these segments, so the
+            # next round deletes them.
             logger.info("%s is not planned now: %s", led.partition, error)
             return ()
         except Exception as error:

@@ -223,8 +223,8 @@ class SegmentReconciler:
             moved = here.error is ErrorCode.invalid_update_version and here.wal_start_offset > wal_start
             if not moved:
                 break
-            # Either records were deleted in the meantime, or this step was done before. In both cases the
-            # start must be moved to the segment's end.
+            # The start of the WAL has already moved, because records were deleted or because an earlier call
+            # did this step. The start must still reach the segment's end.
             wal_start = here.wal_start_offset
             if wal_start > segment.end_offset:
                 return here._replace(error=ErrorCode.none, message=None)

@@ -95,8 +95,8 @@ def _is_rest(
 
 
 def _covered(finished: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-    """Segments whose records are all in another segment. If several segments are equal, one of them is kept
-    out of the result."""
+    """Segments whose records are all in another segment. If several segments contain the same offsets, the
+    result leaves out one of these segments."""
     # In this order a segment can be covered only by an earlier segment. It is enough to check the segment
     # with the highest end.
     ordered = sorted(finished, key=lambda one: (one.start_offset, -one.end_offset, one.id.id))

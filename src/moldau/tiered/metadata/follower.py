@@ -168,7 +168,8 @@ class MetadataFollower:
             self._wake.set()
 
     def catch_up(self) -> None:
-        """For a new user, call ``on_caught_up`` once more when all events are applied."""
+        """Call ``on_caught_up`` once more when all events are applied. Needed when this follower exists
+        already and this broker becomes the leader of the metadata partition."""
         self._is_behind = True
         self._wake.set()
 
@@ -182,7 +183,7 @@ class MetadataFollower:
     def _forget(self, partition: TopicIdPartition) -> None:
         followed = self.followed.pop(partition, None)
         if followed is not None:
-            followed.ready.set()  # Callers that wait now get an error.
+            followed.ready.set()  # Callers that are waiting for this partition get an error.
         self._moved.set()
 
     @property
@@ -212,7 +213,7 @@ class MetadataFollower:
         return None
 
     async def until_applied(self, offset: int) -> None:
-        """Return when the event at ``offset`` is applied. Raises the reason if the event was dropped (see
+        """Wait until the event at ``offset`` is applied. Raises the reason if the event was dropped (see
         :meth:`writing`).
         """
         if self.position > offset:
@@ -225,7 +226,7 @@ class MetadataFollower:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Encloses a write and the wait for its event, because the event may be applied here before its
+        """Encloses a write and the wait for its event, because this follower may apply the event before the
         writer knows the event's offset.
 
         Inside this context, the follower remembers dropped events for callers that begin to wait later.

@@ -12,7 +12,7 @@ __all__ = ["HostedMetadata", "MetadataHosting", "NoMetadataHosting"]
 class MetadataHosting(Protocol):
     """Metadata that are stored in partitions of a topic, some of which this broker may lead.
 
-    The topic-based manager implements it itself.
+    The topic-based manager implements this protocol itself.
     """
 
     @property

@@ -131,14 +131,14 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     async def wait_ready(self, partition: TopicIdPartition) -> None:
-        """Return when :meth:`is_ready` is true. Raises :class:`RemoteMetadataNotReadyError` if the
-        partition was unassigned.
+        """Wait until :meth:`is_ready` is true. Raises :class:`RemoteMetadataNotReadyError` if the partition
+        was unassigned.
         """
         ...
 
     async def wait_applied(self, position: MetadataPosition) -> None:
-        """Return when reads on this broker include the event at ``position`` (at once for
-        :data:`NO_POSITION`).
+        """Wait until reads on this broker include the event at ``position``. For :data:`NO_POSITION`, return
+        at once.
 
         A replica that did not write the event calls it, so that the replica does not answer from an older
         state.

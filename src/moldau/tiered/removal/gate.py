@@ -67,6 +67,6 @@ class DeletionGate:
             await asyncio.sleep(_POLL_S)
 
     def deleted(self, segment_id: UUID) -> None:
-        """Note that the objects of a segment were deleted."""
+        """Record that the objects of a segment were deleted."""
         self._waiting.pop(segment_id, None)
         self._on_deleted(segment_id)

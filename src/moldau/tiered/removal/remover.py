@@ -185,7 +185,8 @@ class RemotePartitionRemover:
     async def _delete_partition(self, partition: TopicIdPartition) -> None:
         metadata = self._context.metadata
         if not self._owns(partition):
-            # The log refuses events of this broker. The owner will therefore find the remaining segments.
+            # Another broker owns this deletion, and the metadata log refuses events of this broker. Therefore
+            # the owner finds and removes all remaining segments.
             metadata.on_stop_partitions([partition])
             return
         state = self._state_of(partition)
@@ -262,7 +263,7 @@ class RemotePartitionRemover:
             logger.info("removed the remote data of a partition", extra={"partition": str(partition)})
         metadata.on_stop_partitions([partition])
 
-    # -- removals that other brokers have left --------------------------------------------------
+    # -- removals that other brokers did not finish --------------------------------------------------
 
     async def _reconcile(self) -> None:
         while True:

@@ -70,8 +70,8 @@ class ExpirationTask:
         if expiry.log_start_offset is not None:
             log.update_log_start_offset(min(expiry.log_start_offset, self._partition.replica.high_watermark))
             await log.persist_start()
-        # Perhaps the start could not move past all of these segments. The segments after the start are still
-        # read.
+        # The log's start never moves above the high watermark. Therefore some of these segments may end after
+        # the start. Such segments are still read and must stay.
         await self._remove([each for each in expiry.segments if each.end_offset < log.log_start_offset])
 
     def stop(self) -> None:

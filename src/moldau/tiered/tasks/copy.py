@@ -62,7 +62,7 @@ class CopyTask:
         attempt = self._attempt
         first_offset = max(log.highest_copied_offset + 1, log.local_log_start_offset)
         if attempt is not None and attempt.metadata.end_offset < first_offset:
-            # The write succeeded but its response was lost, or its records were deleted.
+            # The write succeeded but its response was lost, or the records of the segment were deleted.
             self._give_up()
         for closed in closed_segments(log, first_offset, self._stable_offset(log)):
             self._measure_lag(log)
@@ -92,8 +92,9 @@ class CopyTask:
         if attempt is None or attempt.closed != closed:
             self._give_up()
             attempt = self._attempt = self._new_attempt(log, closed)
-        # If copied records were lost on this disk, their offsets would be assigned again. The log is
-        # therefore synced first. The two files are synced together, so that other writers wait only once.
+        # If copied records were lost on this disk, their offsets would be assigned again. Therefore the log
+        # is synced before its records are copied. The log is synced while the start of the copy is recorded,
+        # so that other writers wait only once.
         for result in await asyncio.gather(
             log.flush(closed.next_offset), self._record(attempt), return_exceptions=True
         ):

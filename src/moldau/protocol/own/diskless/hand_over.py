@@ -12,7 +12,7 @@ class DisklessHandedOverFile(Message):
     file_size: int = wire("int64")
     created_ms: int = wire("int64")
     remaining_owner_ids: Sequence[int] = wire(["int32"], default=())
-    """The first owner in the list is the receiver of this request."""
+    """The remaining owners of the file. The first of them is the receiver of this request."""
 
 
 @message

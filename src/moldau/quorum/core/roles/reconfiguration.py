@@ -74,11 +74,11 @@ class Reconfiguration:
             self._pending = Pending(request_id, core.now_ms + timeout_ms)
 
     def on_log_appended(self) -> None:
-        """Note that the log view contains the appended records."""
+        """Record that the log view contains the appended records."""
         self._is_appending = False
 
     def on_committed(self, offset: int) -> None:
-        """Note that all records below ``offset`` are committed."""
+        """Record that all records below ``offset`` are committed."""
         logged = self._core.log.voters
         if logged is not None and offset > logged.offset:
             self._end_pending(ErrorCode.none)

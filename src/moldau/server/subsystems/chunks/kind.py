@@ -90,7 +90,7 @@ class ChunkLogs:
         self._logs.put_aside(name)
 
     def prepare(self, topic: Topic, index: int) -> None:
-        """Set the known facts about an active chunk's log before the partition opens this log."""
+        """Set the known properties of an active chunk's log before the partition opens this log."""
         name, border = TopicPartition(topic.name, index), topic.partitions[index].start_offset
         log, home = self._logs.get(name), self._logs.home_of(name)
         if border < 0 or log is None or home is None:

@@ -59,7 +59,8 @@ class DirectoryAssignments:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, key: PartitionKey, directory_id: UUID) -> None:
-        """Note that a replica is in this directory. The metadata name another directory, or no directory."""
+        """Record that a replica is in this directory. The metadata name another directory, or no
+        directory."""
         if self._pending.get(key) != directory_id:
             self._pending[key] = directory_id
             self._wake.set()

@@ -179,8 +179,7 @@ class ClassicPartition:
         in_sync: tuple[int, ...],
         partition_epoch: int = -1,
     ) -> None:
-        """Lead in ``leader_epoch``. If this epoch has already begun, only update ``replicas`` and
-        ``in_sync``.
+        """Lead in ``leader_epoch``. If this epoch has begun before, only update the two replica sets.
 
         Older epochs are ignored. Like all changes of the role, this waits while the log is being truncated.
         """

@@ -141,7 +141,8 @@ class QuorumDriver:
         """Load the durable state and begin. If this node is the only voter, it already leads when this method
         returns.
 
-        Raises ``QuorumStateError`` and ``DiskError``.
+        Raises ``QuorumStateError`` if the ``quorum-state`` file is not valid, and ``DiskError`` if the disk
+        fails.
         """
         # The voters are read from the log before the core asks for them.
         self.history.load(self._log)

@@ -87,7 +87,8 @@ class QuorumStateStore:
         self._voters = voters
 
     def read(self, *, is_static: bool = True) -> ElectionState:
-        """The stored state. If there is no file, the state has epoch 0. Raises :class:`QuorumStateError`."""
+        """The stored state. If there is no file, the state has epoch 0. Raises :class:`QuorumStateError` if
+        the file is not valid."""
         try:
             content = self._disk.read(self._path)
         except FileNotFoundError:

@@ -230,7 +230,8 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
 def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header of the batch at ``position`` after checking length, magic and CRC.
 
-    Use it for bytes from another broker or from a disk. Raises :class:`CorruptRecordError`.
+    Use it for bytes from another broker or from a disk. Raises :class:`CorruptRecordError` if one of these
+    checks fails.
     """
     header = parse_header(buffer, position)
     length = header.batch_length

@@ -62,7 +62,8 @@ class Compression(IntEnum):
 
     @classmethod
     def of_name(cls, name: str) -> "Compression":
-        """The codec with this name in Kafka (``uncompressed`` is a synonym of ``none``). Raises KeyError."""
+        """The codec with this name in Kafka (``uncompressed`` is a synonym of ``none``). Raises KeyError if
+        Kafka has no codec with this name."""
         return cls["NONE" if name == "uncompressed" else name.upper()]
 
 

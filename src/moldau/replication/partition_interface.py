@@ -195,7 +195,7 @@ class ProducerTurn(Protocol):
         ...
 
     def verify(self) -> Awaitable[None]:
-        """Return when the coordinator has confirmed that the partition belongs to the producer's transaction.
+        """Wait until the coordinator has confirmed that the partition belongs to the producer's transaction.
 
         Raises ``KafkaError`` if the partition does not belong to the transaction, or if this could not be
         checked.
@@ -221,13 +221,14 @@ class TransactionParticipant(Protocol):
         ...
 
     async def write_marker(self, marker: TransactionMarker) -> None:
-        """Append a marker. Returns when the marker is committed. Raises ``KafkaError``."""
+        """Append a marker, and wait until it is committed. Raises ``KafkaError`` if the marker is refused or
+        not committed."""
         ...
 
     async def producers(self) -> Sequence["ActiveProducer"] | None:
         """Return the producers with their open transactions (DescribeProducers). They come from a node that
         has newer information than this replica. If the result is ``None``, the caller uses this replica's own
-        state. Raises ``KafkaError``."""
+        state. Raises ``KafkaError`` if the call to that node fails."""
         return None
 
 

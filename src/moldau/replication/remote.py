@@ -38,7 +38,7 @@ class RemotePart(Protocol):
     ) -> FoundOffset | None:
         """Return the first record in the remote part that has at least this timestamp and is below an offset.
 
-        Raises ``KafkaError``.
+        Raises ``KafkaError`` if the remote tier cannot be read.
         """
         ...
 
@@ -48,7 +48,7 @@ class RemotePart(Protocol):
         """Return the first record with the largest timestamp of the remote part. The timestamp must be above
         ``above_ms``.
 
-        Raises ``KafkaError``.
+        Raises ``KafkaError`` if the remote tier cannot be read.
         """
         ...
 

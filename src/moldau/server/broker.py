@@ -41,8 +41,7 @@ class Broker:
         return self._subsystems.find(kind)
 
     async def start(self) -> Address:
-        """Start the broker. Returns when clients are served. The result is the address of the first
-        listener."""
+        """Start the broker, and wait until clients are served. Returns the address of the first listener."""
         await self._subsystems.start()
         await _catch_up(self._metadata, self._catch_up_timeout_ms / 1000)
         if reason := self._publisher.check_levels():

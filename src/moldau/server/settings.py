@@ -60,7 +60,7 @@ def development_config(
     Internal topics have one replica, and consumer groups form almost immediately. ``remote.storage.enable``
     works without further settings, on an object store in ``data``. With ``diskless``, topics are diskless by
     default, on the same store. A node that listens on all addresses advertises the loopback address. Values
-    in ``properties`` replace these values. Raises ``ConfigError``.
+    in ``properties`` replace these values. Raises ``ConfigError`` if a value is not valid.
     """
     node_id = properties.get("node.id", "1")
     base = {

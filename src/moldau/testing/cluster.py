@@ -131,7 +131,8 @@ class Cluster:
         return None
 
     def start(self) -> Self:
-        """Start all nodes. Returns when every broker accepts clients. Raises the error of a failed start."""
+        """Start all nodes, and wait until every broker accepts clients. Raises the error of a failed
+        start."""
         if self._data is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="moldau-")
             self._data = self._temporary.name
@@ -185,7 +186,7 @@ class Cluster:
         del self._running[node_id]
 
     def restart(self, node_id: int) -> None:
-        """Start a node again. If it runs, it is stopped cleanly first. Returns when the node serves
+        """Start a node again. If it runs, it is stopped cleanly first. Then wait until the node serves
         clients."""
         if node_id in self._running:
             self._stop([node_id])

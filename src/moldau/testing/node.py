@@ -68,7 +68,7 @@ class Node:
         return f"http://127.0.0.1:{self._node.monitoring_port}"
 
     def start(self) -> Self:
-        """Start the node. Returns when it accepts clients. Raises the error of a failed start."""
+        """Start the node, and wait until it accepts clients. Raises the error of a failed start."""
         if self._data is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="moldau-")
             self._data = self._temporary.name

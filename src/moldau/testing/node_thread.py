@@ -139,7 +139,7 @@ class NodeThread:
         return asyncio.run_coroutine_threadsafe(asking(), self._loop).result(CALL_TIMEOUT_S)
 
     def cut(self) -> None:
-        """Call :meth:`NodeLoop.cut` in the node's thread. Returns when the call is done."""
+        """Call :meth:`NodeLoop.cut` in the node's thread, and wait until the call is done."""
         self.ask(lambda node: self._loop.cut())
 
     def begin_stop(self) -> "Future[None]":

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 async def restore_start(context: RemoteTaskContext, partition: TopicIdPartition, log: PartitionLog) -> None:
     """Restore the start and the epochs of a new leader's log. Called when the partition's metadata are
-    loaded. Raises ``RemoteStorageError``.
+    loaded. Raises ``RemoteStorageError`` if the remote tier fails.
 
     If epochs were lost, they are restored from the newest remote segment, which has the epochs of all earlier
     offsets. The previous leader may have deleted segments, and this replica may not know about it. Such
@@ -73,7 +73,7 @@ async def fetch_auxiliary_state(
     storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, log_start_offset: int
 ) -> AuxiliaryState:
     """Fetch the state of a log at the end of a segment: its leader epochs and its producers. Raises
-    ``RemoteStorageError``."""
+    ``RemoteStorageError`` if the remote tier fails."""
     epochs = await _epochs_of(storage, segment)
     name = f"producers of {segment.id}"
     try:

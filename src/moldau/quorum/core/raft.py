@@ -186,7 +186,8 @@ class RaftCore:
         return self._take_effects()
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Handle one event. Returns the effects in order. Raises :class:`RaftInvariantError`."""
+        """Handle one event. Returns the effects in order. Raises :class:`RaftInvariantError` if the replica
+        reaches a state that the protocol excludes."""
         self.now_ms = max(self.now_ms, now_ms)
         match event:
             case Tick():

@@ -93,7 +93,8 @@ class VoterSet:
 
     @staticmethod
     def parse(text: str) -> "VoterSet":
-        """Parse ``controller.quorum.voters``: ``1@host:9093,2@[::1]:9093``. Raises ``ValueError``."""
+        """Parse ``controller.quorum.voters``: ``1@host:9093,2@[::1]:9093``. Raises ``ValueError`` if the
+        value is malformed."""
         voters = [_parse_voter(part.strip()) for part in text.split(",") if part.strip()]
         if len({voter.key.id for voter in voters}) != len(voters):
             raise ValueError(f"a voter id is given twice in {text!r}")

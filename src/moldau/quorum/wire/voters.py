@@ -76,7 +76,8 @@ def change_request(request: core.VoterChangeRequest, cluster_id: str | None) -> 
 
 
 def from_change_request(message: ChangeRequest) -> core.VoterChangeRequest:
-    """Convert a message to a change of voters. Raises ``KafkaError(invalid_request)``."""
+    """Convert a message to a change of voters. Raises ``KafkaError(invalid_request)`` if the message is not
+    valid."""
     key = ReplicaKey(message.voter_id, message.voter_directory_id)
     if key.id < 0:
         raise KafkaError(ErrorCode.invalid_request, f"voter id {key.id} is negative")

@@ -49,7 +49,7 @@ class Holder(Protocol):
     def drop_map(self) -> None: ...
 
     def ensure_descriptor(self) -> None:
-        """Reopen the path if the descriptor was closed. Raises ``OSError``."""
+        """Reopen the path if the descriptor was closed. Raises ``OSError`` if the path cannot be opened."""
         ...
 
 

@@ -108,7 +108,7 @@ class Disk(Protocol):
         ...
 
     def read(self, path: str) -> bytes:
-        """The whole content. Raises ``FileNotFoundError``."""
+        """The whole content. Raises ``FileNotFoundError`` if the file does not exist."""
         ...
 
     def write_atomically(self, path: str, content: bytes) -> None:
@@ -127,7 +127,7 @@ class Disk(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int:
-        """Size of a file in bytes. Raises ``FileNotFoundError``."""
+        """Size of a file in bytes. Raises ``FileNotFoundError`` if the file does not exist."""
         ...
 
     def modified_ms(self, path: str) -> int:
@@ -135,7 +135,7 @@ class Disk(Protocol):
         ...
 
     def list(self, path: str) -> list[str]:
-        """Names in a folder, sorted. Raises ``FileNotFoundError``."""
+        """Names in a folder, sorted. Raises ``FileNotFoundError`` if the folder does not exist."""
         ...
 
     def is_dir(self, path: str) -> bool: ...
@@ -161,7 +161,8 @@ class Disk(Protocol):
         ...
 
     def space(self, path: str) -> DiskSpace:
-        """Return the size and free space of a folder's file system. Raises ``FileNotFoundError``."""
+        """Return the size and free space of a folder's file system. Raises ``FileNotFoundError`` if the
+        folder does not exist."""
         ...
 
     def lock(self, path: str) -> Lock:

@@ -18,7 +18,8 @@ class DurableFolders:
         self._known: set[str] = set()
 
     def make(self, folder: str) -> None:
-        """Make a folder with its parents. The folder is durable when this returns. Raises ``OSError``."""
+        """Make a folder with its parents. The folder is durable when this returns. Raises ``OSError`` if the
+        folder cannot be created or synced."""
         if folder in self._known:
             return
         unsure = [folder]

@@ -42,7 +42,7 @@ class KeyLookup:
     key_type: int
     partition_of: Callable[[str, int], int]
     """Returns the number of the partition to which a key belongs. The second argument is the number of
-    partitions. Raises INVALID_REQUEST."""
+    partitions. Raises INVALID_REQUEST if the key is not valid."""
     check: Callable[[RequestContext], None] = everybody
     """Raises an authorization error if a principal may not find the coordinators."""
 

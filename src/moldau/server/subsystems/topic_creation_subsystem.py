@@ -39,8 +39,8 @@ class TopicsSubsystem(Subsystem):
         return Contribution(checks={"topics": self._problem})
 
     async def ensure(self, topic: InternalTopic) -> None:
-        """Wait until an internal topic exists. If it does not exist, it is created. Raises
-        ``KafkaError(coordinator_not_available)``."""
+        """Create an internal topic if it does not exist, and wait until it exists. Raises
+        ``KafkaError(coordinator_not_available)`` if the topic cannot be created."""
         await self.creator.ensure(topic)
 
     async def ensure_soon(self, topic: InternalTopic) -> None:

@@ -25,7 +25,7 @@ class PartitionKind(Protocol[P]):
         ...
 
     def open(self, topic: Topic, index: int) -> P:
-        """Open a partition, whose log exists. Raises ``KafkaError``."""
+        """Open a partition, whose log exists. Raises ``KafkaError`` if the partition cannot be opened."""
         ...
 
     def take_role(self, partition: P, topic: Topic, taken: Callable[[], None]) -> None:
@@ -56,7 +56,8 @@ class PartitionKind(Protocol[P]):
 
     async def exchange(self, topic: Topic, index: int) -> None:
         """Exchange the log of a closed partition. Afterwards the log may be absent. Then it is created, and
-        this method is called again if an exchange is still needed. Raises ``KafkaError``."""
+        this method is called again if an exchange is still needed. Raises ``KafkaError`` if the exchange
+        fails."""
         raise KafkaError(ErrorCode.kafka_storage_error, f"{topic.name}-{index}: its log is not exchanged")
 
     def retire(self, topic: Topic, index: int) -> bool:

@@ -80,7 +80,8 @@ class TopicCreator:
         )
 
     async def ensure(self, topic: InternalTopic) -> None:
-        """Wait until an internal topic exists. Raises ``KafkaError(coordinator_not_available)``."""
+        """Create an internal topic if it does not exist, and wait until it exists. Raises
+        ``KafkaError(coordinator_not_available)`` if the topic cannot be created."""
         if self._view.image.topics.get(topic.name) is not None:
             return
         self._internal[topic.name] = topic

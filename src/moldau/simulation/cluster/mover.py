@@ -60,7 +60,7 @@ class Mover:
             self.move_count += 1
 
     async def settle(self) -> None:
-        """Give every partition replicas on all brokers. Returns when the moves are done."""
+        """Give every partition replicas on all brokers, and wait until the moves are done."""
         for partition in self._partitions:
             while not await self.move(partition, self._brokers):
                 await self._client.pause()

@@ -128,7 +128,7 @@ class ChunkStore:
         """Turn the partition's log into the log of an inactive chunk that ends before ``end_offset``.
 
         No code may use the partition's log after this call. A crash leaves the folder under its old name, or
-        under the new name with a complete log. Raises ``KafkaError``.
+        under the new name with a complete log. Raises ``KafkaError`` if the disk fails.
         """
         log, directory = self._logs.get(name), self._logs.home_of(name)
         assert log is not None, f"{name} has no log"
@@ -143,7 +143,8 @@ class ChunkStore:
         logger.info("%s: the chunk from offset %d to %d has ended", name, chunk.start_offset, end_offset - 1)
 
     async def open(self, name: TopicPartition, chunk: ChunkId) -> PartitionLog:
-        """The log of a chunk, for reads. Raises ``KafkaError(kafka_storage_error)``."""
+        """The log of a chunk, for reads. Raises ``KafkaError(kafka_storage_error)`` if the log cannot be
+        opened."""
         log = self._open.get(chunk)
         if log is not None and not log.is_offline:
             self._open.move_to_end(chunk)
@@ -171,7 +172,7 @@ class ChunkStore:
         )
 
     async def files(self, chunk: ChunkId) -> dict[str, int]:
-        """The sizes of a chunk's files, by name. Raises ``KafkaError``."""
+        """The sizes of a chunk's files, by name. Raises ``KafkaError`` if the chunk cannot be read."""
         folder = self._folder(chunk)
         return await self._machine.workers.run(self._sizes, folder.path)
 
@@ -241,7 +242,8 @@ class ChunkStore:
                     break
 
     def _emptiest(self) -> LogDirectory:
-        """The log directory with the fewest chunks. Raises ``KafkaError``."""
+        """The log directory with the fewest chunks. Raises ``KafkaError`` if every log directory is
+        offline."""
         counts = Counter(folder.directory for folder in self._folders.values())
         online = [each for each in self._logs.directories if each.is_online]
         if not online:
@@ -279,7 +281,7 @@ class ChunkStore:
         disk.sync_dir(target.rpartition("/")[0])
 
     async def drop(self, name: TopicPartition, chunk: ChunkId) -> None:
-        """Remove a chunk from the disk. Raises ``OSError``."""
+        """Remove a chunk from the disk. Raises ``OSError`` if the disk fails."""
         folder = self._folders.pop(chunk, None)
         log = self._open.pop(chunk, None)
         if log is not None:
@@ -297,7 +299,7 @@ class ChunkStore:
     async def put_aside(self, chunk: ChunkId) -> None:
         """Move a chunk aside because it is not in the metadata, or because it is replaced by another copy.
         Its folder is kept for a long time, like the folder of a partition that is not in the metadata. Raises
-        ``OSError``."""
+        ``OSError`` if the disk fails."""
         folder, log = self._folders.pop(chunk), self._open.pop(chunk, None)
         if log is not None:
             log.take_offline("the chunk is moved aside")

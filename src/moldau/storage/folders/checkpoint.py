@@ -49,7 +49,7 @@ def format_checkpoint(rows: Iterable[Iterable[object]]) -> bytes:
 def parse_checkpoint(content: bytes, path: str, columns: int) -> list[list[str]]:
     """The rows of a checkpoint. Each row has ``columns`` words. An empty file has no rows.
 
-    Raises :class:`CheckpointError`.
+    Raises :class:`CheckpointError` if the content is malformed.
     """
     try:
         lines = content.decode().splitlines()
@@ -75,7 +75,8 @@ def parse_checkpoint(content: bytes, path: str, columns: int) -> list[list[str]]
 
 
 def parse_number(word: str, path: str, line: int, *, minimum: int = 0) -> int:
-    """Parse a decimal number of up to 63 bits. Raises :class:`CheckpointError`."""
+    """Parse a decimal number of up to 63 bits. Raises :class:`CheckpointError` if the text is not such a
+    number."""
     digits = word[1:] if word.startswith("-") else word
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 19:
         raise CheckpointError(path, line, f"{word!r} is not a number")
@@ -93,7 +94,7 @@ def write_offset_checkpoint(disk: Disk, path: str, offsets: Mapping[TopicPartiti
 
 def read_offset_checkpoint(disk: Disk, path: str) -> dict[TopicPartition, int]:
     """The offsets in a file. The result is empty when the file does not exist. Raises
-    :class:`CheckpointError`. Blocking."""
+    :class:`CheckpointError` if the content is malformed. Blocking."""
     try:
         content = disk.read(path)
     except FileNotFoundError:

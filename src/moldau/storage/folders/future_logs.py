@@ -119,7 +119,7 @@ class FutureLogs:
 
     async def exchange(self, move: LogMove) -> None:
         """Replace the source by the future log, and close both logs. The source must be copied completely. No
-        code may write to the source any more. Raises ``OSError`` and ``KafkaError``."""
+        code may write to the source any more. Raises ``OSError`` and ``KafkaError`` if the disk fails."""
         assert not move.lag, f"{move.name} is not copied"
         source, future = move.source, move.future
         future.update_log_start_offset(source.log_start_offset)

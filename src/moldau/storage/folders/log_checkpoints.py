@@ -48,7 +48,7 @@ class LogCheckpoints:
     def prepare(self, directory: LogDirectory, *names: str) -> Callable[[], None]:
         """Prepare a write of the current checkpoints. The result is a function, which a worker calls.
 
-        If a checkpoint is being written at this moment, its content is older, and this write replaces it.
+        If another write of a checkpoint is in progress, its content is older, and this write replaces it.
         """
         if not directory.is_online:
             return lambda: None

@@ -98,7 +98,8 @@ class LogDirectory:
         self.was_killed = bool(last_boot and self._boot_id) and self.same_boot and not self.was_clean
 
     def space(self) -> DiskSpace:
-        """Return the size and free space of the folder's file system. Raises ``OSError``."""
+        """Return the size and free space of the folder's file system. Raises ``OSError`` if the disk
+        fails."""
         return self._disk.space(self.path)
 
     def _last_boot(self) -> bytes:

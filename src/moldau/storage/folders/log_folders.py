@@ -96,7 +96,7 @@ class FolderWork:
             await asyncio.wait([self._retiring])
 
     async def stop(self) -> None:
-        """Stop the work. Returns when no job is running."""
+        """Stop the work, and wait until no job is running."""
         while (running := self._retiring or self._saving) is not None:
             await asyncio.wait([running])
 
@@ -185,7 +185,7 @@ class FolderWork:
         LeaderEpochFile.save_all(self._disk, [log.epochs.to_save() for log in some])
 
     async def persist_start(self, log: PartitionLog, directory: LogDirectory) -> None:
-        """Wait until the current start of a log is durable. Raises ``OSError``."""
+        """Wait until the current start of a log is durable. Raises ``OSError`` if the disk fails."""
         starts = self._starts.get(directory)
         if starts is None:
             starts = LogStarts(self._machine, directory, self._checkpoints, self._save_in_lanes)

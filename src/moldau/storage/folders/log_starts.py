@@ -40,7 +40,7 @@ class LogStarts:
         self._persisted = 0
 
     async def persist(self, log: PartitionLog) -> None:
-        """Wait until the current start of ``log`` is durable. Raises ``OSError``.
+        """Wait until the current start of ``log`` is durable. Raises ``OSError`` if the disk fails.
 
         Concurrent calls share a write. Calls that arrive during a write are completed by the next write. An
         offline log is skipped.

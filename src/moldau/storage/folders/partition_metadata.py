@@ -53,7 +53,8 @@ def write_partition_metadata(disk: Disk, folder: str, topic_id: uuid.UUID) -> No
 
 
 def read_partition_metadata(disk: Disk, folder: str) -> uuid.UUID | None:
-    """The topic id; ``None`` when the file does not exist. Raises :class:`MalformedMetadataError`."""
+    """The topic id; ``None`` when the file does not exist. Raises :class:`MalformedMetadataError` if the
+    content is malformed."""
     path = f"{folder}/{PARTITION_METADATA}"
     try:
         text = disk.read(path).decode("utf-8", "replace")

@@ -16,7 +16,8 @@ class Assignment(NamedTuple):
     is_new: bool = True
     """Whether no folder can contain a log of the partition yet."""
     is_cache: bool = False
-    """Whether the log may be created again in any folder, because its records are stored elsewhere."""
+    """Whether the log may be created again in any folder, because its records are also stored outside the log
+    folders."""
 
 
 NEW: Assignment = Assignment()

@@ -258,8 +258,8 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
         finally:
             file.close()
     if not bases and guard.has_snapshots:
-        # A snapshot that contains the whole log replaces the log. If the process is killed at this moment,
-        # there may be no segment.
+        # A snapshot that contains the whole log replaces the log. If the process is killed during the
+        # replacement, there may be no segment.
         expected = log.latest_start or 0
     if expected < required:
         last = f"{folder}/{segment_file(bases[-1], LOG_SUFFIX)}" if bases else folder
@@ -274,8 +274,8 @@ def _check_epochs(folder: str, bases: Sequence[int], end_offset: int, log: Guard
     latest, guard = log.epochs.latest, log.guard
     if latest is None:
         return
-    # A snapshot that ends after the end of the log replaces the log. After a crash at this moment, there may
-    # be no segment.
+    # A snapshot that ends after the end of the log replaces the log. After a crash during the replacement,
+    # there may be no segment.
     snapshot_offset = (log.latest_start or 0) if guard.has_snapshots else 0
     is_gone = not bases and not log.has_durable_offset and latest.start_offset >= snapshot_offset
     is_shorter = (

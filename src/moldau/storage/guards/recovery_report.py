@@ -50,7 +50,8 @@ class RecoveryReport:
     """The repairs of one start of the node. Several threads that open logs may add repairs."""
 
     is_of_cache = False
-    """Whether the report is for a log whose records also exist elsewhere."""
+    """Whether the report is for a log whose records also exist in another place, for example in the object
+    store."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,7 +69,8 @@ class RecoveryReport:
         logger.log(logging.INFO if is_of_cache else level, "%s: %s", repair.path, repair.reason)
 
     def of_cache(self) -> "RecoveryReport":
-        """Return a report for a log whose records also exist elsewhere, so that its repairs lose nothing."""
+        """Return a report for a log whose records also exist in another place, so that repairs of the log
+        lose nothing."""
         return _CacheReport(self)
 
     def count(self, kind: RepairKind) -> int:

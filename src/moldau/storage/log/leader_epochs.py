@@ -162,7 +162,8 @@ def _start_of(entry: EpochEntry) -> int:
 
 
 def parse_leader_epochs(content: bytes, path: str) -> list[EpochEntry]:
-    """Return the epochs in the content of a file. Raises ``CheckpointError``. The error names ``path``."""
+    """Return the epochs in the content of a file. Raises ``CheckpointError`` if the content is malformed. The
+    error names ``path``."""
     rows = parse_checkpoint(content, path, 2)
     return [
         EpochEntry(parse_number(epoch, path, line), parse_number(offset, path, line))
@@ -184,7 +185,8 @@ class LeaderEpochFile:
         """The version of the newest content that is durable in the file."""
 
     def load(self) -> LeaderEpochs:
-        """The epochs in the file; empty when the file does not exist. Raises ``CheckpointError``."""
+        """The epochs in the file; empty when the file does not exist. Raises ``CheckpointError`` if the
+        content is malformed."""
         try:
             content = self._disk.read(self.path)
         except FileNotFoundError:

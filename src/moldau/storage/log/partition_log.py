@@ -47,7 +47,7 @@ class LogKeeper:
     epochs_changed: Callable[[], None]
     """Called when the file of leader epochs is out of date."""
     persist_start: Callable[[], Coroutine[Any, Any, None]]
-    """Makes the log's start durable, after its leader epochs. Raises ``OSError``."""
+    """Makes the log's start durable, after its leader epochs. Raises ``OSError`` if the disk fails."""
 
 
 class PartitionLog:

@@ -103,7 +103,8 @@ class StagedAppends:
     def write_staged(self) -> None:
         """Append the staged batches at their assigned offsets.
 
-        Raises ``KafkaError(kafka_storage_error)``. In this case no staged batch is appended.
+        Raises ``KafkaError(kafka_storage_error)`` if the disk fails. In this case no staged batch is
+        appended.
         """
         headers, batches, size_bytes = self._headers, self._batches, self._size_bytes
         if not headers:

@@ -59,7 +59,8 @@ def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode_producer_snapshot(content: bytes, path: str = "producer snapshot") -> list[ProducerEntry]:
-    """The entries of a file. Raises :class:`CorruptSnapshotError`. The error names ``path``."""
+    """The entries of a file. Raises :class:`CorruptSnapshotError` if the content is not valid. The error
+    names ``path``."""
     if len(content) < _HEAD.size + _COUNT.size:
         raise CorruptSnapshotError(f"{path}: {len(content)} bytes are too few")
     version, stored = _HEAD.unpack_from(content)

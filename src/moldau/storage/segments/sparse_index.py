@@ -126,8 +126,8 @@ class SparseIndex:
             file.close()
 
     def load(self) -> None:
-        """Load the entries into memory, because entries will be appended. Raises
-        :class:`CorruptIndexError`."""
+        """Load the entries into memory, because entries will be appended. Raises :class:`CorruptIndexError`
+        if the file cannot be an index of this segment."""
         content = self._disk.read(self.path)
         self._check_size(len(content))
         self._release()
@@ -141,7 +141,8 @@ class SparseIndex:
         self._written = len(keys)
 
     def open_sealed(self) -> None:
-        """Use the entries in the file, without loading them. Raises :class:`CorruptIndexError`."""
+        """Use the entries in the file, without loading them. Raises :class:`CorruptIndexError` if the file
+        cannot be an index of this segment."""
         self._release()
         size_bytes = self._disk.size(self.path)
         self._check_size(size_bytes)

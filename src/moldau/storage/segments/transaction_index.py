@@ -24,7 +24,7 @@ def encode_transactions(transactions: Iterable[AbortedEntry]) -> bytes:
 
 def decode_transactions(content: Buffer, path: str) -> list[AbortedEntry]:
     """The entries of an index. ``path`` is the name of the index in the error. Raises
-    :class:`CorruptIndexError`."""
+    :class:`CorruptIndexError` if the content is not valid."""
     if len(content) % _ENTRY.size:
         raise CorruptIndexError(f"{path}: {len(content)} bytes are not whole entries")
     entries: list[AbortedEntry] = []

@@ -98,7 +98,8 @@ class FileSnapshotReader:
         return self._file.view(position, size_bytes) if size_bytes > 0 else memoryview(b"")
 
     def batches(self) -> Iterator[memoryview]:
-        """The checked batches. Raises ``KafkaError(corrupt_message)``. The error names the file."""
+        """The checked batches. Raises ``KafkaError(corrupt_message)`` if a batch is damaged. The error names
+        the file."""
         view = self.read(0, self._size_bytes)
         batch = memoryview(b"")
         position = 0
@@ -117,7 +118,8 @@ class FileSnapshotReader:
             raise CorruptRecordError(f"{self._file.path} is damaged: it ends without a footer. {_ADVICE}")
 
     def header(self) -> SnapshotHeader:
-        """The checked header. Raises ``KafkaError(corrupt_message)``. The error names the file."""
+        """The checked header. Raises ``KafkaError(corrupt_message)`` if the header is damaged. The error
+        names the file."""
         for batch in self.batches():
             found = _header_in(batch)
             if found is not None:

@@ -205,7 +205,7 @@ async def copy_segment(
     attempts gets the segment under the segment's own name. This is safe because the bytes of a segment are
     the same for every builder.
 
-    Raises ``RemoteStorageError``.
+    Raises ``RemoteStorageError`` if the storage manager fails.
     """
     data = LogSegmentData(
         log_segment=built.log,

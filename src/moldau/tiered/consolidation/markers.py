@@ -23,7 +23,8 @@ def is_marker(key: str) -> bool:
 
 
 def batch_of_marker(key: str) -> bytes:
-    """The control batch of a marker, without its offset. Raises ``ValueError``."""
+    """The control batch of a marker, without its offset. Raises ``ValueError`` if the text does not describe
+    a marker."""
     producer_id, producer_epoch, coordinator_epoch, committed, timestamp_ms = map(
         int, key.removeprefix(_PREFIX).split(":")
     )

@@ -250,7 +250,7 @@ class SegmentReconciler:
                 gauges.size_bytes -= segment.segment_size_bytes
 
     async def discard(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Delete a segment in any state. Raises ``RemoteStorageError``.
+        """Delete a segment in any state. Raises ``RemoteStorageError`` if the remote tier fails.
 
         Returns False until the record that made the segment unneeded is saved. The next round then continues.
         """

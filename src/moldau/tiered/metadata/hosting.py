@@ -38,7 +38,7 @@ class MetadataHosting(Protocol):
 
 
 class NoMetadataHosting:
-    """The hosting for a manager that is a plug-in. The plug-in stores metadata elsewhere, so any broker may
+    """The hosting for a manager that is a plug-in. The plug-in itself stores the metadata, so any broker may
     delete remote data."""
 
     tells_of_removals = False

@@ -207,7 +207,7 @@ def encode_snapshot(metadata: RemoteLogSegmentMetadata) -> bytes:
 
 
 def decode_snapshot(partition: TopicIdPartition, value: Buffer) -> RemoteLogSegmentMetadata:
-    """Decode the result of :func:`encode_snapshot`. Raises ``ProtocolError``."""
+    """Decode the result of :func:`encode_snapshot`. Raises ``ProtocolError`` if the bytes are malformed."""
     record = RECORDS.decode(value)
     if not isinstance(record, RemoteLogSegmentMetadataSnapshotRecord):
         raise ProtocolError(f"{type(record).__name__} is no segment of a snapshot")

@@ -70,7 +70,7 @@ class MetadataTopic(Protocol):
     """
 
     async def ensure(self) -> TopicDescription:
-        """Create the topic when it does not exist. Returns when the topic is usable.
+        """Create the topic when it does not exist, and wait until the topic is usable.
 
         Raises a permanent error when its partition count differs from the configuration.
         """

@@ -276,7 +276,8 @@ class RemoteReader:
             self._paced_count -= 1
 
     async def fetch(self, wanted: RemoteRead) -> RemoteBatches:
-        """Read without using the pool, the quota and the time limit. Raises ``RemoteStorageError``."""
+        """Read without using the pool, the quota and the time limit. Raises ``RemoteStorageError`` if the
+        remote tier fails."""
         offset = wanted.offset
         while offset < wanted.end_offset:
             segment = segment_at(self.metadata, wanted, offset)

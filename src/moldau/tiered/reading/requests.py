@@ -77,7 +77,8 @@ class RemoteRead(RemoteRange):
 def segment_at(
     metadata: RemoteLogMetadataManager, wanted: RemoteRange, offset: int
 ) -> RemoteLogSegmentMetadata:
-    """The segment that contains ``offset``. Raises :class:`RemoteResourceNotFoundError`."""
+    """The segment that contains ``offset``. Raises :class:`RemoteResourceNotFoundError` if the remote tier
+    has no such segment."""
     epoch = wanted.lineage.epoch_for_offset(offset)
     segment = None if epoch is None else metadata.remote_log_segment_metadata(wanted.partition, epoch, offset)
     if segment is None:

@@ -16,7 +16,7 @@ async def delete_segment(
     call then continues.
 
     ``is_saved`` means that the caller has already waited until that record is saved. After any failure the
-    call may be repeated from the start. Raises ``RemoteStorageError``.
+    call may be repeated from the start. Raises ``RemoteStorageError`` if the remote tier fails.
     """
     if segment.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
         await context.metadata.update_remote_log_segment_metadata(
@@ -34,7 +34,7 @@ async def delete_segment(
 
 
 async def delete_objects(context: RemoteTaskContext, segment: RemoteLogSegmentMetadata) -> None:
-    """Delete only the bytes of the segment. Raises ``RemoteStorageError``."""
+    """Delete only the bytes of the segment. Raises ``RemoteStorageError`` if the remote tier fails."""
     topic = segment.id.topic
     context.meters.delete_request(topic)
     try:

@@ -157,7 +157,7 @@ def encode_location(attempt: str, index_sizes: Sequence[int | None]) -> bytes:
 
 
 def decode_location(custom_metadata: bytes) -> ObjectLocation:
-    """Read custom metadata. Raises ``ProtocolError``."""
+    """Read custom metadata. Raises ``ProtocolError`` if the bytes are malformed."""
     try:
         version, position = read_uvarint(custom_metadata, 0)
         if version != _LOCATION_VERSION:

@@ -166,16 +166,18 @@ class ObjectStorageManager:
         return found
 
     def list_objects(self, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """All objects of this manager in pages, in order of their keys. Raises ``StorageError``."""
+        """All objects of this manager in pages, in order of their keys. Raises ``StorageError`` if the store
+        fails."""
         return self._storage.list(f"{self.prefix}/", start_after=start_after)
 
     async def delete_objects(self, keys: Collection[str]) -> None:
-        """Remove objects of segments by their keys. Raises ``StorageError``."""
+        """Remove objects of segments by their keys. Raises ``StorageError`` if the store fails."""
         await self.guard.before_delete()
         await self._storage.delete(keys)
 
     def attempt_of(self, metadata: RemoteLogSegmentMetadata) -> str:
-        """The attempt whose objects form a finished segment. Raises ``RemoteStorageError``."""
+        """The attempt whose objects form a finished segment. Raises ``RemoteStorageError`` if the segment
+        names no valid attempt."""
         return self._location(metadata).attempt
 
     async def close(self) -> None:

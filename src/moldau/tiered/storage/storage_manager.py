@@ -168,15 +168,16 @@ class ListableSegments(Protocol):
     """The objects of a storage manager that can be listed."""
 
     def list_objects(self, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """All objects in pages, in order of their keys. Raises ``StorageError``."""
+        """All objects in pages, in order of their keys. Raises ``StorageError`` if the store fails."""
         ...
 
     async def delete_objects(self, keys: Collection[str]) -> None:
-        """Remove objects of segments by their keys. Raises ``StorageError``."""
+        """Remove objects of segments by their keys. Raises ``StorageError`` if the store fails."""
         ...
 
     def attempt_of(self, metadata: RemoteLogSegmentMetadata) -> str:
-        """The attempt whose objects form a finished segment. Raises :class:`RemoteStorageError`."""
+        """The attempt whose objects form a finished segment. Raises :class:`RemoteStorageError` if the
+        segment names no valid attempt."""
         ...
 
 

@@ -39,7 +39,7 @@ class ExpirationTask:
 
     async def run(self) -> None:
         """Move the log's start, durably, and then remove the segments before the start. Raises
-        ``RemoteStorageError``. The next round then continues."""
+        ``RemoteStorageError`` if the remote tier fails. The next round then continues."""
         context, log, partition = self._context, self._partition.log, self._partition.partition
         if context.deletions_are_held():
             return

@@ -44,7 +44,8 @@ class CopyTask:
         self._gauges = context.meters.gauges(partition.partition.topic, partition.partition.partition)
 
     async def run(self) -> None:
-        """Copy all complete segments. Raises ``RemoteStorageError``. The next round then continues."""
+        """Copy all complete segments. Raises ``RemoteStorageError`` if the remote tier fails. The next round
+        then continues."""
         context, log = self._context, self._partition.log
         await context.metadata.wait_ready(self._partition.partition)
         log.highest_copied_offset = max(

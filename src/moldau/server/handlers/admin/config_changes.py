@@ -114,7 +114,8 @@ class ConfigChangeHandlers:
         ]
 
     def _check(self, resource: Resource, nulls: Sequence[str]) -> None:
-        """Check a request without the cluster's state. Raises ``KafkaError(invalid_request)``."""
+        """Check a request without the cluster's state. Raises ``KafkaError(invalid_request)`` if the request
+        is not valid."""
         names = [row.name for row in resource.configs]
         if len(set(names)) != len(names):
             raise KafkaError(ErrorCode.invalid_request, "Error due to duplicate config keys")

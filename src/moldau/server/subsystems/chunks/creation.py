@@ -148,7 +148,8 @@ class ChunkCreation:
 
     @asynccontextmanager
     async def _frozen(self, partition: ClassicPartition) -> AsyncIterator[None]:
-        """Delay appends until all earlier records are committed. Raises REQUEST_TIMED_OUT.
+        """Delay appends until all earlier records are committed. Raises REQUEST_TIMED_OUT if this takes too
+        long.
 
         After the time-out, appends are refused. The freeze continues, because the switch may be committed.
         """
@@ -175,8 +176,8 @@ class ChunkCreation:
     async def _hand_over(
         self, partition: ClassicPartition, border: int, epoch: int, brokers: Sequence[int]
     ) -> list[int]:
-        """Send the state to the new replicas. Returns the brokers that stored it. Raises
-        NOT_ENOUGH_REPLICAS."""
+        """Send the state to the new replicas. Returns the brokers that stored it. Raises NOT_ENOUGH_REPLICAS
+        if too few brokers stored it."""
         log = partition.log
         state = HandedOver(
             *partition.key,

@@ -64,7 +64,7 @@ class ChunkLogs:
         return fate, chunk
 
     async def exchange(self, topic: Topic, index: int, find_state: FindState) -> None:
-        """Do the next step for the log of a closed partition. Raises ``KafkaError``.
+        """Do the next step for the log of a closed partition. Raises ``KafkaError`` if this step fails.
 
         ``find_state`` is called when the state at the border was not handed over, or was lost.
         """

@@ -78,7 +78,8 @@ class ChunkPeers:
         return await self._ask(FIND_IN_CHUNK, chunk, wanted, lambda: self._holder.find(topic, wanted, lookup))
 
     async def fetch_file(self, chunk: ChunkRegistration, wanted: ChunkFileFetch) -> ChunkFilePiece:
-        """Fetch a part of a chunk's file, from this broker or from another broker. Raises ``KafkaError``."""
+        """Fetch a part of a chunk's file, from this broker or from another broker. Raises ``KafkaError`` if
+        no broker can send it."""
         piece = await self._ask(FETCH_CHUNK_FILE, chunk, wanted, lambda: self._holder.fetch_file(wanted))
         if crc32c(piece.content) != piece.checksum:
             raise KafkaError(ErrorCode.corrupt_message, f"a piece of {wanted.name} was changed on its way")
@@ -140,7 +141,8 @@ class ChunkPeers:
         return iter(by_preference(others, place, brokers, self._rack))
 
     async def hand_over(self, broker_id: int, state: HandedOver) -> None:
-        """Send the state at a border to a broker, which may be this broker. Raises ``KafkaError``."""
+        """Send the state at a border to a broker, which may be this broker. Raises ``KafkaError`` if the call
+        fails."""
         if broker_id == self._view.local_id:
             await self._hand_overs.keep(state)
             return
@@ -194,7 +196,7 @@ class ChunkPeers:
         return found
 
     async def _log_bytes(self, broker_id: int) -> int:
-        """The bytes of the partitions' logs on a broker. Raises ``KafkaError``."""
+        """The bytes of the partitions' logs on a broker. Raises ``KafkaError`` if the call fails."""
         address = self._view.address(broker_id, self._listener_name)
         if address is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not known")

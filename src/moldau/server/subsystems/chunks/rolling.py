@@ -103,7 +103,7 @@ class ChunkRolling:
         logger.info("%s goes on at offset %d on brokers %s", name, result.start_offset, list(brokers))
 
     async def _brokers(self, partition: ClassicPartition) -> tuple[int, ...]:
-        """The brokers of the next chunk. Raises ``KafkaError``."""
+        """The brokers of the next chunk. Raises ``KafkaError`` if the brokers cannot be chosen."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._load_time_s >= LOAD_AGE_S:
             self._load = Counter(await self._loads())

@@ -126,7 +126,8 @@ class ControllerReports:
         self._broker_epoch = broker_epoch
 
     async def held(self, chunk: ChunkId, directory_id: Any, *, is_held: bool) -> None:
-        """Report that this broker has a complete chunk, or has lost a chunk. Raises ``KafkaError``."""
+        """Report that this broker has a complete chunk, or has lost a chunk. Raises ``KafkaError`` if the
+        report fails."""
         row = ReportedChunk(
             topic_id=chunk.topic_id,
             partition_index=chunk.partition,
@@ -141,7 +142,7 @@ class ControllerReports:
         _raise_errors(answer, answer.chunks)
 
     async def dropped(self, partition: ClassicPartition) -> None:
-        """Report the start of a log that this broker leads. Raises ``KafkaError``."""
+        """Report the start of a log that this broker leads. Raises ``KafkaError`` if the report fails."""
         row = DropChunksPartition(
             topic_id=partition.key.topic_id,
             partition_index=partition.key.partition,
@@ -315,7 +316,8 @@ class ChunkCopies:
         await self._reports.held(own.chunk_id, None if home is None else home.directory_id, is_held=is_here)
 
     async def _replace(self, own: _OwnChunk) -> None:
-        """Copy a chunk again from the other brokers that have it, because it cannot be read here."""
+        """Copy a chunk again from the other brokers that have it, because this broker's copy cannot be
+        read."""
         others = tuple(each for each in own.chunk.isr if each != self._view.local_id)
         if others:
             source = self._source(own, others)

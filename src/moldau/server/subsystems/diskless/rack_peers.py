@@ -33,7 +33,7 @@ class RackPeerCalls:
         self._turn = 0
 
     async def read_object(self, broker_id: int, wanted: ObjectRange) -> memoryview:
-        """Return a range of an object. Raises ``KafkaError``."""
+        """Return a range of an object. Raises ``KafkaError`` if the call fails."""
         address = self._view.address(broker_id, self._listener_name)
         if address is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not known")

@@ -209,7 +209,8 @@ class ClusterMetadataTopic:
         peers: MetadataPeers,
         opening: FairLane,
     ) -> None:
-        """``ensure`` creates the topic if the topic does not exist. It raises ``KafkaError``."""
+        """``ensure`` creates the topic if the topic does not exist. It raises ``KafkaError`` if the topic
+        cannot be created."""
         self._view = view
         self._topic = topic
         self._ensure = ensure

@@ -48,7 +48,7 @@ class LocalMarkers:
         self._groups = groups
 
     async def write(self, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
-        """Write a marker. Returns when the marker is committed. If this fails, returns the error code that a
+        """Write a marker, and wait until it is committed. If this fails, returns the error code that a
         coordinator expects."""
         end = EndTransactionMarker(marker.committed, marker.coordinator_epoch)
         try:
@@ -88,7 +88,7 @@ class ClusterMarkers:
 
     async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
         """Write a marker. Returns the partitions that must be tried again. Raises
-        TRANSACTION_COORDINATOR_FENCED."""
+        TRANSACTION_COORDINATOR_FENCED if a newer coordinator has fenced this coordinator."""
         left: set[TxnPartition] = set()
         by_leader: dict[int, list[TxnPartition]] = {}
         for partition in sorted(partitions):

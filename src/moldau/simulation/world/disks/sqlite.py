@@ -3,8 +3,8 @@
 Code that uses SQLite gets its connections from ``Machine.open_sqlite``. On a real machine, this method calls
 ``apsw.Connection(path)``. On a simulated machine, it adds the file system that :func:`open_sqlite` registers.
 Write-ahead logging needs shared memory, which a virtual file system in Python does not have. A database with
-write-ahead logging must therefore set ``locking_mode=EXCLUSIVE`` first. If a database has a single owner, it
-should do this anyway.
+write-ahead logging must therefore set ``locking_mode=EXCLUSIVE`` first. A database with a single owner should
+use this mode in any case.
 """
 
 import errno

@@ -99,7 +99,7 @@ class LogFlusher:
         self._producers.snapshots.sync()
 
     def flush_and_close(self) -> None:
-        """Make all appends durable and release the files. Blocking. Raises ``OSError``."""
+        """Make all appends durable and release the files. Blocking. Raises ``OSError`` if the disk fails."""
         segments = self._segments
         self._producers.write_snapshot(segments.end_offset, durably=False)
         # The call also syncs the snapshot. The snapshot's name becomes durable together with the names of the

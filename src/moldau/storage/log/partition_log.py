@@ -344,7 +344,7 @@ class PartitionLog:
     async def persist_start(self) -> None:
         """Wait until the present start of the log is durable, if the owner of the log makes it durable.
 
-        Raises ``KafkaError(kafka_storage_error)``.
+        Raises ``KafkaError(kafka_storage_error)`` if the disk fails.
         """
         await self.start.persist(self._machine.workers)
 

@@ -135,7 +135,7 @@ class SegmentOrphanScan:
 
     def _orphans(self, partition: TopicIdPartition, keys: Mapping[str, ParsedKey]) -> list[str]:
         """The objects without a reference in the current metadata. Raises ``RemoteStorageError`` if the
-        metadata cannot be read."""
+        metadata are not loaded, or if they name no valid attempt for a segment."""
         known = {one.id.id: one for one in self._reconciler.metadata.list_remote_log_segments(partition)}
         return [text for text, key in keys.items() if self._is_orphan(known, key)]
 

@@ -100,7 +100,7 @@ class LogStart:
     async def persist(self, workers: Workers) -> None:
         """Wait until the current start is durable, if the owner of the log makes it durable.
 
-        Raises ``KafkaError(kafka_storage_error)``.
+        Raises ``KafkaError(kafka_storage_error)`` if the disk fails.
         """
         self._gate.check()
         try:

@@ -168,7 +168,7 @@ def test_the_order_of_registrations_does_not_count(cluster: Cluster, data: st.Da
 
 
 def test_a_new_broker_moves_little() -> None:
-    """60 coordinators are on 20 hosts of another rack. A fifth broker is added to the rack. It becomes the
+    """60 coordinators are on 20 hosts of rack ``a``. A fifth broker is added to rack ``b``. It becomes the
     gateway of about 12 of these coordinators."""
     brokers = [RackBroker(number, "a" if number < 20 else "b") for number in range(24)]
     hosts = [number % 20 for number in range(60)]

@@ -175,7 +175,7 @@ def _read_record(data: bytes, position: int, base_offset: int, base_timestamp: i
         headers, position = _read_headers(data, position, end)
     else:
         position += 1
-    # A position beyond the record's end is detected here.
+    # This check also detects a position beyond the record's end.
     if position != end:
         raise InvalidRecordError(f"a record ends {position - end:+d} bytes off its own length")
     return _new(Record, (offset, timestamp, key, value, headers)), end

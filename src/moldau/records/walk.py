@@ -174,7 +174,7 @@ class RecordWalk:
             else:
                 headers_at, value_at = _skip_bytes(data, value_size_at)
             position = headers_at + 1 if not data[headers_at] else self._skip_headers(headers_at, end)
-            # A position beyond the record's end is detected here.
+            # This check also detects a position beyond the record's end.
             if position != end:
                 raise InvalidRecordError(f"a record ends {position - end:+d} bytes off its own length")
             if not INT64_MIN <= timestamp <= INT64_MAX:

@@ -12,7 +12,7 @@ PROPERTIES = {
     "log.diskless.enable": "true",
     "diskless.metadata.topic.num.partitions": "2",
     "diskless.storage.url": "memory://",
-    # All records of one call are in one object, even if they arrive slowly.
+    # All records of one ``produce`` command are in one object, even if they arrive slowly.
     "diskless.append.early.close.puts.per.second": "0",
     "diskless.append.commit.interval.ms": "500",
 }

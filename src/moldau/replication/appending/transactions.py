@@ -71,7 +71,7 @@ class TransactionChecks:
         """Whether the producer's transaction is already open in this partition, so that its next batch needs
         no guard.
 
-        Raises INVALID_PRODUCER_EPOCH for a producer that is fenced here.
+        Raises INVALID_PRODUCER_EPOCH if this partition has a newer epoch of the producer.
         """
         return self._is_open(producer_id, producer_epoch)
 

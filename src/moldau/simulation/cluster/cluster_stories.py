@@ -43,7 +43,8 @@ CONVERGENCE_LIMIT_S: Final = 120.0
 
 _COMMON: Final = {
     "controller.listener.names": "CONTROLLER",
-    # No-op records are rare here. More of them would take much of a run's time and change little.
+    # No-op records are rare in this story, because more of them would take much of a run's time and change
+    # little.
     "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
     "offsets.topic.replication.factor": "1",

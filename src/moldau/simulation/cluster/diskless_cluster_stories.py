@@ -70,7 +70,8 @@ _COMMON: Final = {
     "process.roles": "broker,controller",
     "controller.quorum.voters": ",".join(f"{id}@node-{id}:{CONTROLLER_PORT}" for id in NODE_IDS),
     "controller.listener.names": "CONTROLLER",
-    # No-op records are rare here. More of them would take much of a run's time and change little.
+    # No-op records are rare in this story, because more of them would take much of a run's time and change
+    # little.
     "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
     "offsets.topic.replication.factor": "3",

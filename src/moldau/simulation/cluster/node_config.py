@@ -10,7 +10,7 @@ CONTROLLER_PORT: Final = 9093
 
 _COMMON: Final = {
     "controller.listener.names": "CONTROLLER",
-    # No-op records are rare here. More of them would take much of a run's time and change little.
+    # No-op records are rare, because more of them would take much of a run's time and change little.
     "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
     "min.insync.replicas": "2",

@@ -65,7 +65,8 @@ _VOTERS: Final = VoterSet(
 _COMMON: Final = {
     "controller.quorum.voters": ",".join(f"{each.key.id}@{each.host}:{each.port}" for each in _VOTERS),
     "controller.listener.names": "CONTROLLER",
-    # No-op records are rare here. More of them would take much of a run's time and change little.
+    # No-op records are rare in this story, because more of them would take much of a run's time and change
+    # little.
     "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
     # Snapshots are so frequent that logs begin at snapshots. Replicas that were down must then download

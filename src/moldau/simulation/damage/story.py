@@ -263,7 +263,8 @@ class DamageStory:
             after = await self._check_start(damages, before)
             if self.history.violations or (not after.unreadable and after.records == before.records):
                 return after
-            # The operator restores lost files here.
+            # The start succeeded but records are lost. Therefore the operator ends the node and restores the
+            # files.
             self._node.kill()
         else:
             self.history.note(f"refused: {error}")

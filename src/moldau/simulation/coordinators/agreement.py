@@ -10,12 +10,11 @@ states of earlier terms at this offset.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from moldau.coordinators.host import HostState, ShardHost
 from moldau.coordinators.loader import ShardLoader
 from moldau.coordinators.log import LogUpTo, SnapshottedCoordinatorLog
-from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.shard import CanonicalState
 from moldau.coordinators.transactions.shard import TransactionShard
 from moldau.runtime import KafkaError
@@ -23,6 +22,9 @@ from moldau.simulation.cluster.checkers import StateAgreement
 from moldau.simulation.history import History
 from moldau.simulation.world.host import Host
 from moldau.storage.snapshots.replicated_log import LogPosition
+
+if TYPE_CHECKING:
+    from moldau.server.coordinators.registry import CoordinatorRegistry
 
 _LOOK_EVERY_S: Final = 0.02
 """Interval of the checks, in virtual time."""
@@ -166,10 +168,11 @@ async def watch_coordinators(
             coordinators[key] = CoordinatorAgreement(led.name, history, tally)
         return coordinators[key]
 
+    watched = [_WatchedHost(host) for host in hosts]
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
-        for host in hosts:
-            await _look_at(host, agreement_of)
+        for each in watched:
+            await each.look(agreement_of)
 
 
 class CoordinatorWatch:
@@ -191,21 +194,30 @@ class CoordinatorWatch:
         watch.cancel()
 
 
-async def _look_at(
-    host: Host, agreement_of: Callable[[Host, ShardHost[Any, Any]], CoordinatorAgreement]
-) -> None:
-    process = host.process
-    node: Any = None if process is None or not process.alive else process.exhibit
-    if process is None or node is None or process.paused:
-        return
-    for runtime in _runtimes(node):
-        # This check includes kinds of coordinators that this scenario does not use. If a kind has no
-        # canonical form, every scenario fails.
-        runtime.kind.new_shard(0).canonical()
-        for partition in runtime.partitions:
-            led = runtime.led(partition)
-            if led is not None and process.alive:
-                await agreement_of(host, led).look(process.name, led)
+class _WatchedHost:
+    """A host with the registry of its newest process. The check runs often and usually finds no change, so
+    the registry is not searched each time."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._node: Any = None
+        self._registry: CoordinatorRegistry | None = None
+
+    async def look(self, agreement_of: Callable[[Host, ShardHost[Any, Any]], CoordinatorAgreement]) -> None:
+        """Check the coordinators that the host's process leads."""
+        process = self._host.process
+        node: Any = None if process is None or not process.alive else process.exhibit
+        if process is None or node is None or process.paused:
+            return
+        if node is not self._node or self._registry is None:
+            self._node, self._registry = node, _registry(node)
+        if self._registry is None:
+            return
+        for runtime in self._registry.runtimes():
+            for partition in runtime.partitions:
+                led = runtime.led(partition)
+                if led is not None and process.alive:
+                    await agreement_of(self._host, led).look(process.name, led)
 
 
 def _without_effects(reference: Any) -> Any:
@@ -250,10 +262,20 @@ def _boot_that_counts(host: Host, led: ShardHost[Any, Any]) -> int:
     return 0 if led.kind.topic.is_decisive else host.boot
 
 
-def _runtimes(node: Any) -> list[CoordinatorRuntime[Any, Any]]:
-    """Return the runtimes of all kinds that the node's subsystems have contributed."""
+def _registry(node: Any) -> "CoordinatorRegistry | None":
+    """Return the registry with the runtimes of all kinds that the node's subsystems have contributed.
+
+    ``None`` before the node has its registry.
+    """
     # This import is local, because the tiny node runs without the server.
     from moldau.server.subsystems.find_coordinator import CoordinatorsSubsystem
 
     coordinators = node.find(CoordinatorsSubsystem)
-    return [] if coordinators is None else coordinators.registry.runtimes()
+    if coordinators is None:
+        return None
+    for runtime in coordinators.registry.runtimes():
+        # This check includes kinds of coordinators that this scenario does not use. If a kind has no
+        # canonical form, every scenario fails.
+        runtime.kind.new_shard(0).canonical()
+    registry: CoordinatorRegistry = coordinators.registry
+    return registry

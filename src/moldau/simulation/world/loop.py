@@ -12,9 +12,11 @@ import contextvars
 import heapq
 import zlib
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from moldau.simulation.seeds import stream
+from moldau.simulation.world.handles import SimulatedFuture, SimulatedHandle, SimulatedTask, SimulatedTimer
 from moldau.simulation.world.process import PROCESS, Process
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ T = TypeVar("T")
 
 TURN_COST_S = 1e-6
 START_TIME_S = 1_000.0
-_CANCELLED_TIMERS_MIN = 200
+_TIMERS_PRUNE_MIN = 400
 _PENDING_SHOWN_MAX = 20
 _CLOSES_MAX = 1_000
 
@@ -41,33 +43,12 @@ class LimitError(SimulationError):
     """The run exceeded its limit of virtual time or its number of steps."""
 
 
-class SimulatedTask(asyncio.Task[T]):
-    """A task. Its hash is its number in the order of creation. Sets of tasks therefore have the same order in
-    every run."""
-
-    def __init__(self, order: int, coro: Any, **options: Any) -> None:
-        self._order = order
-        super().__init__(coro, **options)
-
-    def __hash__(self) -> int:
-        return self._order
-
-
-class SimulatedFuture(asyncio.Future[T]):
-    """A future. Its hash is its number in the order of creation."""
-
-    def __init__(self, order: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._order = order
-        super().__init__(loop=loop)
-
-    def __hash__(self) -> int:
-        return self._order
-
-
 class SimulatedLoop(asyncio.BaseEventLoop):
     """The event loop of a world. It passes network calls to ``network``, which the world sets."""
 
     network: "Network"
+    _closed: bool
+    _stopping: bool
 
     def __init__(self, seed: int, *, time_limit_s: float = 3_600.0, step_limit: int = 20_000_000) -> None:
         super().__init__()
@@ -81,8 +62,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._step_limit = step_limit
         self._random = stream(seed, "loop").random
         self._runnable: list[Process] = []
-        self._timers: list[tuple[float, int, asyncio.TimerHandle, Process]] = []
-        self._timers_cancelled = 0
+        self._timers: list[tuple[float, int, SimulatedTimer]] = []
+        self._timers_prune_at = _TIMERS_PRUNE_MIN
         self._sequence = 0
         self.set_exception_handler(SimulatedLoop._keep_error)
 
@@ -90,6 +71,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         return self._now_s
+
+    get_debug = staticmethod(bool)
+    """Return false. Every future asks this, so the answer needs no Python code."""
 
     def trace(self, event: bytes) -> None:
         """Add an event to the digest of this run's history."""
@@ -104,23 +88,22 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        self._refuse_when_closed()
+        if self._closed:
+            self._refuse_when_closed()
         if context is None:
             context = contextvars.copy_context()
         process = context.get(PROCESS) or self.world_process
-        handle = asyncio.Handle(callback, args, self, context)
-        self._enqueue(process, handle)
+        handle = SimulatedHandle(callback, args, context)
+        if not process.alive:
+            handle.cancel()
+            return handle
+        ready = process.ready
+        if not ready and not process.paused:
+            self._runnable.append(process)
+        ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
-
-    def _enqueue(self, process: Process, handle: asyncio.Handle) -> None:
-        if not process.alive:
-            handle.cancel()
-            return
-        if not process.ready and not process.paused:
-            self._runnable.append(process)
-        process.ready.append(handle)
 
     def call_later(  # type: ignore[override]
         self,
@@ -129,7 +112,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now_s + delay, callback, *args, context=context)
+        return self._call_at(self._now_s + delay, callback, args, context)
 
     def call_at(  # type: ignore[override]
         self,
@@ -138,28 +121,43 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        self._refuse_when_closed()
+        return self._call_at(when, callback, args, context)
+
+    def _call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> asyncio.TimerHandle:
+        if self._closed:
+            self._refuse_when_closed()
         if context is None:
             context = contextvars.copy_context()
         process = context.get(PROCESS) or self.world_process
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = SimulatedTimer(when, callback, args, context, process)
         if not process.alive:
-            handle.cancel()
-            return handle
+            timer.cancel()
+            return timer
         self._sequence += 1
-        heapq.heappush(self._timers, (when, self._sequence, handle, process))
-        return handle
+        timers = self._timers
+        heappush(timers, (when, self._sequence, timer))
+        if len(timers) > self._timers_prune_at:
+            self._prune_timers()
+        return timer
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        self._timers_cancelled += 1
-        if self._timers_cancelled > _CANCELLED_TIMERS_MIN and self._timers_cancelled * 2 > len(self._timers):
-            self._timers = [timer for timer in self._timers if not timer[2].cancelled() and timer[3].alive]
-            heapq.heapify(self._timers)
-            self._timers_cancelled = 0
+    def _prune_timers(self) -> None:
+        """Remove timers that were cancelled or whose process has ended. The order of the others stays."""
+        timers = self._timers
+        timers[:] = [timer for timer in timers if not timer[2]._cancelled and timer[2]._process.alive]
+        heapq.heapify(timers)
+        self._timers_prune_at = max(_TIMERS_PRUNE_MIN, 2 * len(timers))
 
     def create_future(self) -> asyncio.Future[Any]:
         self._sequence += 1
-        return SimulatedFuture(self._sequence, self)
+        future: SimulatedFuture[Any] = SimulatedFuture(loop=self)
+        future.order = self._sequence
+        return future
 
     def create_task(  # type: ignore[override]
         self,
@@ -169,7 +167,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
         **_options: Any,
     ) -> asyncio.Task[T]:
-        self._refuse_when_closed()
+        if self._closed:
+            self._refuse_when_closed()
         process = (PROCESS.get(None) if context is None else context.get(PROCESS)) or self.world_process
         self._sequence += 1
         name = name or f"{process.name}/{self._sequence}"
@@ -180,47 +179,71 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # One turn of the loop ----------------------------------------------------------------------
 
     def _run_once(self) -> None:
-        runnable = self._runnable
-        if not runnable:
-            self._jump()
-        self._now_s += TURN_COST_S
-        self._move_due_timers()
-        self.steps += 1
-        if self.steps > self._step_limit or self._now_s > self._time_limit_s:
-            raise LimitError(
-                f"no end after {self.steps} steps and {self.elapsed_s():.3f} s; {self.pending()}"
-            )
-        for _ in range(sum([len(process.ready) for process in runnable])):
-            count = len(runnable)
-            if not count:
-                break  # in this turn, a kill or a pause has removed the other processes
-            index = int(self._random() * count) if count > 1 else 0
-            process = runnable[index]
-            handle = process.ready.popleft()
-            if not process.ready:
-                runnable[index] = runnable[-1]
-                runnable.pop()
-            if not handle._cancelled:
-                handle._run()
+        """Run turns until the loop is asked to stop."""
+        runnable, timers, choose = self._runnable, self._timers, self._random
+        time_limit_s, step_limit = self._time_limit_s, self._step_limit
+        while True:
+            if not runnable:
+                self._jump()
+            now_s = self._now_s = self._now_s + TURN_COST_S
+            while timers and timers[0][0] <= now_s:
+                self._enqueue_timer(heappop(timers)[2])
+            self.steps += 1
+            if self.steps > step_limit or now_s > time_limit_s:
+                raise LimitError(
+                    f"no end after {self.steps} steps and {self.elapsed_s():.3f} s; {self.pending()}"
+                )
+            waiting = len(runnable[0].ready) if len(runnable) == 1 else sum([len(p.ready) for p in runnable])
+            for _ in range(waiting):
+                count = len(runnable)
+                if count > 1:
+                    index = int(choose() * count)
+                elif count:
+                    index = 0
+                else:
+                    break  # in this turn, a kill or a pause has removed the other processes
+                process = runnable[index]
+                ready = process.ready
+                handle = ready.popleft()
+                if not ready:
+                    runnable[index] = runnable[-1]
+                    runnable.pop()
+                if not handle._cancelled:
+                    try:
+                        handle._context.run(handle._callback, *handle._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:
+                        self._report(handle, error)
+            if self._stopping:
+                return
+
+    def _report(self, handle: "SimulatedHandle | SimulatedTimer", error: BaseException) -> None:
+        """Pass on the exception of a callback, as asyncio does."""
+        self.call_exception_handler(
+            {"message": f"Exception in callback {handle._callback!r}", "exception": error, "handle": handle}
+        )
 
     def _jump(self) -> None:
         """Advance the time to the next active timer."""
         timers = self._timers
         while timers:
-            when, _, handle, process = timers[0]
-            if process.alive and not handle.cancelled():
-                self._now_s = max(self._now_s, when)
+            when, _, timer = timers[0]
+            if not timer._cancelled and timer._process.alive:
+                if when > self._now_s:
+                    self._now_s = when
                 return
-            heapq.heappop(timers)
-        if not self._stopping:  # type: ignore[attr-defined]
+            heappop(timers)
+        if not self._stopping:
             raise DeadlockError(f"nothing is ready and no timer is set; {self.pending()}")
 
-    def _move_due_timers(self) -> None:
-        timers = self._timers
-        while timers and timers[0][0] <= self._now_s:
-            _, _, handle, process = heapq.heappop(timers)
-            if not handle.cancelled():
-                self._enqueue(process, handle)
+    def _enqueue_timer(self, timer: SimulatedTimer) -> None:
+        """Make the callback of a timer ready, unless the timer was cancelled or its process has ended."""
+        process = timer._process
+        if not timer._cancelled and process.alive:
+            if not process.ready and not process.paused:
+                self._runnable.append(process)
+            process.ready.append(timer)
 
     def elapsed_s(self) -> float:
         """Virtual seconds since the world began."""

@@ -181,12 +181,13 @@ class Network:
         options = self.options
         if source == target:
             return options.loopback_latency_s
-        base = self._latency_s.get((source, target))
+        link = (source, target)
+        base = self._latency_s.get(link)
         if base is None:
             base = self._random.uniform(options.latency_s_min, options.latency_s_max)
-            self._latency_s[source, target] = base
+            self._latency_s[link] = base
         jitter_s = self._random.expovariate(1.0) * options.jitter_s
-        return base + jitter_s + self._delay_s.get((source, target), 0.0)
+        return base + jitter_s + self._delay_s.get(link, 0.0) if self._delay_s else base + jitter_s
 
     def send(self, sender: SimulatedTransport, data: bytes) -> None:
         """Send data, or FIN or RST, to the sender's peer."""

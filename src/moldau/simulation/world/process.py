@@ -45,7 +45,8 @@ class Process:
         self.alive = True
         self.main: asyncio.Task[Any] | None = None
         self.paused = False
-        self.ready: deque[asyncio.Handle] = deque()
+        self.ready: deque[Any] = deque()
+        """The handles of callbacks that are ready."""
         self.tasks: list[asyncio.Task[Any]] = []
         self.on_exit: list[Callable[[], None]] = []
         self.serves = False

@@ -1,0 +1,100 @@
+"""Handles, tasks and futures of the simulated event loop.
+
+A history makes hundreds of thousands of them, so their constructors do only the necessary work. The handles
+of asyncio also keep data for its debug mode, which is never used here.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from moldau.simulation.world.process import Process
+
+T = TypeVar("T")
+
+
+class SimulatedHandle(asyncio.Handle):
+    """A callback that is ready, or will be ready in this turn of the loop."""
+
+    __slots__ = ()
+    _callback: Callable[..., object]
+    _args: tuple[Any, ...]
+    _context: contextvars.Context
+    _cancelled: bool
+    _repr = None
+    _source_traceback = None
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = _nothing
+        self._args = ()
+
+
+class SimulatedTimer(asyncio.TimerHandle):
+    """A callback that is ready at a moment of the virtual time."""
+
+    __slots__ = ("_process",)
+    _callback: Callable[..., object]
+    _args: tuple[Any, ...]
+    _context: contextvars.Context
+    _cancelled: bool
+    _repr = None
+    _source_traceback = None
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context,
+        process: Process,
+    ) -> None:
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+        self._process = process
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = _nothing
+        self._args = ()
+
+
+def _nothing() -> None:
+    """The callback of a cancelled handle."""
+
+
+class SimulatedTask(asyncio.Task[T]):
+    """A task. Its hash is its number in the order of creation. Sets of tasks therefore have the same order in
+    every run."""
+
+    __slots__ = ("_order",)
+
+    def __init__(self, order: int, coro: Any, **options: Any) -> None:
+        self._order = order
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._order
+
+
+class SimulatedFuture(asyncio.Future[T]):
+    """A future. Its hash is its number in the order of creation, which :meth:`SimulatedLoop.create_future`
+    sets."""
+
+    __slots__ = ("order",)
+    order: int
+
+    def __hash__(self) -> int:
+        return self.order

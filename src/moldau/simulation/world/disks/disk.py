@@ -7,11 +7,15 @@ import posixpath
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 from moldau.runtime.files.disk import Buffer, DiskError, DiskSpace, File, Lock
 from moldau.simulation.world.disks.volume import FileNode, FolderNode, Node, Volume
 from moldau.simulation.world.process import Process
 
+_PATHS_KEPT: Final = 4_096
+"""Number of paths whose parts are kept. A history uses each path many times."""
 UNLIMITED_BYTES = 1 << 40
 """Reported size of a disk that has no limit."""
 
@@ -229,7 +233,7 @@ class MountedDisk:
         return node
 
     def _parent(self, path: str) -> tuple[FolderNode, str]:
-        folder, name = posixpath.split(posixpath.normpath(path))
+        folder, name = _split(path)
         return self._folder(folder), name
 
     # Files -----------------------------------------------------------------------------------
@@ -382,5 +386,11 @@ class MountedDisk:
         return DiskSpace(total_bytes, max(0, total_bytes - device.volume.used_bytes()))
 
 
-def _parts(path: str) -> list[str]:
-    return [part for part in posixpath.normpath(path).split("/") if part and part != "."]
+@lru_cache(maxsize=_PATHS_KEPT)
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in posixpath.normpath(path).split("/") if part and part != ".")
+
+
+@lru_cache(maxsize=_PATHS_KEPT)
+def _split(path: str) -> tuple[str, str]:
+    return posixpath.split(posixpath.normpath(path))

@@ -24,9 +24,9 @@ from moldau.simulation.world.disks.disk_losses import lose_databases, lose_folde
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 
-QUIET_S = 300.0
-"""A time that is long enough for three steps: an orphan becomes old enough, the scan runs, and files that
-were handed over are deleted."""
+QUIET_S = 220.0
+"""A time that is long enough for three steps: an orphan becomes old enough, which takes 180 s, the scan runs,
+which it does every 20 s, and files that were handed over are deleted."""
 SETTLE_LIMIT_S = 120.0
 
 

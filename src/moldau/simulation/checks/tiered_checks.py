@@ -13,8 +13,9 @@ from moldau.simulation.world.world import World
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.storage.object_layout import parse_segment_key
 
-QUIET_S = 400.0
-"""Time after which the objects of failed copies have been found and deleted, because they are old enough."""
+QUIET_S = 150.0
+"""Time after which the objects of failed copies have been found and deleted. Such an object must be 60 s old.
+After a start that truncated a log, nothing is deleted for 40 s."""
 SETTLE_LIMIT_S = 120.0
 
 

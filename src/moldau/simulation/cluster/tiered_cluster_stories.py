@@ -51,7 +51,7 @@ from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.storage.object_layout import parse_segment_key
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
-QUIET_S: Final = 150.0
+QUIET_S: Final = 100.0
 """Time for the grace periods of failed copies and of missing topics. It also includes some rounds of
 background work."""
 PASSING: Final = "passing"

@@ -34,7 +34,7 @@ START_LIMIT_S: Final = 200.0
 WORK_LIMIT_S: Final = 300.0
 CHECKPOINTED_S: Final = 11.0
 """Time after which the end of every log is in checkpoints."""
-QUIET_S: Final = 150.0
+QUIET_S: Final = 100.0
 """Time for the grace periods of deletions, and for some rounds of background work."""
 _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     CLASSIC: {"diskless.enable": "false"},

@@ -31,8 +31,10 @@ from bench.loads.rdkafka import BatchProducer, DrainingConsumer
 from bench.measuring.report import Report, environment, megabytes, rounded
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import CHUNK_FEATURE
+from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
 from moldau.protocol.records import metadata as records
 from moldau.protocol.records.schema import encode_versioned
+from moldau.runtime.errors import ErrorCode
 
 CHUNKS: Final = 100_000
 PARTITIONS: Final = 1_000
@@ -234,13 +236,16 @@ def measure_creation(report: Report, count: int = 100) -> None:
         for label, chunk_count in (("without new chunks", 0), ("with new chunks", count)):
             latencies: list[float] = []
             stopped = threading.Event()
-            thread = threading.Thread(target=partial(_produce_steadily, nodes, latencies, stopped))
+            thread = threading.Thread(
+                target=partial(_produce_steadily, nodes, latencies, stopped), daemon=True
+            )
             thread.start()
-            worst = []
+            worst, leader, pairs = [], 1, ((2, 3), (3, 1), (1, 2))
             for number in range(max(chunk_count, 1)):
                 seen = len(latencies)
                 if chunk_count:
-                    new_chunk(nodes, "t", 0, *((2, 3), (3, 1), (1, 2))[number % 3])
+                    _create_at(nodes, leader, pairs[number % 3])
+                    leader = pairs[number % 3][0]
                 else:
                     time.sleep(10)
                 time.sleep(0.2)
@@ -259,6 +264,19 @@ def measure_creation(report: Report, count: int = 100) -> None:
                     "p99 of the longest for each chunk": rounded(worst[max(0, len(worst) * 99 // 100 - 1)]),
                 },
             )
+
+
+def _create_at(nodes: MoldauNodes, leader: int, brokers: tuple[int, int]) -> None:
+    """Create a chunk without a process of the command, which would need the CPU time of the brokers."""
+    row = CreateChunksTopicPartition(topic_name="t", partition_id=0, broker_ids=brokers)
+    request = CreateChunksRequest(topic_partitions=[row])
+
+    def is_created() -> bool:
+        answer = nodes.ask(leader, (CreateChunksRequest.API_KEY, 0), request)
+        return bool(answer.results[0].error_code is ErrorCode.none)
+
+    # The new leader refuses requests until it has applied the previous chunk.
+    wait_until(is_created)
 
 
 def _produce_steadily(nodes: MoldauNodes, latencies: list[float], stopped: threading.Event) -> None:

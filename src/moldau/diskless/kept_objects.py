@@ -49,7 +49,7 @@ class KeptObjects:
         self._keys: frozenset[str] | None = None
 
     async def among(self, keys: Sequence[str]) -> list[str]:
-        """Those objects of ``keys`` that must be kept. Raises ``StorageError``."""
+        """Return the keys in ``keys`` whose objects must be kept. Raises ``StorageError``."""
         if not keys:
             return []
         if self._keys is None:

@@ -44,8 +44,9 @@ class ReservedPlaces:
         self._holders: dict[bool, tuple[ServerConnection, float]] = {}
 
     def take(self, is_own: bool, connection: ServerConnection, now_s: float) -> ServerConnection | None:
-        """Give ``connection`` a reserved place, unless a busy connection has this place; see ``has``. With
-        ``is_own``, it is the place for the node's machine.
+        """Give ``connection`` a reserved place, unless a busy connection has this place. :meth:`has` tells
+        whether it got the place. With ``is_own``, it is the place for the node's machine; otherwise it is the
+        place for connections from elsewhere.
 
         Returns the connection that had the place before. The caller must close this connection.
         """

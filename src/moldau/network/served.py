@@ -28,8 +28,8 @@ class Served:
 
     handle: Handler
     cuts: tuple[Cut, ...] = ()
-    """The arrays that are divided into slices. Each version of the API has one of these arrays. It is empty
-    if a request is answered as a whole."""
+    """The arrays that are divided into slices. Each version of the API has one of these arrays. ``cuts`` is
+    empty if a request is answered as a whole."""
     parsed_bytes_max: int | None = None
     """Maximum memory of a parsed request; ``None`` means the common limit (``large_requests.py``)."""
     long_answers: tuple[tuple[str, ...], ...] = ()

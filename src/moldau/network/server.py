@@ -181,8 +181,9 @@ class SocketServer:
         overrides = limits.max_connections_per_ip_overrides
         per_ip = overrides.get(peer_host, limits.max_connections_per_ip)
         if self._connections_by_ip[peer_host] >= per_ip:
-            # A limit for another machine's address applies only to that address. But the limit for all
-            # addresses, or for an address of this machine, could refuse every operator.
+            # A limit that is configured for the address of another machine always applies. The general limit,
+            # and a limit for an address of this machine, could refuse every operator. Therefore a reserved
+            # place may be used in these two cases.
             is_override = peer_host in overrides
             if (is_override and not is_own) or not self._take_reserved(connection, is_own):
                 key = "max.connections.per.ip" + (".overrides" if is_override else "")
@@ -197,7 +198,8 @@ class SocketServer:
         return None
 
     def _make_room(self, connection: ServerConnection, is_own: bool) -> bool:
-        """Whether a connection is accepted although ``max.connections`` is reached.
+        """Try to make room for a connection when ``max.connections`` is reached. Returns whether the
+        connection is accepted.
 
         On the protected listener it is accepted, and the least recently active connection of another listener
         is closed instead (KIP-402). Therefore brokers can connect regardless of the number of clients.
@@ -215,7 +217,8 @@ class SocketServer:
         return True
 
     def _take_reserved(self, connection: ServerConnection, is_own: bool) -> bool:
-        """Whether a connection may be accepted on the protected listener beyond its limits."""
+        """Try to give a connection to the protected listener a reserved place. Returns whether it got the
+        place, and may be accepted beyond the limits."""
         if connection.listener_name != self.limits.protected_listener:
             return False
         previous = self._reserve.take(is_own, connection, asyncio.get_running_loop().time())
@@ -289,7 +292,7 @@ class SocketServer:
             if now - connection.last_active < idle_seconds:
                 continue
             if not connection.owes_nothing and not connection.is_write_blocked:
-                continue  # the connection's answer is pending (a long poll, an upload)
+                continue  # a response is pending, for example for a long poll
             self.counters.connections_idle_closed += 1
             log.info(
                 "closing connection %s from %s: idle for %d ms",

@@ -27,8 +27,8 @@ short.
 
 
 class TurnShare:
-    """Divides an iteration of the event loop among those connections of a server that write large
-    responses."""
+    """Limits the bytes that connections of a server may write in one iteration of the event loop, if they
+    write large responses."""
 
     __slots__ = ("_left",)
 

@@ -40,8 +40,8 @@ parallel."""
 
 @dataclass(slots=True)
 class _WriteAttempt:
-    """The file of an upload, and whether the upload was abandoned. The memory of an abandoned upload may
-    already have other content."""
+    """The temporary file of an upload, and whether the upload was abandoned. The caller may already have
+    reused the memory of an abandoned upload, so its file must not become an object."""
 
     temporary: str
     is_over: bool = False
@@ -66,8 +66,8 @@ class FileStorage:
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         check_key(key)
         view = check_length(key, data, length)
-        # An upload that timed out may still write in its thread. It reads memory that is already in use for
-        # something else.
+        # Each attempt has a temporary file of its own. An upload that timed out may still write in its
+        # thread, from memory that is already in use for other data.
         attempt = _WriteAttempt(f"{self._path(key)}.{self._owner}{next(self._attempts)}{UPLOADING_SUFFIX}")
         try:
             await self._workers.run(self._write, self._path(key), attempt, view)
@@ -160,7 +160,7 @@ class FileStorage:
             raise
 
     def _remove_quietly(self, path: str) -> None:
-        with contextlib.suppress(OSError):  # If this fails, the next check removes the file.
+        with contextlib.suppress(OSError):  # if this fails, a later listing or check removes the file
             self._disk.remove(path)
 
     def _read(self, path: str, offset: int, size: int) -> memoryview:
@@ -178,13 +178,14 @@ class FileStorage:
             file.close()
 
     def _remove(self, keys: Collection[str]) -> None:
-        # The removal is not synced. If a crash undoes it, the orphan scan finds the object again.
+        # The folder is not synced after the removal. If a crash of the machine restores the object, the
+        # orphan scan finds it again.
         folders: dict[str, list[str]] = {}
         for key in keys:
             self._disk.remove(self._path(key))
             folders.setdefault(posixpath.dirname(self._path(key)), []).append(posixpath.basename(key))
-        # The file remains from an upload of another process that was killed. If that upload still runs, it
-        # will not find its file, and will fail.
+        # Temporary files of these objects remain if a process was killed during an upload. They are removed,
+        # too. An upload that still runs then fails, because its file is missing.
         for folder, names in folders.items():
             with contextlib.suppress(FileNotFoundError):
                 for name in self._disk.list(folder):
@@ -203,7 +204,8 @@ class FileStorage:
                     found.append(ObjectInfo(key, self._disk.size(path), self._disk.modified_ms(path)))
                 except FileNotFoundError:
                     continue  # The file was removed after its folder was listed.
-        # The order is by key and not by folder, because "a.b" comes before "a/b".
+        # The objects are sorted by their whole keys, because "a.b" comes before "a/b". The order of a walk
+        # through the folders is different.
         found.sort(key=lambda info: info.key)
         return found
 

@@ -9,8 +9,8 @@ class StoreGuard(Protocol):
     """Refuses the changes of a node whose cluster was restored elsewhere."""
 
     async def before_upload(self) -> None:
-        """Return when this node may store an object. Raises ``StorageError`` with the reason if it may
-        not.
+        """Check, and wait if necessary, that this node may store an object. Raises ``StorageError`` with the
+        reason if it must not.
         """
         ...
 
@@ -20,7 +20,8 @@ class StoreGuard(Protocol):
         ...
 
     async def before_delete(self) -> None:
-        """Return when this node may delete objects. Raises ``StorageError`` with the reason if it may not."""
+        """Check, and wait if necessary, that this node may delete objects. Raises ``StorageError`` with the
+        reason if it must not."""
         ...
 
 

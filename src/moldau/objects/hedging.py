@@ -30,8 +30,8 @@ _PAUSE_MIN_S: Final = 0.01
 
 
 class Patience:
-    """The time to wait before an added attempt. It is computed from the mean and the deviation of durations,
-    as TCP computes its retransmission timer."""
+    """The time to wait before an added attempt. It is computed from the mean duration of attempts and its
+    deviation. TCP computes its retransmission timer in the same way."""
 
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
@@ -39,7 +39,7 @@ class Patience:
         self._deviation_s = 0.0
 
     def took(self, seconds: float) -> None:
-        """Note that an attempt succeeded after ``seconds``."""
+        """Include the duration of a successful attempt in the mean and the deviation."""
         if self._mean_s < 0:
             self._mean_s, self._deviation_s = seconds, seconds / 2
             return
@@ -64,7 +64,8 @@ class Patience:
 
 
 class HedgeBudget:
-    """A limit on added attempts. It is a number per second, with a burst after a time without added attempts.
+    """A limit on added attempts per second. After a time without added attempts, several of them are allowed
+    at once (a burst).
 
     If several requests wait for an added attempt, the oldest request gets the next attempt. Commits follow
     the order of objects, so the oldest object without an answer delays all later objects.
@@ -149,8 +150,9 @@ class _Hedge(Generic[T]):
                     self._begin(now)
                     next_s = now + self._patience.again_s
                 else:
-                    # The next attempt does not wait for the whole ``patience`` again. The store may work by
-                    # now, and the oldest object without an answer delays the commits of all later objects.
+                    # The next try comes as soon as the budget may have a token, and not after the whole
+                    # ``patience``. The store may work again by then, and the oldest object without an answer
+                    # delays the commits of all later objects.
                     next_s = now + self._budget.wait_s()
         finally:
             self._budget.leave(self)

@@ -78,7 +78,8 @@ class MemoryStorage:
 
 
 async def _copied(view: memoryview) -> memoryview:
-    """Copy piece by piece, because the operating system provides this memory only when it is written to."""
+    """Copy a view piece by piece, with other tasks in between. The operating system provides new memory only
+    when it is written to, so a large copy takes long."""
     copied = memoryview(mmap.mmap(-1, len(view)))
     for position in range(0, len(view), PIECE_BYTES):
         copied[position : position + PIECE_BYTES] = view[position : position + PIECE_BYTES]

@@ -82,8 +82,8 @@ class ObstoreStorage:
         except OBSTORE_ERRORS as error:
             raise translated(error, key) from error
         if len(content) != size:
-            # obstore reports a broken connection as an error. Therefore a short response means that the
-            # object ends.
+            # A broken connection would have raised an error. Therefore a short response means that the object
+            # is shorter than the requested range.
             raise StorageError(
                 f"{key}: {len(content)} of {size} bytes from {offset} are there", transient=False
             )
@@ -148,8 +148,8 @@ def open_obstore(url: str, options: Mapping[str, str]) -> ObstoreStorage:
         _default_s3(config, client_options)
     name = url.split("?", 1)[0]
     try:
-        # The options are untyped, because the stubs have separate keys for each kind of store and the kind
-        # depends on the URL.
+        # The function is used without its types, because the types have other option names for each kind of
+        # store, and the kind depends on the URL.
         open_any: Any = from_url
         store: ObjectStore = open_any(
             url,
@@ -179,8 +179,8 @@ def _split(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _check_addresses(options: Mapping[str, Any]) -> None:
-    """Refuse invalid addresses. The thread of object_store would panic because of such an address, and its
-    message would be a stack trace."""
+    """Raise ``StorageError`` for invalid addresses. Otherwise a thread of the library object_store would
+    panic because of the address, and print a stack trace."""
     for key, value in options.items():
         if key.endswith("region") and not _REGION.fullmatch(str(value)):
             raise StorageError(
@@ -196,15 +196,15 @@ def _check_addresses(options: Mapping[str, Any]) -> None:
 def _is_web_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        _ = parts.port  # This raises when the text is not a number.
+        _ = parts.port  # raises ValueError if the port is not a number
     except ValueError:
         return False
     return parts.scheme in _WEB_SCHEMES and bool(parts.hostname) and not re.search(r"\s", text)
 
 
 def _default_s3(config: dict[str, Any], client_options: dict[str, Any]) -> None:
-    """Whether payloads are signed. They are signed only without TLS. With TLS they need no signature, and
-    signing would cost a third of the upload rate."""
+    """Set whether payloads are signed, unless the options set it. They are signed only without TLS. With TLS
+    they need no signature, and signing would cost a third of the upload rate."""
     is_clear = str(config.get("endpoint", "")).startswith("http://")
     config.setdefault("unsigned_payload", not is_clear)
     if "endpoint" in config:

@@ -110,14 +110,14 @@ class FetchesOnce(Protocol):
     """A store with a read cache that can be bypassed."""
 
     async def fetch_once(self, key: str, offset: int, size: int) -> memoryview:
-        """Like ``fetch``, for bytes that will not be read again soon. The view may keep much memory in
-        use.
+        """Like ``fetch``, for bytes that will not be read again soon. The returned view may keep more memory
+        in use than its own size.
         """
         ...
 
 
 async def fetch_once(storage: Ranges, key: str, offset: int, size: int) -> memoryview:
-    """Like ``fetch``, for bytes that will not be read again soon. It works with any store."""
+    """Call ``fetch_once`` of the store, or ``fetch`` if the store has no ``fetch_once``."""
     if isinstance(storage, FetchesOnce):
         return await storage.fetch_once(key, offset, size)
     return await storage.fetch(key, offset, size)

@@ -90,7 +90,7 @@ class MoldauDataSource(DataSource):
 class RefusedStreamReader(DataSourceStreamReader):
     """Raises the error of a streaming query when its first batch is planned.
 
-    Spark does not expect an error from ``streamReader``. It would replace the error by another error.
+    If ``streamReader`` itself raised the error, Spark would show another error instead.
     """
 
     def __init__(self, error: ToolError) -> None:

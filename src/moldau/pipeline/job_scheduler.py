@@ -39,7 +39,7 @@ class Job:
     interval_s: float
     run: Callable[[RunUnits], Report]
     lag: Lag | None = None
-    """The lag, for jobs that copy from a source to a target."""
+    """The lag of the target behind the source. It is ``None`` for jobs that do not copy records."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ class SparkUnits:
 
     @contextlib.contextmanager
     def _shown(self, group: str, total: int, made: Accumulator[int]) -> Iterator[None]:
-        """Report the progress from a separate thread while the ``with`` block runs."""
+        """Report the progress of the units from a separate thread while the ``with`` block runs."""
         display = self._display
         if display is None:
             yield

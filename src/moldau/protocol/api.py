@@ -38,7 +38,8 @@ class Scope(enum.Flag):
     CONTROLLER = enum.auto()
     """The listeners of controllers, which serve brokers, other controllers and admin clients."""
     INTERNAL = enum.auto()
-    """Connections between nodes of the cluster. These APIs are never advertised on a client listener."""
+    """The API is for connections between nodes of the cluster. It is never advertised on a client
+    listener."""
     BOTH = BROKER | CONTROLLER
     """The listeners of brokers and of controllers."""
 

@@ -33,7 +33,7 @@ _SLOT_BYTES: Final = 8
 _FIELD_BYTES: Final = {
     "string": 56,
     "bytes": 40,
-    "records": 200,  # a view
+    "records": 200,  # the size of a view of the bytes
     "uuid": 112,
     "bool": 0,
     "int8": 0,
@@ -61,8 +61,8 @@ def item_cost(field: FieldLayout, version: int, flexible: bool) -> int:
 
 
 def _struct_cost(cls: type[Message], version: int, flexible: bool) -> int:
-    # Absent fields, and tagged fields that were not sent, have default objects. All messages share these
-    # objects.
+    # Fields that the version does not have, and tagged fields that were not sent, have default objects. All
+    # messages share these objects, so they add no cost.
     found = layout(cls, version, flexible)
     total = _OBJECT_BYTES + _SLOT_BYTES * (len(found.absent) + len(found.tagged) + len(found.fields))
     for field in found.fields:

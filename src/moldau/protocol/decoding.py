@@ -261,8 +261,8 @@ class _DecoderSource:
         self.line(f"{target} = {value}; p = {stop}")
 
     def _item_array(self, field: FieldLayout, size: str, target: str) -> None:
-        # Every item takes at least one byte, so a wrong length cannot cause a long loop or a large
-        # allocation.
+        # The check relies on the fact that every item takes at least one byte. Therefore a wrong length
+        # cannot cause a long loop or a large allocation.
         self.line(f"if {size} > end - p: raise ProtocolError('{field.name} runs past the end')")
         self._charge(field, size)
         items, item = self.variable("items"), self.variable("item")

@@ -143,7 +143,7 @@ class _EncoderSource:
     def variable(self, prefix: str) -> str:
         return self.constant(prefix, None)
 
-    # Chunks are expressions that produce bytes. They are in order.
+    # ``_chunks`` has the expressions that produce the message's bytes, in order.
 
     def fixed(self, struct_format: str, expression: str = "") -> None:
         self._run.append((struct_format, expression))

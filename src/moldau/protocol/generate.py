@@ -158,7 +158,7 @@ def kafka_name(name: str, kio_kind: str) -> str:
 
 
 def zero_default(kind: str, is_class: bool, array: bool) -> str:
-    """Return the source code of Kafka's default, for a field that declares no default."""
+    """Return the source code of the default value that Kafka uses if a field declares no default."""
     if array:
         return "()"
     if is_class:
@@ -307,7 +307,7 @@ def field_source(field: SuperField, message: SuperMessage, rename: dict[str, str
         f"{kind}()" if field.is_class and field.default.endswith("()") and not field.array else field.default
     )
     if field.kind == "records" and not field.nullable:
-        default = 'b""'  # With None, an answer that contains only an error could not be encoded.
+        default = 'b""'  # with None, a response that contains only an error could not be encoded
     parts.append(f"default={default}")
     if field.nullable:
         parts.append(f'nullable="{notation(field.nullable, last)}"')

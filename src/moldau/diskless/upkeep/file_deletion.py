@@ -174,8 +174,8 @@ class FileReclaimer:
         self._released.setdefault(coordinator_id, set()).update(keys)
 
     def _saved(self, coordinator_id: int, free: list[str]) -> list[str]:
-        """Those files of ``free`` whose deletion is safe, because all records about them are saved. The other
-        files remain for the next pass."""
+        """Return the files in ``free`` whose deletion is safe, because all records about them are saved. The
+        other files remain for the next pass."""
         end_offset = self._keeper.committed_end(coordinator_id)
         known = self._unsaved.get(coordinator_id, {})
         found_at = {key: known.get(key, end_offset) for key in free}

@@ -74,7 +74,7 @@ class ScanTier:
                 old |= here
                 if here:
                     # The metadata are requested after the listing. Therefore they include each segment that
-                    # was published in the meantime.
+                    # was published during the listing.
                     orphans += await self._unknown(client, folder, number, sorted(here))
         finally:
             await storage.close()
@@ -84,8 +84,8 @@ class ScanTier:
     async def _unknown(
         self, client: Client, folder: TierFolder, partition: int, keys: Sequence[str]
     ) -> list[str]:
-        """The orphans among ``keys``. Empty if the topic, with all its objects, was deleted in the
-        meantime."""
+        """The orphans among ``keys``. The result is empty if the topic was deleted after the plan was made,
+        because its objects are then deleted, too."""
         try:
             topic = await client.topic(folder.topic)
             if topic.topic_id != folder.topic_id:

@@ -81,8 +81,8 @@ class WalCheck:
         positions: dict[int, int],
         ends: dict[int, int],
     ) -> list[BatchCoordinate]:
-        """Return the next coordinates of a partition. Advance the partition's entry in ``positions``, or
-        remove the entry when the range of the partition ends."""
+        """Check the coordinates in a response, and return those whose bytes must be checked. Advance the
+        partition's entry in ``positions``, or remove the entry when the range of the partition ends."""
         partition = row.partition_index
         position, end = positions[partition], ends[partition]
         if row.error in (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id):
@@ -136,8 +136,8 @@ class WalCheck:
     async def _fetched(
         self, reads: Sequence[PlannedRead]
     ) -> AsyncIterator[tuple[PlannedRead, memoryview | None]]:
-        """The bytes of each range. A few ranges are read in advance. ``None`` for a range that is missing or
-        incomplete."""
+        """Yield each range with its bytes. A few ranges are read in advance. The bytes are ``None`` if the
+        object is missing or too short."""
         todo, flights = deque(reads), deque[tuple[PlannedRead, asyncio.Task[memoryview | None]]]()
         try:
             while todo or flights:

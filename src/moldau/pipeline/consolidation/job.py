@@ -86,8 +86,8 @@ def consolidate_once(job: ConsolidateJob, run: RunUnits) -> dict[str, Any]:
         try:
             _carry_out(job, plan, run, totals)
         finally:
-            # When this driver ends, other engines may plan the unpublished segments again at once. If this
-            # driver is killed, they must wait until its lease ends.
+            # Release the unpublished segments, so that other engines may plan them again at once. If this
+            # driver is killed, the other engines must wait until its lease ends.
             _ask_quietly(job, partial(give_up, plan=plan))
         barren = barren + 1 if totals.segments == before else 0
         if barren == BARREN_ROUNDS_MAX:
@@ -204,7 +204,8 @@ def _renewing(job: ConsolidateJob, plan: ClusterPlan) -> Iterator[None]:
 
     def keep() -> None:
         while not ended.wait(job.lease_ms / 1000 / RENEWALS_A_LEASE):
-            # If leaders do not respond for the duration of a lease, they later refuse the copies.
+            # An error is ignored. If a leader gets no renewal until the lease ends, it may refuse the copies
+            # later.
             _ask_quietly(job, lambda client: renew(client, plan, job.lease_ms))
 
     keeper = threading.Thread(target=keep, name="moldau-consolidation-lease", daemon=True)

@@ -57,7 +57,8 @@ class BuildUnits:
     """Configs of the built-in storage manager."""
 
     def __call__(self, unit: Unit) -> CopiedUnit:
-        """Build and copy a unit. Errors that may not occur with a later plan are returned, not raised."""
+        """Build and copy a unit. An error of a store, and damaged records, are returned and not raised,
+        because a later plan may succeed."""
         try:
             return asyncio.run(self._build(unit))
         except (StorageError, RemoteStorageError, CorruptRecordError) as error:

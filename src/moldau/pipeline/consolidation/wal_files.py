@@ -10,7 +10,7 @@ from moldau.objects.storage import ObjectNotFoundError, StorageError, check_key
 VIEWS_MAX: Final = 512
 """Maximum number of views in one system call. Operating systems allow 1,024."""
 
-_WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)  # macOS does not have it
+_WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)  # macOS does not have this constant
 
 
 class WalFiles:

@@ -105,7 +105,7 @@ def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     folders = _folder(table), _dead_letters_folder(table)
     layout = layout_of(table.metadata, values.schema, _label(table))
     written = _written(request.run(AttemptUnits(request.source, *folders, values, layout), units))
-    filled = [file for file in written if file.records or file.dead]  # some offsets belong to no record
+    filled = [file for file in written if file.records or file.dead]  # some units have no record
     _commit(table, written, {**_progress(after), RANGES_PROPERTY: json.dumps(units)}, replaces=False)
     _finish_dead_letters(catalog, table, topic)
     return RoundOutcome(filled, after, dead_letters)
@@ -191,8 +191,8 @@ def _check_same_topic(table: Table, topic: str, topic_id: str) -> None:
 
 
 def _check_not_set_back(table: Table) -> None:
-    """Refuse a table that another tool has reset to an earlier snapshot. According to its properties, the
-    table still has the records of the later rounds."""
+    """Refuse a table that another tool has reset to an earlier snapshot. Its properties still say that it
+    contains the records of the later rounds, so these records would not be exported again."""
     last = table.properties[BATCH_PROPERTY]
     snapshot = table.current_snapshot()
     while snapshot is not None:
@@ -241,12 +241,13 @@ def _new_table(catalog: Catalog, topic: str, values: ValueFormat, topic_id: str)
         TOPIC_ID_PROPERTY: topic_id,
         BATCH_PROPERTY: "0",
         VALUES_PROPERTY: render_format(values),
-        # A retry would add the files to the snapshot of another driver. The commit must be refused instead.
+        # pyiceberg must not retry a refused commit. A retry would add this driver's files after the commit of
+        # another driver.
         RETRIES_PROPERTY: "0",
     }
     table = _create(catalog, table_name(topic), values.schema, properties)
     if any(table.properties.get(name) != value for name, value in properties.items()):
-        raise _another_driver(table)  # another driver has created the table, and may have added records since
+        raise _another_driver(table)  # another driver has created the table, and may have added records to it
     return table
 
 
@@ -272,7 +273,7 @@ def _dead_letters_folder(table: Table) -> TableFolder:
 
 
 def _move_on(table: Table, covered: Covered) -> None:
-    """Store the exported offsets when there is no record to read. For example, store the offset at which the
+    """Store the exported offsets in a round without records. For example, this stores the offset at which the
     table starts, or the offset after deleted records."""
     progress = _progress(covered)
     with _refusable(table), table.transaction() as change:

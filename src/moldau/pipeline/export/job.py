@@ -82,8 +82,8 @@ class Exported(NamedTuple):
 
 
 def export_once(job: ExportJob, run: RunUnits, lag: Lag | None = None) -> Exported:
-    """Run one round. ``run`` executes the units of the round. ``lag`` is set before the work and at the end
-    of the work.
+    """Run one round. ``run`` executes the units of the round. ``lag`` is set when the round is planned, and
+    again at its end.
 
     Raises :class:`moldau.client.errors.ToolError` and ``KafkaError``.
     """

@@ -39,7 +39,7 @@ class ExportLayout:
     partitioning: "Partitioning | None"
 
     def arranged(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The export's records as the table stores them."""
+        """Convert the export's records to the columns and types of the table."""
         columns = [_arranged(records.column(_source(field)), field.type) for field in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -239,8 +239,7 @@ def _stored_type(
 
 
 def _like(field: pa.Field, kind: pa.DataType, field_id: int) -> pa.Field:
-    """A field of a list or map with its id. The field is otherwise unchanged, so its arrays can be used as
-    they are."""
+    """A field of a list or map, with its id and its type in the table. Its name does not change."""
     return pa.field(field.name, kind, field.nullable, _metadata(field_id, field.name))
 
 
@@ -253,7 +252,7 @@ def _source(field: pa.Field) -> str:
 
 
 def _bare(field: pa.Field) -> pa.Field:
-    """The field without ids. A change of the schema assigns new ids itself."""
+    """The field without ids, because pyiceberg assigns new ids when it changes the schema."""
     kind = field.type
     if pa.types.is_struct(kind):
         kind = pa.struct([_bare(one) for one in kind])

@@ -36,7 +36,7 @@ FORMAT_VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class ParquetRound:
-    """One round: its units, and the table's content after it."""
+    """The plan of one round: its units, and the exported offsets after it."""
 
     number: int
     topic: str
@@ -102,7 +102,8 @@ class ParquetFolder:
         return [unit for unit in plan.units if not os.path.exists(os.path.join(self.path, file_name(unit)))]
 
     def dead_files(self, generation: int, *, with_records: bool = False) -> list[str]:
-        """Names of the files of dead letters."""
+        """Names of the files of dead letters in a generation. With ``with_records``, empty files are left
+        out."""
         folder = self.generation(generation)
         try:
             names = sorted(name for name in os.listdir(folder) if name.endswith(".parquet"))
@@ -120,7 +121,7 @@ class ParquetFolder:
         )
 
     def forget_before(self, generation: int) -> None:
-        """Remove the generations of dead letters that were already decoded again."""
+        """Remove the generations of dead letters before ``generation``, which were already decoded again."""
         for name in os.listdir(self.dead_letters) if os.path.isdir(self.dead_letters) else []:
             if name.startswith("generation-") and name < os.path.basename(self.generation(generation)):
                 shutil.rmtree(os.path.join(self.dead_letters, name), ignore_errors=True)

@@ -66,7 +66,7 @@ def _time_ms(text: str) -> int:
 def find_starts(
     bootstrap: str, topic: str, wanted: StartAt, bounds: Bounds, timeout_s: float
 ) -> dict[int, int]:
-    """For each partition of the export, its current first offset."""
+    """For each partition, the offset at which the table starts."""
     if wanted.latest:
         return dict(bounds.ends)
     if wanted.offset is not None:

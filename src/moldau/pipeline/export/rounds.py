@@ -24,7 +24,8 @@ class Request:
     values: ValueFormat = RAW
     """The format of values. For JSON without given columns, the columns are found in the values."""
     find_starts: Callable[[Bounds], Mapping[int, int]] | None = None
-    """Finds the table's start in each partition; ``None`` for the first record."""
+    """Finds the offset at which the table starts in each partition. ``None`` means that the table starts at
+    the first record."""
     lag: Lag = field(default_factory=Lag)
     changes: Sequence[ColumnChange] = ()
     """Columns whose type changes in a replay."""
@@ -50,7 +51,8 @@ class Request:
         if self.values.kind is ValueKind.JSON and not self.values.columns:
             if units:
                 wanted = inferred(wanted, self.run(InferUnits(self.source), units))
-            # A replay finds no new columns, and it never stores only a part of a value.
+            # A replay has no units, so it finds no new columns. If the columns were not declared, a value
+            # with a member that has no column is rejected, so that no part of it is lost.
             elif table is not None:
                 wanted = replace(wanted, declared=table.declared, whole=not table.declared)
         for change in self.changes:
@@ -64,6 +66,6 @@ class RoundOutcome(NamedTuple):
     written: list[WrittenUnit]
     covered: Covered
     dead_letters: str = ""
-    """The place of the records that could not be decoded; ``None`` if such records are impossible."""
+    """The place of the records that could not be decoded: a table or a folder."""
     dead_letters_left: int = 0
     """After a replay: the number of dead letters that still cannot be decoded."""

@@ -62,8 +62,8 @@ class TableFolder:
 
 
 def foreign_content(folder: str) -> str | None:
-    """Describes existing files in a local folder that would be mixed with a new export; ``None`` if there are
-    none."""
+    """Describe files in a local folder that would be mixed with the files of a new export. The result is
+    ``None`` if there are no such files."""
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -102,8 +102,8 @@ def create_file(path: str) -> Iterator[Any]:
 
 
 def publish(attempt: str, final: str) -> bool:
-    """Rename a file unless the new name exists. Returns whether the file was renamed. The new name is then
-    durable."""
+    """Give a file its final name by a hard link, unless another file has this name. Returns whether the file
+    got the name, which is then durable."""
     try:
         os.link(attempt, final)
     except FileExistsError:

@@ -85,7 +85,7 @@ class ParquetUnits:
 
 
 def described(unit: OffsetRange, final: str, dead: str) -> WrittenUnit:
-    """Description of the existing files of a unit."""
+    """Describe the existing files of a unit."""
     letters = DeadLetters(dead, pq.read_metadata(dead).num_rows) if os.path.exists(dead) else None
     if not os.path.exists(final):
         return WrittenUnit(unit, "", 0, 0, letters)
@@ -95,11 +95,11 @@ def described(unit: OffsetRange, final: str, dead: str) -> WrittenUnit:
 def write_named(
     records: Iterable[Decoded], units: Any, final: str, dead: str, *, last_is_dead: bool = False
 ) -> None:
-    """Write both files under temporary names, then rename the files. The second rename marks the unit as
-    done.
+    """Write both files under temporary names, then give them their final names. The second final name marks
+    the unit as done.
 
-    With ``last_is_dead`` the file of dead letters is renamed last, and is created even when it is empty.
-    ``units`` has the formats and the folder for unfinished files.
+    With ``last_is_dead`` the file of dead letters gets its final name last, and is created even when it is
+    empty. ``units`` has the formats and the folder for unfinished files.
     """
     os.makedirs(units.scratch, exist_ok=True)
     attempts = [os.path.join(units.scratch, f"{SystemEntropy().uuid4()}.parquet") for _ in range(2)]
@@ -216,8 +216,8 @@ def file_name(unit: OffsetRange) -> str:
 
 
 def read(source: TopicSource, unit: OffsetRange, columns: Collection[str] | None = None) -> Iterator[Any]:
-    """The unit's records as Arrow record batches of some MiB each. They have the named columns, or all
-    columns."""
+    """The unit's records as Arrow record batches of some MiB each, with the named columns. Without names,
+    they have all columns."""
     return decode_found(fetch_found(source, [unit]), [unit], columns)
 
 

@@ -73,7 +73,7 @@ class FoundBatch(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A batch, and the decompressed bytes of its records."""
+    """The header of a batch, and the decompressed bytes of its records."""
 
     header: BatchHeader
     data: bytes | memoryview
@@ -82,7 +82,8 @@ class Opened(NamedTuple):
 
 
 def _open(found: FoundBatch) -> Opened | None:
-    """The batch with the header that readers must see; ``None`` for a control batch."""
+    """Check and decompress a batch. Its header gets the values of the coordinator. The result is ``None`` for
+    a control batch."""
     data, partition, base_offset, append_time_ms, first_offset = found
     try:
         header = check_batch(data)
@@ -97,7 +98,7 @@ def _open(found: FoundBatch) -> Opened | None:
     content: bytes | memoryview
     if header.attributes & COMPRESSION_MASK:
         _, content = open_batch(data)
-    else:  # not copied here, because the join of the chunk makes a copy
+    else:  # no copy, because the records are copied when the chunk is joined
         content = memoryview(data)[HEADER_SIZE_BYTES : header.size_bytes]
     if base_offset is not None:
         header = header._replace(base_offset=base_offset)
@@ -202,8 +203,8 @@ def _of_batches(values: Sequence[int], counts: Longs) -> pa.Array:
 def _wanted(
     batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], counts: Longs, offsets: Longs
 ) -> Indices | None:
-    """A mask of the records that are in their range. ``None`` if all records are in their range, which is the
-    usual case."""
+    """A mask of the records that are in the range of their partition. ``None`` means that all records are in
+    it, which is the usual case."""
     limits = [
         (max(ranges[batch.partition].start, batch.first_offset), ranges[batch.partition].end)
         for batch in batches
@@ -292,7 +293,8 @@ def _read_fields(data: Bytes, starts: Longs, ends: Longs) -> _Fields:
 
 
 def _selected(fields: _Fields, wanted: Indices) -> _Fields:
-    """The fields of the selected records. It raises no error, because all records were checked before."""
+    """The fields of the selected records. No record is checked again, because :func:`_read_fields` has
+    checked all of them."""
     headers = np.repeat(wanted, fields.header_counts)
     return _Fields(
         fields.timestamp_deltas[wanted],

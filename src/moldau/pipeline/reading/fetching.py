@@ -40,8 +40,8 @@ def fetch_found(source: TopicSource, wanted: Sequence[OffsetRange]) -> Iterator[
     broker's error.
     """
     with asyncio.Runner() as runner:
-        # The event loop is used directly, because each call of ``Runner.run`` replaces the interrupt handler.
-        # That replacement takes as long as decoding a small chunk.
+        # The loop's own ``run_until_complete`` is used, because each call of ``Runner.run`` replaces the
+        # handler of Ctrl-C. That takes as long as decoding a small chunk.
         run = runner.get_loop().run_until_complete
         client = Client(parse_bootstrap(source.bootstrap), source.timeout_s)
         chunks = _chunks(client, source, wanted)

@@ -91,7 +91,8 @@ def _lengths(source: Bytes, at: Longs) -> tuple[Longs, Longs]:
 
 
 def _walk_each(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, Longs]:
-    """Like :func:`_walk_in_step`, but it processes one batch after another."""
+    """Return the start of each record, and the end of each batch, like :func:`_walk_in_step`. This function
+    processes one batch after another."""
     # Indexing a view costs three times as much as indexing bytes. A later check detects a position beyond the
     # end.
     content = data.obj if isinstance(data.obj, bytes | bytearray) else bytes(data)

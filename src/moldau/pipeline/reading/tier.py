@@ -115,7 +115,8 @@ class TierPartitionReader:
             one for one in segments if one.end_offset >= self._position and one.start_offset < self._end
         ]
         if segments:
-            # Deleted records may still be in the store for a while.
+            # Ask for the first offset, because objects may still contain records that were deleted a short
+            # time ago.
             found = await self._client.offsets(topic, {self._partition: EARLIEST})
             self._skip_lost(found[self._partition].offset)
         epochs = None if self._source.wal is not None else await self._epochs(topic, segments)
@@ -130,7 +131,7 @@ class TierPartitionReader:
 
     async def _epochs(self, topic: ClusterTopic, segments: list[SegmentObject]) -> Mapping[int, EpochSpan]:
         """Return, for each leader epoch of the segments, the range of offsets that the leader's log has in
-        this epoch. These ranges do not change any more."""
+        this epoch. The ranges of earlier epochs do not change any more."""
         known = sorted({epoch for segment in segments for epoch, _ in segment.epochs})
         spans: dict[int, EpochSpan] = {}
         for epoch in known:
@@ -181,7 +182,8 @@ class TierPartitionReader:
         self._position = max(self._position, part.end)
 
     def _taken(self, batches: list[memoryview], end: int) -> tuple[list[FoundBatch], bool]:
-        """The batches in the range. The second value is False if only the leader knows whether a transaction
+        """Return the batches to decode, up to the first batch that must be read through the leader. The
+        second value is False if there is such a batch, because only the leader knows whether its transaction
         was aborted."""
         found: list[FoundBatch] = []
         for data in batches:
@@ -228,7 +230,7 @@ async def _batches(
     async with aclosing(_views(ranges, key, begin, stop)) as views:
         async for view in views:
             found: list[memoryview] = []
-            if rest:  # one batch may be in two pieces
+            if rest:  # the last batch of a piece may continue in the next piece
                 missing = HEADER_SIZE_BYTES - len(rest)
                 if missing <= 0 or len(view) >= missing:
                     header = b"".join((rest[:HEADER_SIZE_BYTES], view[: max(0, missing)]))

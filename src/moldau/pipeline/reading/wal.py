@@ -117,7 +117,8 @@ class WalReader:
                     continue
                 total += len(row.batches)
                 behind = batches[-1].last_offset + 1 if batches else self._positions[partition]
-                # If a partition has only markers, the next round continues after them.
+                # If all new batches of a partition are markers, this search does not continue for it. The
+                # next round continues after the markers.
                 if batches and len(batches) > len(before) and behind < self._ends[partition]:
                     self._records_a_batch = (behind - self._positions[partition]) / len(batches)
                     offsets[partition] = behind
@@ -142,8 +143,8 @@ class WalReader:
             await self._skip_lost(partition, row.log_start_offset)
             return []
         if row.moved_to_tier or row.error is not ErrorCode.none:
-            # The batches in ``before`` are read first. After that the coordinator is asked again and responds
-            # in the same way.
+            # If there are batches in ``before``, they are read first. The next request for the partition then
+            # gets the same response, with an empty ``before``.
             return before or None
         end = self._ends[partition]
         batches = [one for one in row.batches if one.base_offset < end]

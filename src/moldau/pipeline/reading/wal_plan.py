@@ -61,8 +61,8 @@ def _runs(batches: Sequence[BatchCoordinate]) -> list[_Run]:
 
 
 def is_dense(batches: Sequence[BatchCoordinate], offset: int) -> bool:
-    """Whether the batches contain every offset from ``offset`` to the end of the last batch. This is the
-    usual case in a diskless partition."""
+    """Whether the batches have no gap from ``offset`` to the end of the last batch. Usually a diskless
+    partition has no gaps."""
     if batches and batches[0].base_offset <= offset:
         offset = batches[0].base_offset
     for batch in batches:

@@ -203,7 +203,8 @@ class SinkCommitter:
         named = await self._store.read(intent)
         if named is None:
             raise ToolError(f"{intent} was there and is gone: another driver is at the same query")
-        # A store that retries by itself may report that our own object already exists.
+        # If the store repeats a request whose response was lost, it reports that the object exists, although
+        # this driver created it. The content shows whether this is the case.
         if named.decode() != key:
             await self._store.delete([key])
         return _Named(named.decode(), generation, is_ours=named.decode() == key)
@@ -231,8 +232,8 @@ class SinkCommitter:
             return  # the object was committed before the driver was killed
         content = await self._store.read(key)
         if content is None:
-            # The object was deleted, either after its commit or as an orphan without a commit. In both cases
-            # more than the grace period has passed.
+            # The object does not exist any more. It was deleted after its commit, or it was deleted as an
+            # orphan without a commit. In both cases more than the grace period has passed.
             raise ToolError(
                 f"whether {key} was committed is not known any more: look whether its records are in"
                 f" {self._target.topic}, and remove {intent} to write them again"

@@ -30,7 +30,8 @@ class Routing:
 
     def place(self, topic: str | None, partition: int | None, key: bytes | None, keyless: int) -> Place:
         """The partition of a row. It is the partition that the row names. Otherwise it is the partition of
-        the row's key by Kafka's partitioner. A row with neither gets any partition.
+        the row's key by Kafka's partitioner. A row without a partition and without a key may get any
+        partition.
 
         Raises :class:`ToolError` for a topic or a partition that does not exist.
         """
@@ -147,8 +148,8 @@ def lay_out_object(
 
 
 def batches_of(objects: Iterable[bytes]) -> dict[int, list[memoryview]]:
-    """The batches of several objects of one topic, by partition. Within a partition they keep the order of
-    the objects."""
+    """Read the batches of several objects of one topic, by partition. The batches of a partition are in the
+    order of the objects."""
     found: dict[int, list[memoryview]] = {}
     for content in objects:
         view = memoryview(content)

@@ -136,7 +136,7 @@ class ObstoreSinkStore:
                     self._store, key, memoryview(content), mode="create", use_multipart=False
                 )
             except AlreadyExistsError:
-                # If the response to our own upload was lost, the existing object is ours.
+                # if the response to an earlier attempt was lost, this process created the existing object
                 return not is_first and await self.read(key) == bytes(content)
             return True
 

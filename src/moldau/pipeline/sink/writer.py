@@ -144,7 +144,8 @@ async def _access(
     client: Client, topic: ClusterTopic, options: SourceOptions
 ) -> tuple[str, WalAccess | None]:
     """The access for writing objects, or the reason why objects cannot be written. Transient errors are
-    raised. If they were returned as a reason, the guarantee would become weaker without need."""
+    raised and not returned as a reason. Otherwise a short failure would change the guarantee from exactly
+    once to at least once."""
     if options.from_brokers:
         return "readFrom is brokers", None
     try:
@@ -241,8 +242,8 @@ class _Driver:
         )
 
     def abort(self, messages: Sequence[WrittenTask | None]) -> None:
-        # Spark also calls this after a failed commit. Even then it is safe, because a commit never refers to
-        # the parts themselves.
+        # Remove the parts. Spark also calls this method after a failed commit. Even then the parts may be
+        # removed, because a commit never refers to them.
         parts = [part for message in messages if message is not None for part in message.parts]
         try:
             self._with_committer(lambda committer: committer.discard(parts))

@@ -68,7 +68,7 @@ class Columns:
         for field in self._schema:
             column = topics.slice(0, rows.num_rows) if field.name == TOPIC else rows.column(field.name)
             columns.append(column if column.type == field.type else column.cast(field.type))
-        if not columns:  # a count of rows needs no column
+        if not columns:  # a query that only counts rows needs no column
             return rows
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 

@@ -40,7 +40,7 @@ class Narrowing:
         )
 
     def cut(self, wanted: OffsetRange) -> OffsetRange:
-        """Reduce a range to the offsets that pass the filters; the result may be empty."""
+        """Return the part of a range whose offsets pass the filters. It may be empty."""
         start = max(wanted.start, self.offset.start if self.offset.start is not None else wanted.start)
         end = min(wanted.end, self.offset.end if self.offset.end is not None else wanted.end)
         return OffsetRange(wanted.partition, start, max(start, end))

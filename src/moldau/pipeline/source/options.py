@@ -250,8 +250,9 @@ def _topics(found: Mapping[str, str]) -> Mapping[str, tuple[int, ...] | None]:
 
 
 def _position(found: Mapping[str, str], which: str) -> Position | None:
-    """The position that the options describe. As in the connector, there are three kinds of options, and the
-    first one that is given is used. The order is: one time for all partitions, times by partition, offsets.
+    """The position that the options describe. As in the connector, there are three kinds of options. If
+    several are given, the first of this list is used: one time for all partitions, times by partition,
+    offsets.
     """
     or_latest = which == "ending"
     strategy = found.get("startingOffsetsByTimestampStrategy", "error").lower()

@@ -206,7 +206,8 @@ async def _at_times(
                 f"{name}-{partition} has no record at or after {asked[partition]} ms"
                 " (option startingOffsetsByTimestampStrategy=latest begins at its end)"
             )
-        # With ``read_committed`` the end may be before the record that was found.
+        # With ``read_committed`` the partition's end may be before the found record. The offset is therefore
+        # limited to the end.
         offsets[partition] = ends[partition] if offset is None else min(offset, ends[partition])
     return offsets
 

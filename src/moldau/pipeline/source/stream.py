@@ -34,7 +34,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:
         starts = self._planner.initial()
-        if self._target is not None:  # skip partitions that were added after the end was determined
+        if self._target is not None:  # skip partitions that were added after the end was set
             known = self._target.offsets
             starts = replace(
                 starts, offsets={at: start for at, start in starts.offsets.items() if at in known}

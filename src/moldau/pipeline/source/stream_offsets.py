@@ -49,8 +49,8 @@ class StreamOffsets:
             raise ToolError(f"these are no offsets of format('moldau'): {content!r}") from None
 
     def same_topic(self, other: "StreamOffsets", topic: str) -> bool:
-        """Whether a topic has the same id in both offsets. True if one of the two does not contain the
-        topic."""
+        """Whether a topic has the same id in these offsets and in ``other``. The result is True if one of
+        them does not contain the topic."""
         ids = (self.topic_ids.get(topic), other.topic_ids.get(topic))
         return None in ids or ids[0] == ids[1]
 
@@ -68,8 +68,8 @@ def limited(
     if records_max is None or total <= records_max:
         return {place: begins[place] + count for place, count in left.items()}
     shares = {place: count * records_max // total for place, count in left.items()}
-    # The shares are rounded down, so some offsets are not assigned yet. Each partition that lost most by the
-    # rounding gets one more offset. A batch is therefore never empty.
+    # The shares are rounded down, so some offsets are not assigned yet. The partitions whose shares were
+    # rounded down most get one more offset. A batch is therefore never empty.
     by_loss = sorted(left, key=lambda place: -(left[place] * records_max % total))
     for place in by_loss[: records_max - sum(shares.values())]:
         shares[place] += 1

@@ -81,7 +81,7 @@ def decode_avro(values: pa.Array, column: pa.DataType, schemas: AvroSchemas) -> 
 
 
 def _writer_of(value: bytes, schemas: AvroSchemas) -> tuple[str, int]:
-    """The writer's schema, and the position after the header."""
+    """The writer's schema of a value, and the position in the value after the header."""
     if not schemas.framed:
         return schemas.reader, 0
     if len(value) < HEADER_BYTES or value[0] != MAGIC:
@@ -105,7 +105,8 @@ def _decode(
     try:
         found = iter(_read(there, writer, reader))
         return [None if body is None else next(found) for body in bodies]
-    # The library raises various errors for values that do not fit the reader's schema.
+    # The library raises exceptions of many types for values that do not fit the reader's schema. The list is
+    # halved until each such value is found.
     except Exception as error:
         if len(bodies) == 1:
             rejected[rows[0]] = f"not Avro: {_text(error)}"

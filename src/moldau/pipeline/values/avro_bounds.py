@@ -92,7 +92,7 @@ class _Walk:
         if name in self._records:
             fields = self._records[name]
         else:
-            fields = self._records[name] = []  # stored first, because a field may contain the record
+            fields = self._records[name] = []  # stored now, because a field may have this type
             fields.extend([self._of(one["type"]) for one in found["fields"]])
 
         def skip(value: bytes, at: int, level: int) -> int:
@@ -116,7 +116,7 @@ class _Walk:
                 if not count:
                     return at
                 end = -1
-                if count < 0:  # the size of the block in bytes follows
+                if count < 0:  # a negative count: the size of the block in bytes follows
                     count = -count
                     size, at = _long(value, at)
                     end = at + size
@@ -163,7 +163,7 @@ def _union(branches: list[Skip]) -> Skip:
 
     def skip(value: bytes, at: int, level: int) -> int:
         byte = value[at]
-        if byte in firsts:  # most unions use this branch of the code
+        if byte in firsts:  # the fast case, for most unions
             return firsts[byte](value, at + 1, level + 1)
         branch, at = _long(value, at)
         if not 0 <= branch < count:
@@ -177,7 +177,7 @@ def _enum(count: int) -> Skip:
     bytes_of_symbols = frozenset(range(0, 2 * min(count, 64), 2))
 
     def skip(value: bytes, at: int, level: int) -> int:
-        if value[at] in bytes_of_symbols:  # most enums use this branch of the code
+        if value[at] in bytes_of_symbols:  # the fast case, for most enums
             return at + 1
         symbol, at = _long(value, at)
         if not 0 <= symbol < count:
@@ -195,7 +195,7 @@ def _skip_boolean(value: bytes, at: int, level: int) -> int:
 
 def _skip_bytes(value: bytes, at: int, level: int) -> int:
     byte = value[at]
-    if byte < 0x80 and not byte & 1:  # most lengths use this branch of the code
+    if byte < 0x80 and not byte & 1:  # the fast case, for most lengths
         return at + 1 + (byte >> 1)
     size, at = _long(value, at)
     if size < 0:

@@ -82,7 +82,7 @@ def _type_of(declared: Any, schema: Schema, open_names: tuple[str, ...]) -> pa.D
 
 def _type_of_logical(logical: Logical | None) -> pa.DataType | None:
     if logical is None or logical.unit == "ns":
-        return None  # some readers do not support nanoseconds, so the number is kept
+        return None  # some readers of tables do not support nanoseconds, so the column is a plain number
     match logical.family:
         case "decimal":
             if logical.precision > DECIMAL_DIGITS_MAX:
@@ -135,8 +135,8 @@ class _Shapes(NamedTuple):
         return shapes[0]
 
     def _sources(self, found: Any, written: Any) -> list[Any]:
-        """The writer's types that can become the reader's type. ``None`` in the result stands for an unknown
-        type."""
+        """The branches of the writer's type that can become the reader's type. The result is ``[None]`` if
+        the writer's type is not known or no branch fits."""
         if written is None or self.writer is None:
             return [None]
         resolved = self.writer.resolve(written)
@@ -161,7 +161,7 @@ class _Shapes(NamedTuple):
         shapes: list[Shape] = []
         for one in column:
             field = fields.get(one.name)
-            if field is None:  # a column of the table that the schema does not have
+            if field is None:  # the table has a column that the schema does not have
                 shapes.append(Shape(one.type))
                 continue
             names = [one.name, *field.get("aliases", ())]
@@ -188,8 +188,8 @@ def _part(source: Any, name: str) -> Any:
 
 
 def _meaning(source: Any) -> Any:
-    """The meaning of a schema. If two branches match one type of the reader, the branches must have the same
-    meaning."""
+    """A key for the meaning of a type. If two branches of the writer match one type of the reader, their keys
+    must be equal."""
     return logical_of(source) if _kind(source) in _PRIMITIVE else id(source)
 
 

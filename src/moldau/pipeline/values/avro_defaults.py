@@ -28,7 +28,7 @@ def default_value(value: Any, declared: Any, schema: Types, name: str) -> Any:
     """
     resolved = schema.resolve(declared)
     if isinstance(resolved, list):
-        for branch in resolved:  # the first branch that matches
+        for branch in resolved:  # the default has the type of the first branch that matches
             if _matches(value, schema.resolve(branch)):
                 return default_value(value, branch, schema, name)
         raise _no_default(value, name)

@@ -73,7 +73,7 @@ def parse_array(text: str) -> Any:
     are raw values.
 
     Names are replaced by their definitions, because the library does not resolve every mixture of names and
-    definitions. The names of recursive types are kept; the reader's schema never has recursive types here.
+    definitions. The names of recursive types are kept. Only writers' schemas may have recursive types.
     """
     schema = _parse(text, with_logical_types=False)
     fields = [one for record in schema.names.values() for one in record.get("fields", ()) if "default" in one]

@@ -69,8 +69,8 @@ class _Change:
         self.seconds = dict(table.seconds)
 
     def inside(self, found: pa.DataType, path: Path) -> pa.DataType:
-        """Return the type of the column at ``path`` after the change. The changed column is inside this
-        column."""
+        """Return the new type of the column at ``path``. The column that must change is inside the column at
+        ``path``."""
         wanted = self._change.path[len(path)]
         if pa.types.is_list(found) and wanted == ELEMENT and len(path) + 1 < len(self._change.path):
             return pa.list_(self.inside(found.value_type, (*path, ELEMENT)))

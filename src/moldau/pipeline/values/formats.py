@@ -46,10 +46,10 @@ class ValueFormat:
     writers: Mapping[int, str] = field(default_factory=dict)
     framed: bool = False
     declared: bool = False
-    """The columns for JSON were given by the user, so other members are ignored."""
+    """Whether the user gave the columns for JSON. If so, members without a column are ignored."""
     whole: bool = False
-    """The JSON of this round has members without a column, or names that differ only in case. Therefore each
-    value is checked. A value is rejected if only a part of it could be stored."""
+    """Whether the JSON of this round has members without a column, or names that differ only in case. If so,
+    each value is checked, and is rejected if only a part of it could be stored."""
     seconds: Seconds = field(default_factory=dict)
     """Additional columns of JSON members. They store the values that do not fit the first column of the
     member."""

@@ -29,7 +29,7 @@ PIECE_VALUES: Final = 512
 are checked one by one."""
 _SUSPECTS: Final = {
     # For these types Arrow would change some values: it would use the nearest number or infinity, or drop the
-    # zone of a time.
+    # zone of a time. If a value matches the pattern of a type, it is checked separately.
     pa.float64(): re.compile(rb"[:,\[\s]-?\d{16,}[,}\]\s]"),
     pa.float32(): re.compile(rb"[eE]\+?\d\d|\d{38}"),
     pa.timestamp("us"): re.compile(rb'\d-\d\d[ T]\d[^"]*[Zz+-]'),
@@ -154,7 +154,7 @@ def _depth(value: bytes) -> int:
 
 
 def _decode(values: pa.Array, columns: pa.DataType, rewriter: Rewriter, misfits: Rejected) -> pa.Array:
-    """The values that fit the column, one after the other."""
+    """Decode the values to the column, without the values that do not fit. These are added to ``misfits``."""
     found = _parse_as_they_are(values, columns, rewriter)
     if found is not None:
         return found

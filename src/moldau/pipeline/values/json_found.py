@@ -120,7 +120,7 @@ class FoundValues:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             try:
                 parsed = json.loads(value.decode(), parse_int=_parse_int)
-            except (ValueError, RecursionError):  # text that is not Unicode
+            except (ValueError, RecursionError):  # for example, a text is not valid Unicode
                 self.odd = True
                 return
         self._records += 1
@@ -135,12 +135,12 @@ class FoundValues:
         self.odd |= other.odd
         self.root.cut(self.levels)
         self.root.merge(other.root, self.levels)
-        self._records += other._records  # a number that is already used is never given to a later record
+        self._records += other._records  # later records get numbers that are not used yet
         self._bound()
 
     def _bound(self) -> None:
-        """Limit the number of positions. The resulting depth depends only on the positions. It does not
-        matter when this runs."""
+        """Limit the number of positions by removing the deepest levels. The resulting depth depends only on
+        the positions, and not on the times at which this method is called."""
         total = 0
         for level, count in enumerate(_counts_of_levels(self.root)):
             total += count
@@ -155,9 +155,9 @@ class FoundValues:
 
 
 def _may_hide_a_value(value: bytes, members: int) -> bool:
-    """Whether an object may contain the same name twice, and the last value with that name has no type. Such
-    a value hides the value before it."""
-    names = value.count(b'":')  # strings that begin with a colon are also counted here
+    """Whether an object may contain a name twice, with a last value that has no type (for example null). This
+    last value hides the value before it."""
+    names = value.count(b'":')  # also counts texts that begin with a colon
     if members == names and not any(quoted in value for quoted in _SPACED_QUOTES):
         return False
     return bool(_NOTHING.search(value)) and members != names + len(_SPACED_NAME_ENDS.findall(value))
@@ -263,7 +263,8 @@ class _Choice(NamedTuple):
         chosen = self._of_kind(found, wanted, path, levels)
         has_misfits = any(count for kind, count in zip(JsonKind, found.kinds, strict=True) if kind != wanted)
         if chosen.type is None and has_misfits:
-            # The arrays or objects contain nothing that must be stored, but the other values must be stored.
+            # The arrays or objects have no content that must be stored, but values of other kinds have.
+            # Therefore the column is a STRING.
             return JsonColumns(pa.string(), False)
         return chosen
 
@@ -360,7 +361,8 @@ def _choose(found: ValueCounts) -> JsonKind:
     """Choose the kind of JSON values that determines the column's type. The choice depends only on the
     counts, by the rule in the module's docstring."""
     integers = () if found.fraction else (JsonKind.NUMBER,)
-    held: dict[JsonKind, tuple[JsonKind, ...]] = {  # the narrowest kind comes first
+    # For each kind, the kinds of values that its column can store. The narrowest kind comes first.
+    held: dict[JsonKind, tuple[JsonKind, ...]] = {
         JsonKind.BOOLEAN: (JsonKind.BOOLEAN,),
         JsonKind.INT64: (*integers, JsonKind.INT64),
         JsonKind.NUMBER: (JsonKind.NUMBER,),
@@ -372,5 +374,6 @@ def _choose(found: ValueCounts) -> JsonKind:
         wanted: sum(count for kind, count in zip(JsonKind, found.kinds, strict=True) if kind not in kinds)
         for wanted, kinds in held.items()
     }
-    best = min(misfits, key=lambda wanted: misfits[wanted])  # the first kind, if several counts are equal
+    # If several kinds have the same number of misfits, the first of them is chosen.
+    best = min(misfits, key=lambda wanted: misfits[wanted])
     return best if misfits[best] * MISFITS_SHARE <= found.records else JsonKind.STRING

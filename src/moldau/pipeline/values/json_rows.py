@@ -62,7 +62,8 @@ class Rewriter:
 
 
 class _JsonPlace(NamedTuple):
-    """The columns for a member: its first column, and the additional columns. The keys are JSON text."""
+    """The place of a member in the result: the name of its first column, and all its columns with their
+    names. The names are JSON text."""
 
     own: bytes
     columns: list[tuple[bytes, "_Node"]]
@@ -187,7 +188,8 @@ def _members(raw: bytes, repeated: bool) -> list[tuple[str, bytes]]:
         return once
     pairs: list[tuple[str, Any]] = _decoder_of_pairs().decode(raw.decode(errors="replace"))
     names = [name for name, _ in pairs]
-    # The value of a repeated name does not matter, because such a member never fits.
+    # A repeated name only has to appear twice in the result, so that the member is rejected. Its value has no
+    # effect.
     return [*once, *((name, found_value) for name, found_value in once if names.count(name) > 1)]
 
 

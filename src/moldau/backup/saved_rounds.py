@@ -40,7 +40,8 @@ class _Wait:
 
 
 class SavedRounds:
-    """The completed rounds, as the broker that makes the cuts reports them to this broker."""
+    """Counts the completed rounds for deletions that wait. The broker that makes the cuts reports them to
+    this broker."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         """``now_s`` is a monotonic clock."""

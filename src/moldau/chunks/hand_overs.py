@@ -42,12 +42,13 @@ _Key = tuple[UUID, int, int]
 
 
 def encode_producers(entries: Iterable[ProducerEntry]) -> bytes:
-    """The producers at a border, in the format of Kafka's snapshots, with all remembered batches.
+    """The producers at a border, in the format of Kafka's snapshots, with all batches that the log remembers
+    for them.
 
-    A snapshot on the disk has one entry for each producer, with its last batch. Here a producer has one entry
-    for each of its remembered batches, and the entry of the last batch comes last. The earlier batches are
-    needed, because a client may send them again after the border. Without them the client would get
-    OUT_OF_ORDER_SEQUENCE_NUMBER.
+    A snapshot on the disk has one entry for each producer, with its last batch. In these bytes a producer has
+    one entry for each of its remembered batches, and the entry of the last batch comes last. The earlier
+    batches are needed, because a client may send them again after the border. Without them the client would
+    get OUT_OF_ORDER_SEQUENCE_NUMBER.
     """
     return encode_producer_snapshot(one for entry in entries for one in _by_batches(entry))
 
@@ -78,7 +79,8 @@ def decode_producers(content: bytes) -> list[ProducerEntry]:
 
 
 def encode_state(state: HandedOver) -> bytes:
-    """A state at a border, as a file contains it and as another replica of the chunk fetches it."""
+    """A state at a border, in the form in which a file contains it and another replica of the chunk fetches
+    it."""
     body = encode_versioned(HAND_OVER_CHUNK.ask(state, 0, 0))
     return crc32c(body).to_bytes(_CRC_BYTES, "big") + body
 

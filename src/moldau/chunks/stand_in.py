@@ -1,7 +1,7 @@
 """Reads of consumers on a broker that has inactive chunks of a partition, but no replica of its active chunk.
 
-Consumers come here from the leader (KIP-392). They read the chunks of this broker, and are then sent to the
-broker of the next chunk, or back to the leader. This broker refuses all other requests, because only the
+The leader sends consumers to this broker (KIP-392). They read the chunks of this broker, and are then sent to
+the broker of the next chunk, or back to the leader. This broker refuses all other requests, because only the
 leader handles them.
 """
 
@@ -55,7 +55,8 @@ class _TransactionsElsewhere(TransactionParticipant):
 
 
 class ChunkStandIn(WithoutLog, Partition):
-    """The inactive chunks of a partition on this broker, for consumers that were sent here."""
+    """The inactive chunks of a partition on this broker, for consumers that the leader or another broker has
+    sent to this broker."""
 
     is_leader = False
     is_under_replicated = False

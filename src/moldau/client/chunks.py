@@ -23,7 +23,7 @@ __all__ = ["ChunkedPartition", "alter_chunk", "chunked_partitions", "create_chun
 
 @dataclass(frozen=True, slots=True)
 class ChunkedPartition:
-    """A partition with its chunks, as a broker describes them."""
+    """A broker's description of a partition and its chunks."""
 
     topic: str
     index: int

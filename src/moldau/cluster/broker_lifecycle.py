@@ -237,8 +237,8 @@ class BrokerLifecycle:
             attempt += 1
 
     def _note_refusal(self, code: ErrorCode, text: str) -> None:
-        """Store a temporary refusal for the health page. A missing leader is not stored here, because the
-        quorum itself reports it."""
+        """Store a temporary refusal for the health page. If the refusal means that the quorum has no leader,
+        it is not stored, because the quorum itself reports this."""
         if text != self._refusal and code is ErrorCode.duplicate_broker_registration:
             logger.warning(
                 "%s The broker repeats its request for %d s, because the session of its last process may not"

@@ -1,4 +1,4 @@
-"""The definitions of configs, as the controller uses them."""
+"""The operations on configs that the controller needs, for Kafka's configs."""
 
 from collections.abc import Callable, Mapping, Sequence
 

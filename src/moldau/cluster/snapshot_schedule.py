@@ -38,7 +38,7 @@ class SnapshotGenerator:
         self._writing: asyncio.Task[None] | None = None
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
-        """Nothing is done here, because every node writes its own snapshots, independently of the leader."""
+        """Nothing is done, because every node writes its own snapshots, independently of the leader."""
 
     def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
         self._bytes_since = 0

@@ -1,7 +1,8 @@
 """The dynamic broker configs that a running node accepts, by Kafka's rules (KIP-226).
 
 Undefined keys are accepted for plug-ins, as in Kafka. A single request must not make a node unusable.
-Therefore values that would refuse all clients are not accepted here, although a file may contain them.
+Therefore a dynamic value that would refuse all clients is not accepted, although a file may contain such a
+value.
 """
 
 import re

@@ -81,5 +81,5 @@ def _unescape(text: str) -> str:
             position += 4
         else:
             out.append(_ESCAPES.get(character, character))
-    # Two escapes may represent one character outside the basic plane.
+    # Two escapes together may represent one Unicode character above U+FFFF.
     return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

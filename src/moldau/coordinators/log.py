@@ -213,8 +213,8 @@ class LogUpTo:
         self.max_batch_bytes = log.max_batch_bytes
 
     async def read(self, offset: int, max_bytes: int) -> memoryview:
-        """Read up to the offset of the view. The log itself returns batches up to its end. The later batches
-        are removed here, because they may still be lost."""
+        """Read up to the offset of the view. The log itself returns batches up to its end. This method
+        removes the batches after the offset, because they may still be lost."""
         chunk = memoryview(await self._log.read(offset, max_bytes))
         for position, header in iter_headers(chunk):
             if header.last_offset >= self.log_end_offset:

@@ -1,9 +1,9 @@
 """The diskless part of a broker: the object store, the writer, the readers and the background work.
 
 The start has this order. First, the settings are checked. Then a request is sent to the store. If the bucket,
-a credential or the address is wrong, the start ends here. Then the writer and the readers start, and last the
-background work. At a stop the writer first finishes the requests for which producers wait. Then the other
-parts stop, and the store is closed last.
+a credential or the address is wrong, this request fails and the start ends. Then the writer and the readers
+start, and last the background work. At a stop the writer first finishes the requests for which producers
+wait. Then the other parts stop, and the store is closed last.
 """
 
 import logging

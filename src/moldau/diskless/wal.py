@@ -13,9 +13,9 @@ trailer  44 bytes: time and broker of its creation, counts and sizes, version, C
 
 Offsets are not in the object, because it is written before they are assigned. With the footer and the log of
 ``__diskless_metadata`` each batch can be found. Without that log, footers and the order of keys (times) still
-show some facts: which batches existed, their producers, and the order in which each broker received them. All
-numbers are big-endian. The CRC-32C covers footer and trailer. Each batch has its own CRC, which covers the
-bytes of the batch, and which the footer repeats.
+show which batches existed, their producers, and the order in which each broker received them. All numbers are
+big-endian. The CRC-32C covers footer and trailer. Each batch has its own CRC, which covers the bytes of the
+batch, and which the footer repeats.
 """
 
 from collections.abc import Iterator, Sequence

@@ -79,7 +79,7 @@ def check_right(authorizer: Authorizer, context: RequestContext, right: Right | 
     """Check a right that concerns the whole cluster. Raises CLUSTER_AUTHORIZATION_FAILED if the principal
     does not have it.
 
-    Any other right is checked as CLUSTER_ACTION, because the names of topics are not known here.
+    Any other right is checked as CLUSTER_ACTION, because this function does not know the names of the topics.
     """
     if right is Right.NOTHING:
         return

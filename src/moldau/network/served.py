@@ -22,8 +22,8 @@ class Served:
 
     A large request would block the event loop. Most requests contain an array of items, for example
     partitions. If the items of this array are handled independently, large requests are answered in slices of
-    the array. ``cuts`` names such arrays. An API that answers a request only as a whole has a memory limit
-    instead.
+    the array. ``cuts`` names the arrays whose items are independent. An API that answers a request only as a
+    whole has a memory limit instead.
     """
 
     handle: Handler

@@ -15,8 +15,8 @@ class StoreGuard(Protocol):
         ...
 
     async def after_upload(self) -> None:
-        """Return when this node was allowed to store an object until the upload was complete. Raises
-        ``StorageError`` with the reason if it was perhaps not allowed."""
+        """Check, after an upload, that this node was allowed to store an object until the upload was
+        complete. Raises ``StorageError`` with the reason if it was perhaps not allowed."""
         ...
 
     async def before_delete(self) -> None:

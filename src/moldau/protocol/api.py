@@ -168,8 +168,8 @@ _BY_NUMBER: dict[int, VersionRange] = dict(SUPPORTED.items())
 
 
 def scopes(api_key: int) -> Scope:
-    """Return the listeners on which an API is served. Moldau's own APIs are internal, and an unknown key
-    counts as internal, too."""
+    """Return the listeners on which an API is served. Moldau's own APIs are internal, and unknown keys count
+    as internal."""
     return _SCOPES.get(api_key, Scope.INTERNAL)
 
 

@@ -1,8 +1,8 @@
 """A cache of decoded Fetch requests, and a fast encoder of Fetch responses.
 
 An idle consumer repeats its request byte for byte, and many consumers send equal requests, so decoded
-requests are cached by their bytes. In responses, headers are packed here, and records stay in the buffers in
-which they arrived.
+requests are cached by their bytes. For responses, this module packs the headers, and the records stay in the
+buffers in which they arrived.
 
 The compiled encoder handles every shape of a response. The encoder in this module handles only the usual
 shape (no aborted transactions, no redirects). In this shape the fields around a partition's records need only

@@ -80,7 +80,7 @@ PLAIN_TYPES = {
 
 @dataclasses.dataclass
 class SuperField:
-    """A field, as all versions of its message declare it."""
+    """A field, with its declarations in all versions of its message."""
 
     name: str
     kind: str
@@ -95,7 +95,7 @@ class SuperField:
 
 @dataclasses.dataclass
 class SuperClass:
-    """A class, as all versions of its message declare it."""
+    """A class, with its declarations in all versions of its message."""
 
     name: str
     fields: dict[str, SuperField] = dataclasses.field(default_factory=dict)

@@ -30,8 +30,8 @@ class _Stream(NamedTuple):
 
 
 def in_commit_order(found: Sequence[F]) -> list[F]:
-    """The objects in their given order, with one exception: an object comes after all objects with earlier
-    batches of the same idempotent producers.
+    """Return the objects in their given order, with one exception: an object comes after all objects with
+    earlier batches of the same idempotent producers.
 
     The given order follows the clocks of the brokers. A producer may move to a broker whose clock is behind.
     Its later batches are then in an object with an earlier time. Those batches would be refused if they were

@@ -105,7 +105,8 @@ def new_metadata(
 
 
 class NewState:
-    """The properties of the new cluster, and the facts from the records that were already read."""
+    """The properties of the new cluster, and data from the old records that the rules have already
+    processed."""
 
     def __init__(
         self, brokers: Sequence[NewBroker], generation: NewGeneration, producer_id_seen: int

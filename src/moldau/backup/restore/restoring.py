@@ -73,7 +73,7 @@ class RestoreReport:
     """Topics of users that lose their local records. The records of these topics in remote segments are
     restored."""
     damaged_cuts: Sequence[str] = ()
-    """Cuts that are newer than the restored one and cannot be read."""
+    """Cuts that are newer than the restored cut and cannot be read."""
     missing: list[str] = field(default_factory=list)
     """Objects of the cut that cannot be read. Each has a reason."""
     aborted_transactions: int = 0

@@ -73,8 +73,8 @@ class DecidedApi:
     """Maximum memory of a parsed request, like the field of the same name in ``Served``
     (``network/served.py``)."""
     right: Right | None = None
-    """The right that a caller of the API needs. The controller's listener checks it. Only our own APIs
-    declare a right here."""
+    """The right that a caller of the API needs. The controller's listener checks it. Only our own APIs have
+    this value."""
 
 
 def _elect_leaders(view: View, _context: BrokerInputs, request: ElectLeadersRequest) -> ControllerResult:

@@ -199,11 +199,11 @@ class ControllerService:
             self._log.resign(epoch)
 
     def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
-        """Nothing is done here. The publisher reads snapshots, and a leader never receives a snapshot."""
+        """Nothing is done, because the publisher reads snapshots, and a leader never receives a snapshot."""
 
     def on_commit(self, batches: Sequence[MetadataBatch]) -> None:
-        """Nothing is done here. The publisher reads the batches, and this leader has already replayed its own
-        decisions."""
+        """Nothing is done, because the publisher reads the batches, and this leader has already replayed its
+        own decisions."""
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
         if leader_id == self._node_id:

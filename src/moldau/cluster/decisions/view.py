@@ -23,7 +23,7 @@ class DescribedConfig(NamedTuple):
 
 
 class ConfigPolicy(Protocol):
-    """The definitions of configs, as the controller uses them."""
+    """The operations on configs that the controller needs."""
 
     def validate(self, resource_type: ResourceType, name: str, values: Mapping[str, str]) -> None:
         """Check all values of a resource after a change. Raises ``KafkaError(invalid_config)``."""

@@ -340,7 +340,7 @@ class DisklessCoordinator:
         )
 
     async def _barrier(self, coordinator_id: int) -> None:
-        """Return when all earlier decisions are committed and applied to the store."""
+        """Wait until all earlier decisions are committed and applied to the store."""
         await self.runtime.read(coordinator_id, lambda shard, now_ms: None)
 
     # -- files ----------------------------------------------------------------------------------
@@ -432,8 +432,8 @@ class DisklessCoordinator:
         return host.committed_end
 
     def files_to_hand_over(self, coordinator_id: int, limit: int = 100) -> list[calls.FileToHandOver]:
-        """Files that must be handed over. The caller must call ``take_over`` at the next owner, then
-        ``release_files`` here."""
+        """Files that must be handed over. The caller must call ``take_over`` at the next owner, and then
+        ``release_files`` at this coordinator."""
         return self._reader(coordinator_id).deletable.to_hand_over(limit)
 
     def free_files(
@@ -446,13 +446,13 @@ class DisklessCoordinator:
     def files_of_others(
         self, coordinator_id: int, unused_before_ms: int, limit: int = 1000, *, unused_from_ms: int = 0
     ) -> list[calls.FreeFile]:
-        """Return files of other owners that have been unused here since that time. The file that has been
-        unused for the longest time is first.
+        """Return files of other owners that have been unused at this coordinator since ``unused_before_ms``.
+        The file that has been unused for the longest time is first.
 
         Usually the owner still has batches in such a file. But an owner may not know the file, because its
         commit was refused there. Such an owner never hands the file over. If ``describe_files`` at the owner
-        does not return the file, the caller closes the file there and takes it over here. Otherwise the file
-        would never be deleted.
+        does not return the file, the caller closes the file there and calls ``take_over`` at this
+        coordinator. Otherwise the file would never be deleted.
         """
         return self._reader(coordinator_id).deletable.of_others(limit, unused_before_ms, unused_from_ms)
 

@@ -168,8 +168,8 @@ class TransactionService:
     async def _with_new_id(
         self, partition: int, operation: Callable[[int | None], Operation]
     ) -> ProducerAnswer:
-        """Run an operation. If the operation needs a new producer id, run the operation again with such an
-        id."""
+        """Run an operation. If the operation needs a new producer id, allocate an id and run the operation
+        again with this id."""
         new_id: int | None = None
         while True:
             try:

@@ -1,8 +1,9 @@
 """The local cache of a diskless partition: segments, and copies of the coordinator's offsets.
 
-The coordinator owns log start, WAL start and high watermark. The values here are copies from the last
-response, and they only increase. The local log contains a contiguous range of offsets ``[local start, local
-end)``. The range may begin anywhere. It is dropped whenever it does not match the coordinator's offsets.
+The coordinator owns log start, WAL start and high watermark. This class has copies of these values from the
+last response. The copies only increase. The local log contains a contiguous range of offsets ``[local start,
+local end)``. The range may begin anywhere. It is dropped whenever it does not match the coordinator's
+offsets.
 """
 
 import asyncio
@@ -128,8 +129,9 @@ class PartitionCache:
     def local_stable_offset(self) -> int:
         """The end of a read_committed read of the local segments.
 
-        If a transaction has ended at the coordinator, it still counts as open here until its marker is in the
-        segments. From then on, the segments' transaction indexes contain the transaction if it was aborted.
+        If a transaction has ended at the coordinator, it still counts as open for these reads until its
+        marker is in the segments. From then on, the segments' transaction indexes contain the transaction if
+        it was aborted.
         """
         end = self.local_end_offset
         return min(self.last_stable_offset, self.log.last_stable_offset(end), end)

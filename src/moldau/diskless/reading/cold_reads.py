@@ -289,8 +289,8 @@ class ColdReads:
             if isinstance(error, ObjectNotFoundError):
                 self._meters.lost_objects.value += 1
             else:
-                # The storage layer has already retried, and the consumer will repeat its fetch. Therefore do
-                # not retry here.
+                # The storage layer has already retried, and the consumer will repeat its fetch. Therefore the
+                # read is not repeated here.
                 _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, str(error))))
 
         if not lots:

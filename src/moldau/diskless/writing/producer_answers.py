@@ -102,8 +102,8 @@ class FileFinisher:
             waiter.resolve(TIMED_OUT)
         self._held.size_bytes -= file.payload_bytes
         self._own.memory.recent.committed(file.key)
-        # The file and its parts refer to each other. The references are removed here, so that the arena is
-        # released without the garbage collector.
+        # The file and its parts refer to each other. The references from the file are removed, so that the
+        # arena is released without the garbage collector.
         file.shares = []
         is_stored = file.uploaded.done() and file.uploaded.result()
         if is_stored and not file.accepted_count:

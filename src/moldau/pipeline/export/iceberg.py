@@ -316,7 +316,8 @@ def _append_nothing(change: Transaction, summary: dict[str, str]) -> None:
 
 
 def _add_columns(table: Table, values: ValueFormat) -> None:
-    """Add columns in a separate commit. If the round fails afterwards, the new or wider columns do no harm.
+    """Add columns in a separate commit. If the round fails after this commit, the new or wider columns stay,
+    which is not a problem.
 
     This commit does not exclude a concurrent driver that adds no columns. ``table`` then has the state that
     the other driver committed. If this driver continued, it would apply this round on top of that state.

@@ -78,7 +78,8 @@ def _walk_in_step(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs
 
 
 def _lengths(source: Bytes, at: Longs) -> tuple[Longs, Longs]:
-    """Like ``read_varints``. Most lengths have one or two bytes, and need fewer operations here."""
+    """Like ``read_varints``. This function needs fewer operations for lengths of one or two bytes, which are
+    most lengths."""
     first = source[at].astype(np.int64)
     if first.max() < 0x80:
         return first >> 1, at + 1

@@ -68,8 +68,8 @@ async def look_up_wal_access(
 
 
 async def high_watermarks(client: Client, topic: ClusterTopic, access: WalAccess) -> dict[int, int]:
-    """End offsets of partitions, as the coordinators report them. The coordinators are asked, because a
-    partition's leader gets the news of a commit slightly later."""
+    """End offsets of partitions, from their coordinators. A partition's leader is not asked, because it knows
+    a commit slightly later than the coordinator."""
     asking, ends = DisklessCoordinators(client), dict[int, int]()
     by_owner: dict[int, dict[int, int]] = {}
     for partition, coordinator_id in access.coordinators.items():

@@ -38,7 +38,8 @@ async def find_topics(
 ) -> list[ChosenTopic]:
     """The current topics of the query. Raises :class:`ToolError` and ``KafkaError`` for missing topics.
 
-    With ``may_be_absent``, topics that do not exist are skipped. Positions may still name such topics.
+    With ``may_be_absent``, topics that do not exist are skipped. The options for positions may still name
+    these topics.
     """
     chosen = options.topics
     if options.pattern is not None:

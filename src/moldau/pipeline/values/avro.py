@@ -148,7 +148,7 @@ def _columns(
     pieces: list[pa.Array],
     rejected: Rejected,
 ) -> None:
-    """A value that a column cannot store is rejected, too. An example is a decimal that is too long."""
+    """A value is also rejected if its column cannot store it. An example is a decimal that is too long."""
     try:
         raw = pa.array(decoded, shape.raw)
         pieces.append(raw if shape.convert is None else shape.convert(raw))

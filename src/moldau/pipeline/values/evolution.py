@@ -72,8 +72,8 @@ def storable(found: pa.DataType | None) -> pa.DataType | None:
     """The columns, except those without a name or without a type (columns with only nulls).
 
     If names of columns differ only in case, only the first column is kept, because Spark could not
-    distinguish the columns. If there are ``a`` and ``a.b``, only the first of them is kept, too. In Iceberg
-    ``a.b`` may be the name of a column inside ``a``.
+    distinguish the columns. In the same way, only the first of two columns ``a`` and ``a.b`` is kept. In
+    Iceberg ``a.b`` may be the name of a column inside ``a``.
     """
     if found is None or pa.types.is_null(found):
         return None

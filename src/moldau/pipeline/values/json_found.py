@@ -205,7 +205,8 @@ def _count(found: ValueCounts, value: Any, record: int, levels: int) -> int:
     return count
 
 
-# Kinds are plain numbers here, because hashing an enum member would cost as much as all other work.
+# The counting code uses plain numbers for the kinds, because hashing an enum member would cost as much as all
+# other work.
 _NUMBER: Final = int(JsonKind.NUMBER)
 _OBJECT: Final = int(JsonKind.OBJECT)
 _ARRAY: Final = int(JsonKind.ARRAY)

@@ -53,7 +53,7 @@ class Rewriter:
 
     def __init__(self, columns: pa.DataType, *, whole: bool, seconds: Seconds) -> None:
         self.is_needed = whole or bool(seconds)
-        """Whether values must be converted here, even if Arrow would parse them."""
+        """Whether this class must convert the values, even if Arrow would parse them."""
         self._root = _Object(columns, (), whole, seconds)
 
     def rewrite(self, value: bytes) -> bytes:

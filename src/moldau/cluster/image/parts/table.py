@@ -1,5 +1,5 @@
-"""The table of all parts of the image. The delta, snapshots and the controller find here how to handle each
-record."""
+"""The table of all parts of the image. The delta, snapshots and the controller find in this table how to
+handle each record."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields

@@ -1,10 +1,10 @@
 """Calls to a diskless coordinator and their results. They are plain values, used in the process and over the
 network.
 
-The fields of KIP-1164 have the same meaning here. Moldau adds some fields. ``created_ms`` and the closing of
-keys prevent late commits. With ``min_bytes`` and ``max_wait_ms``, a broker waits for new batches to cache. A
-read before the WAL's start is not out of range: its result contains ``wal_start_offset`` and
-``moved_to_tier``. Some calls are needed by the KIP but not defined there; these calls are also declared here.
+Fields with names of KIP-1164 have the meaning that the KIP defines. Moldau adds some fields. ``created_ms``
+and the closing of keys prevent late commits. With ``min_bytes`` and ``max_wait_ms``, a broker waits for new
+batches to cache. A read before the WAL's start is not out of range: its result contains ``wal_start_offset``
+and ``moved_to_tier``. This module also declares calls that the KIP needs but does not define.
 
 If a call fails as a whole, it raises :class:`moldau.runtime.KafkaError`. A single batch, partition or file
 has its error in its own ``error`` field.

@@ -76,7 +76,7 @@ def _arguments(request: Any) -> CommitParts:
 
 
 async def _serve(coordinators: ServedCalls, _: int, parts: CommitParts) -> PartResults:
-    # All commits begin before the first one is awaited, so that they take effect in the order of the
+    # All commits begin before the first of them is awaited. Therefore they take effect in the order of the
     # requests.
     begun = [
         asyncio.ensure_future(_settled(coordinators.commit_file(coordinator_id, call)))

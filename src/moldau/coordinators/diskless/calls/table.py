@@ -1,5 +1,5 @@
-"""All calls of diskless coordinators, by API key. If one of the modules in ``_SUBJECTS`` declares a new call,
-the call is in this table without a change here."""
+"""All calls of diskless coordinators, by API key. The table has every call that a module in ``_SUBJECTS``
+declares. Therefore a new call in such a module needs no change of this file."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -46,7 +46,7 @@ class StoreReader:
         return self._store.view.find(PartitionId(topic_id, partition_index))  # type: ignore[arg-type]
 
     def extents(self, partition: StoredPartition, offset: int) -> Iterator[tuple[Extent, str]]:
-        """Yield extents with their object keys. The first one is the extent that contains ``offset``. A
+        """Yield extents with their object keys. The first extent is the extent that contains ``offset``. A
         marker has an empty key.
 
         The caller must not ``await`` while it iterates, because a write would change the newest records.

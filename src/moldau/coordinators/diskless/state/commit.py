@@ -193,7 +193,7 @@ class CommitDecision:
 
         In a plain file all batches of a partition are adjacent. A producer has only one batch in a partition.
         It is the next batch in sequence, and the coordinator has a full window of the producer there. A file
-        in which no batch has a producer is plain, too.
+        without batches of idempotent producers is also plain.
         """
         topic_ids, indexes, counts = columns.topic_ids, columns.partition_indexes, columns.records_counts
         producer_ids, sequences = columns.producer_ids, columns.base_sequences

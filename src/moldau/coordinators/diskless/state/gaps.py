@@ -16,8 +16,8 @@ PATIENCE_MS: Final = 30_000
 new epoch. Batches of the old epoch that are still in progress are then lost or duplicated."""
 BELIEF_MS: Final = 10_000
 """Maximum wait for sequence 0 of an unknown producer. After that time the coordinator makes an assumption:
-the producer began at another broker and was then removed here. In this case it is not certain that the
-producer's earlier batches were in order."""
+the producer began at another broker and was then removed at this coordinator. In this case it is not certain
+that the producer's earlier batches were in order."""
 _GAPS_MAX: Final = 10_000
 _SEQUENCES: Final = 1 << 31
 

@@ -88,7 +88,7 @@ class PartitionState:
 
     def copy_offsets(self, other: "PartitionState") -> None:
         """Copy everything except the producers from ``other``. The transactions are copied, so later changes
-        in ``other`` have no effect here."""
+        in ``other`` have no effect on this partition."""
         self.log_start, self.wal_start, self.next = other.log_start, other.wal_start, other.next
         self.prune_epoch, self.last_prune = other.prune_epoch, other.last_prune
         self.remote_position = other.remote_position

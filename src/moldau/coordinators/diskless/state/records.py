@@ -32,7 +32,7 @@ class RecordsDeleted(NamedTuple):
 
 
 class FilesClosed(NamedTuple):
-    """These objects will never be committed."""
+    """This coordinator will never commit these objects."""
 
     closed_ms: int
     object_keys: Sequence[str]
@@ -49,7 +49,7 @@ class FileTakenOver(NamedTuple):
 
 
 class FilesReleased(NamedTuple):
-    """These files were handed over or deleted."""
+    """These files were handed over to other coordinators or deleted."""
 
     object_keys: Sequence[str]
 

@@ -43,8 +43,8 @@ def begun_in(record: FileCommitted) -> list[BegunIn]:
 def replay_file(partitions: PartitionTable, record: FileCommitted) -> Sequence[Moved]:
     """Apply the file to the partitions and their producers, and return the changes, run by run.
 
-    A recent decision already contains its changes. For a record that is read from the log, they are computed
-    here by the same rules.
+    A recent decision already contains its changes. For a record that is read from the log, this function
+    computes the changes by the same rules.
     """
     decided, record.decided = record.decided, None
     moves = _moves(partitions, record) if decided is None else decided

@@ -1,6 +1,6 @@
 """The diskless coordinator's decisions over one partition of ``__diskless_metadata`` (KIP-1164). Pure.
 
-Only ``replay`` changes persistent state. The runtime replays a decision immediately, so the state here
+Only ``replay`` changes persistent state. The runtime replays a decision immediately, so the shard's state
 contains all decisions, committed or not. A read through the runtime may use decisions that are not committed
 yet. Its result is therefore sent only when these decisions are committed. The positions of batches and the
 files in use are in the store. The store writes the same records into its tables after their commit.

@@ -29,7 +29,7 @@ class PartitionTransactions:
         """Epoch of the transaction coordinator that wrote a producer's last marker."""
 
     def copy(self) -> "PartitionTransactions":
-        """A copy that is independent of this one."""
+        """A copy that is independent of this object."""
         copied = PartitionTransactions()
         copied.open_from.update(self.open_from)
         copied.coordinator_epochs.update(self.coordinator_epochs)

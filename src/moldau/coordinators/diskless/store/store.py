@@ -223,7 +223,7 @@ class DisklessStore:
         await self._drop_database()
 
     async def _drop_database(self) -> None:
-        """Return when the file is not in use any more."""
+        """Wait until the file is not in use any more."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

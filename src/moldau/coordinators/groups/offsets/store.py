@@ -56,7 +56,8 @@ class OffsetStore:
         return len(self._groups.get(group_id, ()))
 
     def has_place(self, group_id: str, place: Place) -> bool:
-        """Whether a partition has an offset. A pending offset of an open transaction counts, too."""
+        """Whether a partition has an offset. A pending offset of an open transaction also counts as an
+        offset."""
         return place in self._groups.get(group_id, ()) or any(
             place in self._open[producer_id].get(group_id, ())
             for producer_id in self._open_by_group.get(group_id, ())

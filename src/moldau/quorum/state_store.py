@@ -3,6 +3,7 @@
 import base64
 import json
 import uuid
+from typing import Final
 
 from moldau.quorum.core.election_state import ElectionState
 from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey, VoterSet
@@ -10,6 +11,8 @@ from moldau.runtime import Disk
 
 FILE_NAME = "quorum-state"
 NO_ID = -1
+EPOCH_MAX: Final = (1 << 31) - 1
+"""The highest epoch that fits into requests. An election in this epoch would need a higher one."""
 _ADVICE = (
     "Nothing was changed. It holds this node's vote: restore it from a backup, or see 'Damaged files' in"
     " docs/operations.md."
@@ -57,6 +60,8 @@ def decode_quorum_state(content: bytes, *, voters: VoterSet | None) -> ElectionS
         raise
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise QuorumStateError(f"it is damaged and cannot be read: {error}") from error
+    if epoch >= EPOCH_MAX:
+        raise QuorumStateError(f"it has the epoch {epoch}, after which no election is possible")
     if voters is not None and known_voters and known_voters != set(voters.ids):
         raise QuorumStateError(
             f"it was written with the voters {sorted(known_voters)}, configured are {list(voters.ids)}"

@@ -70,7 +70,7 @@ class Subscriptions:
         self._epoch_start_offset = 0
 
     def add(self, listener: QuorumListener) -> None:
-        """Begin at the latest snapshot, and pass all later records."""
+        """Add a listener. Pass the latest snapshot to it, and then all later records."""
         subscription = Subscription(listener)
         self._subscriptions.append(subscription)
         for _ in self._bring_up(subscription):

@@ -71,7 +71,7 @@ _BY_ID = {codec.value: codec for codec in Compression}
 
 _INT32 = Struct(">i")
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = _XERIAL_MAGIC + _INT32.pack(1) + _INT32.pack(1)  # version 1; readers of version 1 or later
+_XERIAL_HEADER = _XERIAL_MAGIC + _INT32.pack(1) + _INT32.pack(1)  # version 1, for readers of version 1 on
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _FIRST_GUESS_BYTES = 16 * 1024
 _GROWTH = 4

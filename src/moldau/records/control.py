@@ -231,7 +231,7 @@ class RecordedVoters:
                     _NO_TAGS,
                 ]
             parts += [_INT16.pack(voter.min_supported_version), _INT16.pack(voter.max_supported_version)]
-            parts += [_NO_TAGS, _NO_TAGS]  # No tags for the feature range, and no tags for the voter.
+            parts += [_NO_TAGS, _NO_TAGS]  # No tags of the range of versions, no tags of the voter.
         parts.append(_NO_TAGS)
         return b"".join(parts)
 

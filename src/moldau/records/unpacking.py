@@ -21,7 +21,7 @@ batches are opened one at a time."""
 
 
 def open_in_turn(batch: Buffer) -> Steps[tuple[BatchHeader, bytes]]:
-    """Like ``open_batch``, in steps."""
+    """Does the same as ``open_batch``, but in steps."""
     try:
         return open_batch(batch, max(_MODEST_BYTES, _MODEST_RATIO * len(batch)))
     except OpenedSizeError:

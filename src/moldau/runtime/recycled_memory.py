@@ -16,7 +16,7 @@ KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
 class RecycledMemory:
-    """Blocks of whole pages. Threads may share it."""
+    """A store of blocks of whole memory pages. Several threads may use it."""
 
     def __init__(self, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
         self._kept_bytes_max = kept_bytes_max

@@ -28,7 +28,7 @@ class Broker:
 
     def __init__(self, node: NodeContext, channel: ControllerChannel, extensions: Extensions) -> None:
         """``channel`` leads to the active controller, in this process or in another process. ``extensions``
-        are the extensions of the whole node."""
+        contains the contributions of all subsystems of the node."""
         self._publisher = node.metadata.publisher
         self._metadata = node.metadata
         self._catch_up_timeout_ms = node.config.integer("initial.broker.registration.timeout.ms")

@@ -44,7 +44,7 @@ class Composition:
     """A list of subsystems that is under construction."""
 
     def __init__(self, extensions: Extensions) -> None:
-        """``extensions`` are the extensions of the whole node."""
+        """``extensions`` gets the contributions of all subsystems of the node."""
         self.extensions = extensions
         self.subsystems: list[Subsystem] = []
 

@@ -169,7 +169,8 @@ def without_effect(config: BrokerConfig) -> dict[str, str]:
 
 
 def _without_effect_on_listeners(config: BrokerConfig) -> dict[str, str]:
-    """Only a key of the form ``listener.name.NAME.KEY`` is read."""
+    """Return the keys that have no effect, because only the form ``listener.name.NAME.KEY`` of these keys is
+    read."""
     names = {listener.name.lower() for listener in config.listeners}
     found = {}
     for key in sorted(config.static):

@@ -163,7 +163,7 @@ class TieredMeters:
             by_partition.pop(partition, None)
 
     def remove(self, topic: str) -> None:
-        """Remove a deleted topic's series."""
+        """Remove all metrics of a deleted topic."""
         self._gauges.pop(topic, None)
         self._counters = {key: pair for key, pair in self._counters.items() if key[1] != topic}
 

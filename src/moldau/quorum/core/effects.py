@@ -157,7 +157,7 @@ class BecameLeader:
 
 @dataclass(frozen=True, slots=True)
 class BecameFollower:
-    """Another node leads."""
+    """Another node leads this epoch."""
 
     epoch: int
     leader_id: int

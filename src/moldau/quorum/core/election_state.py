@@ -39,7 +39,7 @@ class VoteTally:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a majority is not possible any more."""
+        """Whether the candidate can no longer get the votes of a majority."""
         return len(self.voters) - len(self.rejected) < self.voters.majority
 
     @property

@@ -100,7 +100,7 @@ class RaftCore:
         self._effects: list[Effect] = []
         self._desk = RequestDesk(self)
 
-    # State for other objects
+    # State that other objects read
 
     @property
     def is_voter(self) -> bool:

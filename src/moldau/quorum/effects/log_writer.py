@@ -126,7 +126,7 @@ class LogWriter:
         batch = build_control_batch(records, timestamp=self._machine.clock.now_ms(), leader_epoch=epoch)
         info = log.append_as_leader(batch, epoch)
         if isinstance(effect, fx.AppendVoters):
-            # The offsets are now set in the batch.
+            # The batch is read from the log, because the log has set the offsets in its header.
             for view in log.read(info.first_offset, 1).views:
                 self._history.read(view)
         self._events.submit_first(ev.LogAppended())

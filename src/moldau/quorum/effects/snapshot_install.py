@@ -40,7 +40,7 @@ class SnapshotInstall:
                 assert_never(effect)
 
     def abandon(self) -> None:
-        """Remove the downloaded part."""
+        """Remove the downloaded part of a snapshot."""
         download, self._download = self._download, None
         if download is not None:
             download.abandon()

@@ -78,7 +78,7 @@ class AppendFreeze:
 
     @property
     def is_drained(self) -> bool:
-        """Whether all earlier appends are in the log and committed."""
+        """Whether all appends from before the freeze are in the log and committed."""
         partition = self._partition
         return self._queue.is_empty and partition.high_watermark == partition.log.log_end_offset
 

@@ -372,7 +372,7 @@ class LeaderReplica:
         for replica in self._bounding:
             progress = followers.get(replica)
             if progress is None:
-                return False  # The member has not fetched yet.
+                return False  # The end of this replica's log is not known yet.
             if progress.acknowledged_offset < candidate:
                 candidate = progress.acknowledged_offset
         if candidate > self.high_watermark:

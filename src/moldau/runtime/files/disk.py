@@ -38,7 +38,7 @@ class File(Protocol):
     def path(self) -> str: ...
 
     def size(self) -> int:
-        """Size in bytes."""
+        """Size of the file in bytes."""
         ...
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:

@@ -67,7 +67,8 @@ class TopicsSubsystem(Subsystem):
         await self._partitions.settled()
 
     def _problem(self) -> str | None:
-        """An internal topic was needed but could not be created."""
+        """Return a sentence about an internal topic that was needed but could not be created; None if there
+        is none."""
         refused = self.creator.refusals.items()
         return next((f"{name} cannot be created yet: {reason}" for name, reason in refused), None)
 

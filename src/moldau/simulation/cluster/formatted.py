@@ -9,11 +9,11 @@ from moldau.runtime import Machine
 def format_folders(machine: Machine, config: BrokerConfig, cluster_id: str) -> None:
     """Format a node's folders below ``/data``. Folders that an earlier process has formatted stay as they
     are."""
-    machine.disk.make_dirs("/data")  # a mount point, which exists long before the node
+    machine.disk.make_dirs("/data")  # the mount point of a disk, older than the node
     machine.disk.sync_dir("/")
     try:
         if machine.disk.exists(f"{config.metadata_log_dir}/{FILE_NAME}"):
-            return  # after this line other folders may fail, too
+            return  # the other folders are not read, because they may be on failed disks
     except OSError:
         return  # the node itself will report the failed folder
     request = FormatRequest(

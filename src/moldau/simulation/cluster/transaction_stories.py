@@ -79,7 +79,7 @@ class TransactionClusterStory(DisklessClusterStory):
     _found: Sequence[str] = ()
 
     def _topics(self) -> Sequence[CreatableTopic]:
-        # the timestamps of the records are old
+        # without retention, because the timestamps of the records are old
         kept = CreatableTopicConfig(name="retention.ms", value="-1")
         (diskless,) = super()._topics()
         minimum = CreatableTopicConfig(name="min.insync.replicas", value="2")

@@ -138,7 +138,7 @@ class UpgradeStory(ReplicationStory):
                 await self._node(node_id, machine)
             except KafkaError as error:
                 reasons.append(str(error))
-            except RuntimeError as error:  # the node has served requests
+            except RuntimeError as error:  # the node started and served requests
                 if node_id in NODE_IDS:
                     self.history.violate(
                         f"{host.name} has served with a level that it does not know: {error}"

@@ -138,7 +138,7 @@ class RestoreStory:
 
     async def _program(self, machine: Machine) -> None:
         assert isinstance(machine.disk, MountedDisk)
-        machine.disk.make_dirs(DATA)  # a mount point, which exists long before the node
+        machine.disk.make_dirs(DATA)  # the mount point of a disk, older than the node
         machine.disk.sync_dir("/")
         properties = {**self.properties, "backup.interval.ms": str(round(1000 * self._interval_s))}
         config = development_config(DATA, PORT, properties, host="node-1", diskless=True)

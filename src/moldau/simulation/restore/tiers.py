@@ -75,7 +75,7 @@ class TierStory(RestoreStory):
         for number in range(ROUNDS):
             sent = (number + 1) * RECORDS_A_ROUND
             for each in producers:
-                each.disconnect()  # the process of the last round has ended
+                each.disconnect()  # the process of the previous round has ended
             work = [self._on(f"{each.name} {number}", each.run(sent, pause_s=0.2)) for each in producers]
             await asyncio.sleep(self._chance.uniform(12.0, 20.0))
             # Most of these topics are not in a saved state yet.

@@ -118,7 +118,7 @@ def diskless_transactions() -> Scenario:
     }
 
     async def prepare(client: SimulatedClient) -> None:
-        kept = {"retention.ms": "-1"}  # the records' timestamps are in 1970
+        kept = {"retention.ms": "-1"}  # without retention, because the records' timestamps are in 1970
         await client.create_topic(KEPT, PARTITION_COUNT, {"diskless.enable": "true", **kept})
         await client.create_topic(CLASSIC, 1, {"diskless.enable": "false", **kept})
 
@@ -154,7 +154,7 @@ def story(
 
     async def program(machine: Machine) -> None:
         assert isinstance(machine.disk, MountedDisk)
-        machine.disk.make_dirs(DATA)  # a mount point, which exists long before the node
+        machine.disk.make_dirs(DATA)  # the mount point of a disk, older than the node
         machine.disk.sync_dir("/")
         values = {**_PROPERTIES, **(properties or {})}
         config = development_config(DATA, NODE_PORT, values, host="node-1", diskless=True)

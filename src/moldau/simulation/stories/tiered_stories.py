@@ -86,7 +86,7 @@ def _story(
 
     async def program(machine: Machine) -> None:
         assert isinstance(machine.disk, MountedDisk)
-        machine.disk.make_dirs(DATA)  # a mount point, which exists long before the node
+        machine.disk.make_dirs(DATA)  # the mount point of a disk, older than the node
         machine.disk.sync_dir("/")
         values = {**_PROPERTIES, **(properties or {})}
         config = development_config(DATA, NODE_PORT, values, host="node-1")

@@ -39,7 +39,7 @@ _PRODUCER_IDS = "/data/producer-ids"
 
 
 class Flaw(Enum):
-    """Defects that can be planted."""
+    """The defects that a test can insert into the tiny node."""
 
     NONE = "none"
     ANSWERS_BEFORE_SYNC = "answers before sync"

@@ -354,7 +354,7 @@ def _close_quietly(coroutine: Any) -> None:
             innermost = awaited
         if not _suspended(innermost):
             return
-        with contextlib.suppress(BaseException):  # a finally block of an ended process used the ended world
+        with contextlib.suppress(BaseException):  # a finally block may use the ended world
             innermost.close()
 
 

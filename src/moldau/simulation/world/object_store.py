@@ -21,7 +21,7 @@ class ObjectStoreError(Exception):
 
 
 class NoSuchObjectError(ObjectStoreError):
-    """There is no such object."""
+    """The store has no object with the requested key."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"no object {key}", retriable=False)

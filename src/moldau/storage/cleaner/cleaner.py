@@ -119,7 +119,7 @@ class LogCleaner:
                 logger.exception("the log cleaner failed; it will try again")
 
     async def run(self) -> None:
-        """Clean until no log needs cleaning."""
+        """Do rounds until no log needs cleaning."""
         while self.settings.enable and await self.clean_dirtiest():
             pass
 

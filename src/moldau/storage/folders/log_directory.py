@@ -176,7 +176,7 @@ def _broker_epoch(mark: bytes) -> int:
     try:
         return int(json.loads(mark)["brokerEpoch"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return -1  # An older version wrote the file.
+        return -1  # An older version of the software wrote the file, without an epoch.
 
 
 def previous_broker_epoch(directories: Iterable[LogDirectory]) -> int:

@@ -61,6 +61,6 @@ class LogStarts:
                 write = self._checkpoints.prepare(self._directory, LOG_START_OFFSETS)
                 await self._machine.workers.run(write)
         except BaseException:
-            self._moved = moved | self._moved  # The callers that wait for this write try again.
+            self._moved = moved | self._moved  # The waiting callers then begin another write.
             raise
         self._persisted = asked

@@ -43,7 +43,7 @@ def is_misread(found: uuid.UUID, wanted: uuid.UUID) -> bool:
 
 
 def format_partition_metadata(topic_id: uuid.UUID) -> bytes:
-    """The file's content."""
+    """Return the content of the file for a topic id."""
     return f"version: {_VERSION}\ntopic_id: {encode_topic_id(topic_id)}\n".encode("ascii")
 
 

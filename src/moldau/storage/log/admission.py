@@ -53,7 +53,7 @@ def admit(
 
 
 def admission(config: LogConfig, batch: Buffer, headers: list[BatchHeader], now_ms: int) -> Steps[Admitted]:
-    """Like :func:`admit`, in steps."""
+    """Does the same as :func:`admit`, but in steps."""
     batch, header = yield from checked(config, batch, headers[0], now_ms)
     return _as_admitted(config, batch, [header], now_ms)
 

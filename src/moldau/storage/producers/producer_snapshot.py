@@ -37,7 +37,7 @@ class CorruptSnapshotError(Exception):
 
 
 def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """The file's content."""
+    """Return the content of a snapshot file."""
     packed = []
     for entry in entries:
         last = entry.batches[-1] if entry.batches else BatchMetadata(-1, -1, 0, -1)

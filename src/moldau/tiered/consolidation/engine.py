@@ -132,7 +132,7 @@ class BrokerEngine:
         try:
             await asyncio.gather(*(self._build_units(task) for _ in range(_UNITS_AT_A_TIME)))
         except asyncio.CancelledError:
-            raise  # The node stops. The next leader continues.
+            raise  # The node stops. The next leader continues the work.
         except Exception:
             await self._leader.give_up(plan.lease_id)
             raise

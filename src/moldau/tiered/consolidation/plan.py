@@ -335,9 +335,9 @@ class Piece(NamedTuple):
     segment: int
     """Number of the segment in its unit."""
     position: int
-    """Position of the run in the segment."""
+    """Position of the run in the segment, in bytes."""
     start: int
-    """Start of the run in the range."""
+    """Start of the run in the requested range, in bytes."""
     size_bytes: int
 
 

@@ -51,7 +51,7 @@ class ExpiryPlan:
         self._total_bytes = local_only_bytes
 
     def look_at(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
-        """Examine the next segments."""
+        """Add the next segments, in the order of their start offsets."""
         lineage, log_start_offset = self._lineage, self._log_start_offset
         for segment in segments:
             if segment.state is not _State.COPY_SEGMENT_FINISHED:

@@ -198,7 +198,7 @@ class RemotePartitionRemover:
         if state in (None, _State.DELETE_PARTITION_MARKED):
             await self._tell(partition, _State.DELETE_PARTITION_STARTED)
         await metadata.wait_ready(partition)
-        # No copy begins after DELETE_PARTITION_MARKED.
+        # The list is complete, because no copy begins after DELETE_PARTITION_MARKED.
         segments = metadata.list_remote_log_segments(partition)
         for segment in segments:
             await delete_objects(self._context, segment)

@@ -108,7 +108,7 @@ class ObjectStorageManager:
         uploads = asyncio.gather(
             self._uploads.upload(keys.log, log, memoryview(log).nbytes),
             self._uploads.upload(keys.indexes, packed.content, len(packed.content)),
-            return_exceptions=True,  # The uploads of both objects have ended before the cleanup.
+            return_exceptions=True,  # Both uploads end before a clean-up of their objects.
         )
         for result in await uploads:
             if isinstance(result, StorageError):

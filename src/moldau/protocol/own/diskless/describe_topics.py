@@ -28,7 +28,8 @@ class DisklessDescribedTopic(Message):
     objects_bytes: int = wire("int64", default=0)
     deleted_bytes: int = wire("int64", default=0)
     object_keys: Sequence[str] = wire(["string"], default=())
-    """Keys of these objects, if they are requested."""
+    """Keys of the objects that contain live batches of the topic. The list is empty if the request does not
+    ask for keys."""
     partitions: Sequence[DisklessDescribedPartition] = wire([DisklessDescribedPartition], default=())
 
 

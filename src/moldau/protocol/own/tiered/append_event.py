@@ -21,9 +21,9 @@ class TieredAppendEventRequest(Message):
     leader_epoch: int = wire("int32")
     """The epoch in which the sender leads the event's partition."""
     event: bytes = wire("bytes")
-    """The value of a record of ``__remote_log_metadata``."""
+    """The event, in the form of the value of a record of ``__remote_log_metadata``."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
-    """Time for which the caller waits for the answer."""
+    """Time in ms for which the caller waits for the answer."""
 
 
 @message

@@ -42,7 +42,7 @@ class TieredDescribeTopicsRequest(Message):
     topics: Sequence[str] | None = wire(["string"], nullable="0+", default=None)
     """Names of topics. Null means all tiered topics."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
-    """Time for which the caller waits for the answer."""
+    """Time in ms for which the caller waits for the answer."""
 
 
 @message

@@ -16,7 +16,7 @@ class TieredEventOffsetsRequest(Message):
     epoch: int = wire("int32", default=-1)
     """A leader epoch whose end offset is requested. It is -1 if no end offset is requested."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
-    """Time for which the caller waits for the answer."""
+    """Time in ms for which the caller waits for the answer."""
 
 
 @message

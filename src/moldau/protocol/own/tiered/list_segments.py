@@ -43,7 +43,7 @@ class TieredListSegmentsRequest(Message):
     contained them."""
     limit: int = wire("int32", default=1000)
     timeout_ms: int = wire("int32", default=60_000, tag=0)
-    """Time for which the caller waits for the answer."""
+    """Time in ms for which the caller waits for the answer."""
 
 
 @message

@@ -418,7 +418,7 @@ class PartitionHosting:
             if error is not None:
                 self._cannot_open(topic, key, error)
             elif self._must_exchange(topic, key):
-                # The metadata have changed in the meantime.
+                # The metadata have changed since the log was created, so another log must take its place.
                 self._new[key] = _NewPartition(topic)
             else:
                 self._open(topic, key)

@@ -104,7 +104,7 @@ def iter_records(batch: Buffer, limit: int | None = None) -> Iterator[Record]:
 
 
 def iter_opened(header: BatchHeader, data: bytes) -> Iterator[Record]:
-    """Like :func:`iter_records`, for the result of :func:`open_batch`."""
+    """Does the same as :func:`iter_records`, but gets the result of :func:`open_batch`."""
     count = header.records_count
     if count < 0:
         raise InvalidRecordError(f"the batch says it holds {count} records")

@@ -198,8 +198,8 @@ def log_config(topic: TopicConfig) -> LogConfig:
 
 
 def classic_log_config(name: str, topic: TopicConfig) -> LogConfig:
-    """Like :func:`log_config`, for an internal topic. Internal topics never have a remote tier, even if their
-    configs request it."""
+    """Does the same as :func:`log_config`, for an internal topic. Internal topics never have a remote tier,
+    even if their configs request it."""
     config = log_config(topic)
     return replace(config, remote_storage_enable=False) if name in INTERNAL_TOPICS else config
 

@@ -90,7 +90,7 @@ CALLS: Final[Mapping[int, BrokerCall[TieredCalls, Any, Any]]] = MappingProxyType
 
 
 class RemoteTier:
-    """:class:`TieredCalls` over the network to a broker."""
+    """Sends the calls of tools to a broker over the network. Implements :class:`TieredCalls`."""
 
     def __init__(self, channel: BrokerChannel) -> None:
         self._channel = channel

@@ -53,7 +53,8 @@ class GuardedReplica(Protocol):
 
 
 class ClassicTransactions:
-    """Implements :class:`moldau.replication.partition_interface.TransactionParticipant`."""
+    """A classic partition in transactions: a
+    :class:`moldau.replication.partition_interface.TransactionParticipant`."""
 
     any_broker_marks = False
 

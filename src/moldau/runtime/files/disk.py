@@ -51,7 +51,8 @@ class File(Protocol):
         ...
 
     def read_once(self, position: int, size: int) -> memoryview:
-        """Like ``read_at``, for content that is not read again soon. Bypasses the page cache if possible.
+        """Does the same as ``read_at``, for content that is not read again soon. Bypasses the page cache if
+        possible.
 
         The bytes are in recycled memory. This memory is reused when no view of it is left.
         """
@@ -116,8 +117,8 @@ class Disk(Protocol):
         ...
 
     def write_all_atomically(self, contents: Mapping[str, bytes]) -> None:
-        """Like :meth:`write_atomically`, for many files by path. Each file is replaced either completely or
-        not at all.
+        """Does the same as :meth:`write_atomically`, for many files by path. Each file is replaced either
+        completely or not at all.
 
         Each folder is synced once, and the syncs of the files run together. When the call raises an
         exception, some of the files may have been replaced.

@@ -75,7 +75,7 @@ def _check(change: LevelChange) -> None:
 
 
 def _effective(name: str) -> int:
-    """Like ``Logger.getEffectiveLevel``. It creates no placeholder loggers."""
+    """Return the result of ``Logger.getEffectiveLevel``, but create no placeholder loggers."""
     loggers = logging.root.manager.loggerDict
     while name:
         logger = loggers.get(name)

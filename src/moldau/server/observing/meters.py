@@ -48,7 +48,7 @@ class RequestMeters:
         self._by_api: dict[int, tuple[Counter, Histogram, Counter]] = {}
 
     def requests_handled(self, api_key: int, count: int, seconds: float, request_bytes: int) -> None:
-        """Implements ``dispatch.RequestObserver``."""
+        """Count answered requests. Implements ``dispatch.RequestObserver``."""
         meters = self._by_api.get(api_key) or self._new(api_key)
         meters[0].value += count
         meters[1].update(seconds * 1000, count)

@@ -7,7 +7,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class SimulatedClock:
-    """:class:`moldau.runtime.Clock` of a host."""
+    """The wall clock of a simulated host. Implements :class:`moldau.runtime.Clock`."""
 
     def __init__(self, loop: SimulatedLoop, skew_ms: int = 0) -> None:
         self._loop = loop

@@ -23,7 +23,8 @@ _BRITTLE = "_write_all"
 
 
 class SimulatedWorkers:
-    """:class:`moldau.runtime.Workers` of a process. A job may overtake an earlier job."""
+    """The simulated worker threads of a process. Implements :class:`moldau.runtime.Workers`. A job may
+    overtake an earlier job."""
 
     def __init__(
         self,

@@ -202,7 +202,7 @@ class LeaderEpochFile:
 
     @staticmethod
     def save_all(disk: Disk, saved: Iterable["SavedEpochs"]) -> None:
-        """Like :meth:`save`, for many files. The disk writes them together."""
+        """Does the same as :meth:`save`, for many files. The disk writes these files together."""
         with contextlib.ExitStack() as saving:
             newer: list[SavedEpochs] = []
             for each in saved:

@@ -327,7 +327,7 @@ class SegmentedLog:
         then()
 
     def sync_now(self, from_offset: int) -> None:
-        """Like :meth:`sync`, on this thread."""
+        """Does the same as :meth:`sync`, but on the calling thread. Blocking."""
         segments = self.segments[self.index_holding(from_offset - 1) :]
         for segment in segments:
             segment.write_indexes()

@@ -32,7 +32,8 @@ from moldau.storage.topic_partition import TopicPartition
 
 
 class SnapshotLog:
-    """Implements :class:`moldau.storage.snapshots.replicated_log.ReplicatedLog` with files."""
+    """A partition log with snapshots, in files. Implements
+    :class:`moldau.storage.snapshots.replicated_log.ReplicatedLog`."""
 
     def __init__(self, machine: Machine, log: PartitionLog) -> None:
         self._machine = machine
@@ -248,7 +249,7 @@ class SnapshotLog:
         await self._remove_snapshots(self._begin_at(snapshot_id))
 
     def truncate_to_latest_snapshot_now(self) -> bool:
-        """Like :meth:`truncate_to_latest_snapshot`, on this thread. Blocking."""
+        """Does the same as :meth:`truncate_to_latest_snapshot`, but on the calling thread. Blocking."""
         latest = self._snapshot_ahead()
         if latest is None:
             return False

@@ -92,7 +92,8 @@ class ConsolidationCalls(Protocol):
 
 
 class LocalConsolidation:
-    """:class:`ConsolidationCalls` in the broker that leads the partitions."""
+    """Carries out the calls of engines in the broker that leads the partitions. Implements
+    :class:`ConsolidationCalls`."""
 
     def __init__(self, leader: ConsolidationLeader | None, place: RemotePlace) -> None:
         """``leader`` is ``None`` when diskless topics have no remote tier."""
@@ -239,7 +240,7 @@ CALLS: Final[Mapping[int, BrokerCall[ConsolidationCalls, Any, Any]]] = MappingPr
 
 
 class RemoteConsolidation:
-    """:class:`ConsolidationCalls` over the network to a broker."""
+    """Sends the calls of an engine to a broker over the network. Implements :class:`ConsolidationCalls`."""
 
     def __init__(self, channel: BrokerChannel) -> None:
         self._channel = channel

@@ -113,7 +113,7 @@ class MetadataHandlers:
         request: MetadataRequest,
         wanted: Iterable[Topic | MetadataRequestTopic],
     ) -> MetadataResponse:
-        """Like :meth:`_respond`, for many partitions. Other work can run between two topics."""
+        """Does the same as :meth:`_respond`, for many partitions. Other work can run between two topics."""
         found: list[MetadataResponseTopic] = []
         for count, each in enumerate(wanted, 1):
             topic = each if isinstance(each, Topic) else self._visible(context, each)

@@ -166,8 +166,8 @@ class FetchHandlers:
         return waiting.answer
 
     async def _fetch_many(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
-        """Like :meth:`fetch`, for a request with very many partitions. Its connection is not read until the
-        response."""
+        """Does the same as :meth:`fetch`, for a request with very many partitions. The connection of the
+        request is not read until the response."""
         requested: dict[FetchTarget, SessionPosition] = {}
         for count, (target, position) in enumerate(_requested(request), 1):
             requested[target] = position
@@ -184,7 +184,7 @@ class FetchHandlers:
     async def _fetch_in_turns(
         self, scope: FetchScope, request: FetchRequest, fetcher: Fetcher, forbidden: frozenset[FetchTarget]
     ) -> FetchResponse:
-        """Like :meth:`fetch`. Other work can run between two partitions."""
+        """Does the same as :meth:`fetch`, but other work can run between two partitions."""
         room = self._arrivals
         due = room.due(request.max_wait_ms / 1000)
         keys = await self._keys_in_turns(scope)

@@ -52,7 +52,8 @@ class TransactionalProduce(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """Implements :class:`moldau.replication.partition_interface.ProducerTurn`."""
+    """The position of a batch among the batches of its producer. Implements
+    :class:`moldau.replication.partition_interface.ProducerTurn`."""
 
     is_free: bool
     wait: Callable[[Callable[[], Awaitable[AppendAnswer]]], "asyncio.Future[AppendOutcome]"]

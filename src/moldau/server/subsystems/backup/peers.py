@@ -18,7 +18,8 @@ long."""
 
 
 class BackupPeers:
-    """Implements :class:`moldau.backup.cut_maker.BackupCluster` over the network."""
+    """Calls the leaders of the saved logs over the network. Implements
+    :class:`moldau.backup.cut_maker.BackupCluster`."""
 
     def __init__(
         self,

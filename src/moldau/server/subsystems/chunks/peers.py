@@ -54,7 +54,8 @@ _UNREADABLE: Final = frozenset({ErrorCode.kafka_storage_error, ErrorCode.corrupt
 
 
 class ChunkPeers:
-    """Implements :class:`moldau.chunks.reading.ChunkReads` with this broker's disks and the network."""
+    """Reads inactive chunks from this broker's disks, and from other brokers over the network. Implements
+    :class:`moldau.chunks.reading.ChunkReads`."""
 
     def __init__(
         self, context: BrokerContext, holder: ChunkHolder, hand_overs: HandOvers, meters: ChunkMeters

@@ -13,7 +13,8 @@ from moldau.tiered.reading.requests import RemoteRange, RemoteRead
 
 
 class DisklessRemotePart:
-    """A :class:`moldau.diskless.partition.remote_part.RemotePart`."""
+    """Reads the remote part of a diskless partition. Implements
+    :class:`moldau.diskless.partition.remote_part.RemotePart`."""
 
     def __init__(self, cache: PartitionCache, reader: RemoteReader) -> None:
         self._partition = TopicIdPartition(cache.key.topic_id, cache.topic, cache.key.partition)

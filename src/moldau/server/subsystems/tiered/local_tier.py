@@ -41,7 +41,8 @@ def tool_calls(
 
 
 class LocalTier:
-    """:class:`TieredCalls` for the partitions that this broker leads."""
+    """Answers the calls of tools for the partitions that this broker leads. Implements
+    :class:`TieredCalls`."""
 
     def __init__(
         self,

@@ -21,7 +21,8 @@ from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 
 class ClassicRemotePart:
-    """A :class:`moldau.replication.remote.RemotePart`."""
+    """Reads the remote part of a classic partition. Implements
+    :class:`moldau.replication.remote.RemotePart`."""
 
     def __init__(
         self,

@@ -186,7 +186,7 @@ class _SimulatedLock:
 
 
 class MountedDisk:
-    """:class:`moldau.runtime.Disk` for a process."""
+    """A simulated disk, as one process uses it. Implements :class:`moldau.runtime.Disk`."""
 
     def __init__(self, device: SimulatedDisk, process: Process) -> None:
         self.device = device

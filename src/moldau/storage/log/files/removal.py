@@ -80,7 +80,7 @@ class SegmentRemoval:
         return (yield from self._removing_first(count))
 
     async def delete_before_start(self) -> list[str]:
-        """Like :meth:`delete_old`, but only for segments below the log's start."""
+        """Does the same as :meth:`delete_old`, but only for segments below the log's start."""
         return await self._operations.do("deleting segments of", self._deleting_before_start())
 
     def _deleting_before_start(self) -> FileSteps[list[str]]:
@@ -106,7 +106,8 @@ class SegmentRemoval:
         return paths
 
     async def evict_before_start(self) -> list[str]:
-        """Like :meth:`delete_before_start`, but for a cache. After a crash the segments may exist again."""
+        """Does the same as :meth:`delete_before_start`, but for a cache. After a crash the segments may exist
+        again."""
         return await self._operations.do("deleting segments of", self._evicting())
 
     def _evicting(self) -> FileSteps[list[str]]:

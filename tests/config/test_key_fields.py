@@ -69,7 +69,7 @@ def attributes_read(settings: type) -> tuple[set[str], dict[str, set[str]]]:
 
 @pytest.mark.parametrize("settings", [LogConfig, ControllerSettings])
 def test_every_field_with_a_key_is_read(settings: type) -> None:
-    """Otherwise the key has no effect, although its name is in the code."""
+    """If no code reads a field, the field's key has no effect, although its name is in the code."""
     outside, methods = attributes_read(settings)
     read = outside.union(*(names for method, names in methods.items() if method in outside))
     unread = set(key_fields(settings)) - read

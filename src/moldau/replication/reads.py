@@ -59,7 +59,8 @@ class PartitionReader:
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
-        # This check comes last, because a follower with a diverging log may have none of these records.
+        # A follower's fetch counts only after the checks of its epoch and log, because a follower with a
+        # diverging log may have none of the records before its offset.
         if from_follower and log.local_log_start_offset <= request.offset <= log.log_end_offset:
             self._follower_fetched(request)
         known = self._known()
@@ -73,9 +74,9 @@ class PartitionReader:
                 return known._replace(preferred_read_replica=nearer)
         bound = readable_end if not request.read_committed else stable
         if request.offset >= readable_end and not log.is_offline:
-            # This is the usual case of an idle consumer. If the offset is beyond the end, this leader is new.
-            # An earlier leader has served records up to this offset, and the watermark will reach this offset
-            # again.
+            # There are no records to read. This is the usual case for an idle consumer. If the offset is
+            # beyond the end, this leader is new. An earlier leader has served records up to this offset, and
+            # the watermark will reach this offset again.
             return known._replace(aborted=[]) if request.read_committed else known
         is_throttled = from_follower and self._leading.is_throttled(*log.topic_partition)
         if is_throttled and self._leading.withholds(request.replica_id):

@@ -77,7 +77,8 @@ async def keep_collections_short() -> None:
         is_full_due = has_doubled and (blocks < LARGE_BLOCKS or _found_in_cycles() - found >= worth_it)
         if is_full_due:
             gc.unfreeze()
-        # This runs before the freeze. Otherwise a dead cycle would stay until the next full collection.
+        # The collection runs before the freeze. Otherwise a dead cycle would stay until the next full
+        # collection.
         gc.collect()
         if is_full_due or len(gc.get_objects(OLDEST)) >= PIECE_OBJECTS / 4:
             gc.freeze()

@@ -122,8 +122,8 @@ def check_supported(config: BrokerConfig) -> None:
                 f"listener {endpoint.name} has the security protocol {protocol}; only PLAINTEXT is supported",
             )
     if config.optional_text("authorizer.class.name"):
-        # This key is refused. Otherwise every client would have all rights, although the operator has
-        # configured restrictions.
+        # The key ``authorizer.class.name`` is refused. Otherwise every client would have all rights, although
+        # the operator has configured restrictions.
         raise ConfigError(
             "authorizer.class.name",
             "authorizer.class.name must not be set: access control is not supported yet",

@@ -276,8 +276,8 @@ class RaftCore:
     def observe(self, epoch: int, leader_id: int | None) -> None:
         """Use the epoch and the leader that another replica has sent, if they are newer."""
         if leader_id == self.local.id and epoch >= self.epoch:
-            # This node led that epoch before it lost its disk, so the epoch has no leader now. Another
-            # election must follow.
+            # The other replica names this node as the leader. This node led that epoch before it lost its
+            # disk, so the epoch has no leader now, and another election must follow.
             leader_id = None
         if epoch > self.epoch:
             if leader_id is None:

@@ -282,8 +282,8 @@ class LeaderReplica:
         if partition_epoch < self.partition_epoch:
             return False
         if partition_epoch > self.partition_epoch:
-            # This set is the result of the proposal, or the proposal is based on an epoch that the controller
-            # now refuses.
+            # The pending proposal is over. The new set is the result of this proposal, or the proposal is
+            # based on an old epoch, which the controller refuses.
             self.pending, self._must_send_again = None, False
         self.partition_epoch = partition_epoch
         self.in_sync = frozenset(in_sync)

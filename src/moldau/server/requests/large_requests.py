@@ -72,8 +72,8 @@ class LargeRequests:
                 joined = JoinedAnswer(key, version, cut.answered)
                 waiting = await self._in_slices(context, slices(whole, cut), api.handle, joined)
         if cut is None:
-            # This request does not count towards the limit, because it may wait for records or for a group's
-            # members.
+            # A request that is not divided into slices does not count towards the limit, because it may wait
+            # for records or for a group's members.
             message = await _settled(api.handle(context, whole))
             encode: Callable[[Message], Buffers] = partial(encode_response, key, version)
         else:

@@ -182,7 +182,7 @@ def removed_segment(disk: Disk, folder: str) -> str | None:
     """
     names = set(disk.list(folder)) if disk.is_dir(folder) else set()
     if any(name.endswith(SWAP_SUFFIX) for name in names):
-        return None  # In this case the node itself was replacing segments.
+        return None  # A ``.swap`` file shows that the node itself was replacing segments.
     found = {suffix: [base_offset_of(name, suffix) for name in names] for suffix in SEGMENT_SUFFIXES}
     logs = {base for base in found.pop(LOG_SUFFIX) if base is not None}
     first = min(logs, default=-1)

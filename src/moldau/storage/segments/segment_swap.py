@@ -88,7 +88,8 @@ def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_guarde
             if old is not None and base_offset <= old < end_offset:
                 for suffix in SEGMENT_SUFFIXES:
                     disk.remove(f"{folder}/{segment_file(old, suffix)}")
-        # Otherwise a crash could restore an old index together with the new log file.
+        # The removals must be durable first. Otherwise a crash could restore an old index together with the
+        # new log file.
         disk.sync_dir(folder)
         move_in(disk, folder, base_offset)
         disk.sync_dir(folder)

@@ -194,7 +194,7 @@ class BrokerEngine:
                 max_bytes = self._leader.custom_metadata_max_bytes
                 check_custom_metadata(str(segment.metadata.id), metadata, max_bytes)
         except (StorageError, RemoteStorageError, CorruptRecordError) as error:
-            # This memory is not reused, because an upload may still be reading it.
+            # The memory of a failed unit is not reused, because an upload may still be reading it.
             logger.warning("segments of %s cannot be built now: %s", _names(segments), error)
             self._given_up(task, segments)
             return []

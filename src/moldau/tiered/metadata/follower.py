@@ -444,7 +444,8 @@ def _load_cache(store: MetadataStore, partition: TopicIdPartition) -> SegmentCac
 def _apply_records(
     store: MetadataStore, partition: int, records: Sequence[tuple[int, bytes]], applied: AppliedEvents
 ) -> list[EventOutcome]:
-    """This runs on a worker thread, because a thousand events would block the event loop too long."""
+    """Apply events to the store. This function runs on a worker thread, because a thousand events would block
+    the event loop too long."""
     return store.apply(partition, list(_decoded(partition, records)), applied)
 
 

@@ -210,8 +210,8 @@ class RemoteIndexCache:
             IndexType.TRANSACTION: aborted,
         }
         try:
-            # It runs on a worker thread, because decoding the entries of a million aborted transactions takes
-            # a second.
+            # The check of the indexes runs on a worker thread, because decoding the entries of a million
+            # aborted transactions takes a second.
             indexes = await self._workers.run(
                 _checked, metadata, {kind: memoryview(content) for kind, content in contents.items()}
             )

@@ -95,8 +95,8 @@ class ExpirationTask:
     async def _leftovers(self) -> list[RemoteLogSegmentMetadata]:
         context = self._context
         found: list[RemoteLogSegmentMetadata] = []
-        # This set is read before the segments are listed. If a copy ends during the listing, its segment is
-        # not abandoned.
+        # The set of segments that are being copied is read before the segments are listed. If a copy ends
+        # during the listing, its segment does not count as abandoned.
         being_copied = frozenset(context.being_copied)
         async for segments in self._some_at_a_time():
             found += unreferenced(

@@ -216,7 +216,8 @@ class Follower(Role):
             core.commit_up_to(min(response.high_watermark, core.log.log_end.offset))
 
     def _begin_download(self, snapshot_id: OffsetAndEpoch) -> None:
-        # This snapshot ends below the commit offset, so it would move the log back.
+        # If the snapshot ends below the commit offset, it is not downloaded, because it would move the log
+        # back.
         if snapshot_id.offset > self.core.commit_offset or self.core.log.log_end.offset == 0:
             self.download = DownloadProgress(snapshot_id)
         else:

@@ -107,7 +107,7 @@ class SavedCluster:
         self._topics = {TRANSACTION_STATE_TOPIC: UUID(int=1), DISKLESS_METADATA_TOPIC: UUID(int=2)}
 
     async def save_transactions(self, values: dict[str, schema.TransactionLogValue]) -> None:
-        """Save these values, by transactional id, in the log of ``__transaction_state``."""
+        """Save ``values``, by transactional id, in the log of ``__transaction_state``."""
         records = [
             Record(
                 0,

@@ -108,7 +108,8 @@ class RecordWalk:
         return self._data if self._renumbered is None else bytes(self._renumbered)
 
     def advance(self, records_count: int) -> bool:
-        """Read this number of records, or fewer if they are expensive. Returns whether any records are left.
+        """Read ``records_count`` records, or fewer if reading them takes long. Returns whether any records
+        are left.
 
         Raises the same errors as ``iter_opened``.
         """

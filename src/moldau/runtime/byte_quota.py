@@ -87,11 +87,11 @@ class BytePacer:
         return max(0.0, self._free_s - now_s)
 
     def reserve(self, size_bytes: int, now_s: float) -> None:
-        """Schedule a read of at most this size after the earlier reads."""
+        """Schedule a read of at most ``size_bytes`` after the earlier reads."""
         self._free_s = max(self._free_s, now_s - PACER_SLACK_S) + self._duration_s(size_bytes)
 
     def settle(self, taken_bytes: int, size_bytes: int) -> None:
-        """Correct the size of the last read."""
+        """Correct the size of a scheduled read from ``taken_bytes`` to ``size_bytes``."""
         self._free_s += self._duration_s(size_bytes - taken_bytes)
 
     def _duration_s(self, size_bytes: int) -> float:

@@ -10,13 +10,14 @@ logger = logging.getLogger(__name__)
 
 
 class DeletionHold:
-    """Blocks deletions of objects and remote segments for ``hold_ms`` after its construction.
+    """Blocks deletions of objects and remote segments for ``hold_ms`` after its construction, if the start of
+    the node has truncated a log.
 
     Create it on the event loop, after all logs were opened.
     """
 
     def __init__(self, report: RecoveryReport, hold_ms: int, what: str) -> None:
-        """``what`` names the data that are not deleted during this time. It is a plural noun."""
+        """``what`` is a plural noun for log lines. It names the data whose deletion is blocked."""
         self._ends_at_s = 0.0
         if report.has_cut:
             self._ends_at_s = asyncio.get_running_loop().time() + hold_ms / 1000

@@ -305,8 +305,8 @@ class LogManager:
         return self._opener.open(directory, new.topic_partition, new.config, new.topic_id)
 
     def use(self, topic_partition: TopicPartition, config: LogConfig) -> PartitionLog:
-        """Return an existing log, after it got this configuration. Raises ``KafkaError(kafka_storage_error)``
-        if there is no such log or its disk has failed."""
+        """Set the configuration of an existing log, and return the log. Raises
+        ``KafkaError(kafka_storage_error)`` if there is no such log or its disk has failed."""
         log = self._logs.get(topic_partition)
         if log is None:
             raise KafkaError(ErrorCode.kafka_storage_error, f"{topic_partition} has no log")

@@ -67,7 +67,7 @@ class RemoteLogManagerSettings:
         return self.task_interval_ms * (1 - number * _GOLDEN_RATIO % 1 / 2)
 
     def backoff_ms(self, failures: int, entropy: Entropy) -> float:
-        """Time to wait after this number of consecutive failures."""
+        """Time to wait after the given number of consecutive failures, in ms."""
         wait_ms = min(self.retry_backoff_max_ms, self.retry_backoff_ms * 2.0 ** min(failures - 1, 30))
         return wait_ms * entropy.uniform(1 - self.retry_jitter, 1 + self.retry_jitter)
 

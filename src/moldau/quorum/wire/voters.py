@@ -168,7 +168,8 @@ def endpoints_of_response(message: Message) -> Iterator[tuple[int, str, int]]:
 
 
 def leader_endpoint(message: Message, leader: Voter) -> list[Message]:
-    """Return the field ``node_endpoints`` for an answer of this kind, if the leader's address is known."""
+    """Return the field ``node_endpoints`` of the answer ``message``. The field contains the leader's
+    address."""
     kinds: dict[type[Message], type[Message]] = {
         vote_wire.VoteResponse: vote_wire.NodeEndpoint,
         begin_wire.BeginQuorumEpochResponse: begin_wire.NodeEndpoint,

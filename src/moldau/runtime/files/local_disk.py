@@ -400,7 +400,7 @@ class LocalDisk:
 
     @contextlib.contextmanager
     def _written(self, path: str, content: bytes) -> Iterator[int]:
-        """The descriptor of a temporary file with this content."""
+        """A context with a temporary file that contains ``content``. Yields the descriptor of the file."""
         with _named(path):
             descriptor = self._open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:

@@ -54,7 +54,8 @@ class Commits:
         return {*self.pending, self.settled}
 
     def fetched(self, value: int, now_s: float) -> None:
-        """Record that this is the committed value at this time. Older commits can no longer take effect."""
+        """Record that ``value`` was the committed value at ``now_s``. Older commits can no longer take
+        effect."""
         self.settled = value
         self.pending = self._recent(now_s)
 

@@ -116,8 +116,8 @@ class GroupProgress(GroupClient):
         self.disconnect()
 
     async def check(self, safe_before_s: float) -> None:
-        """Check that the group's offsets are not lower than the commits that were acknowledged before this
-        time."""
+        """Check that the group's offsets are not lower than the commits that were acknowledged before
+        ``safe_before_s``."""
         while (found := await self._committed()) is None:
             self.disconnect()
             await self.pause()
@@ -163,8 +163,8 @@ class Losses:
         self._all.append((cut_s, restored_s))
 
     def spared(self, acknowledged_s: float) -> bool:
-        """Whether an acknowledgement of this time is still valid. It is valid if the time was before the cut
-        or after the end of each restore."""
+        """Whether an acknowledgement at ``acknowledged_s`` is still valid. It is valid if, for each restore,
+        this time was before the cut or after the end of the restore."""
         return all(not cut_s <= acknowledged_s <= restored_s for cut_s, restored_s in self._all)
 
 

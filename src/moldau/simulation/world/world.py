@@ -36,7 +36,7 @@ class World:
         self.object_store.on_event = lambda event: self.loop.trace(event.encode())
 
     def host(self, name: str) -> Host:
-        """The host of this name. The first call creates it."""
+        """Return the host with this name. The first call for a name creates the host."""
         host = self.network.hosts.get(name)
         if host is None:
             host = self.network.hosts[name] = Host(self, name, len(self.network.hosts))

@@ -207,7 +207,7 @@ class BrokerEngine:
         ]
 
     async def _keep_quota(self, task: "_Task", size_bytes: int) -> None:
-        """Wait until this number of bytes may be copied. The lease is renewed during the wait."""
+        """Wait until ``size_bytes`` bytes may be copied. The lease is renewed during the wait."""
         loop = asyncio.get_running_loop()
         while (wait_s := self._quota.throttle_s(loop.time())) > 0:
             self._leader.renew(task.lease_id, self.settings.lease_ms)

@@ -95,9 +95,9 @@ class DisklessFindBatchesRequest(Message):
     max_batches_per_partition: int = wire("int32", default=0)
     topics: Sequence[DisklessFindBatchesTopic] = wire([DisklessFindBatchesTopic], default=())
     min_bytes: int = wire("int32", default=0)
-    """Moldau's own field: the coordinator answers when it has found this number of bytes."""
+    """Moldau's own field: the coordinator answers when it has found ``min_bytes`` bytes of batches."""
     max_wait_ms: int = wire("int32", default=0)
-    """Moldau's own field: the coordinator answers after this time at the latest."""
+    """Moldau's own field: the maximum time, in ms, for which the coordinator waits for batches."""
     timeout_ms: int = wire("int32", default=60000)
 
 

@@ -28,7 +28,8 @@ class TieredSegment(Message):
     txn_index_empty: bool = wire("bool")
     leader_epochs: Sequence[TieredSegmentEpoch] = wire([TieredSegmentEpoch], default=())
     custom_metadata: bytes | None = wire("bytes", nullable="0+", default=None)
-    """The storage manager needs this value to find the segment's objects."""
+    """The custom metadata, with which the storage manager finds the segment's objects; null if there are
+    none."""
 
 
 @message

@@ -1,7 +1,7 @@
 """Blocks of memory that are reused as soon as no view of them is left.
 
 The first access to a page that the system has just allocated costs many times as much as later accesses.
-Short-lived buffers of several megabytes are therefore allocated here.
+Therefore this module allocates short-lived buffers of several megabytes.
 """
 
 import ctypes

@@ -1,5 +1,5 @@
 """Handles the requests of peers. Each request is checked first. Valid fetches and valid changes of the voters
-are passed to the role, which answers them. All other requests are answered here."""
+are passed to the role, which answers them. This module answers all other requests."""
 
 from typing import TYPE_CHECKING, Final, assert_never
 

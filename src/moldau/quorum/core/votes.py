@@ -1,7 +1,7 @@
 """Decides whether a replica votes for a candidate. Pure.
 
-The checks here are the same in every role. After these checks, ``grants_vote`` of the role decides
-(``roles/``).
+The checks in this module are the same in every role. After these checks, the method ``grants_vote`` of the
+role decides (``roles/``).
 """
 
 from typing import TYPE_CHECKING

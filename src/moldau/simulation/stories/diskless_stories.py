@@ -28,7 +28,7 @@ KEPT_FOR_LESS_THAN_A_JUMP = {"retention.ms": "2700000", "message.timestamp.type"
 _PROPERTIES = {
     "controller.listener.names": "CONTROLLER",
     "num.partitions": "1",
-    # No-op records are rare here. More of them would take much of a run's time and change little.
+    # No-op records are rare, because more of them would take much of a run's time and change little.
     "metadata.max.idle.interval.ms": "5000",
     "diskless.metadata.topic.num.partitions": "3",
     "diskless.storage.class.name": CLASS_NAME,

@@ -25,7 +25,7 @@ PARTITION_COUNT = 2
 _PROPERTIES = {
     "controller.listener.names": "CONTROLLER",
     "num.partitions": "1",
-    # No-op records are rare here. More of them would take much of a run's time and change little.
+    # No-op records are rare, because more of them would take much of a run's time and change little.
     "metadata.max.idle.interval.ms": "5000",
     "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
     "remote.log.manager.task.interval.ms": "500",

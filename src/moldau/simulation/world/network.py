@@ -44,8 +44,8 @@ class NetworkOptions:
 
 
 class Network:
-    """All links of a world. Each direction of a link is cut and healed separately. The names of the hosts
-    identify it."""
+    """All links of a world. Each direction of a link is cut and healed separately. A pair of host names, the
+    sender and the receiver, identifies a direction."""
 
     def __init__(self, loop: SimulatedLoop, seed: int, options: NetworkOptions | None = None) -> None:
         self.loop = loop

@@ -227,8 +227,8 @@ class Leader(Role):
 
     def _compare_logs(self, theirs: OffsetAndEpoch) -> FetchResponse | None:
         """Compare the follower's log with this log. Returns ``None`` if the follower's records are also in
-        this log, and its next records have not been deleted here. Otherwise returns the answer for the
-        follower."""
+        this log, and this log still has the next records that the follower needs. Otherwise returns the
+        answer for the follower."""
         log = self.core.log
         if theirs == OffsetAndEpoch(0, 0) and log.log_start_offset == 0:
             return None

@@ -8,7 +8,7 @@ import pytest
 
 from moldau.quorum.core.messages import FetchRequest, VoteRequest
 from moldau.quorum.core.offsets import OffsetAndEpoch
-from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
+from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet, directory_text
 from moldau.quorum.quorum_report import STRANGER_SILENCE_MS, STRANGERS_MAX, QuorumVoice
 from moldau.quorum.settings import RaftSettings
 from moldau.runtime import ErrorCode
@@ -132,8 +132,9 @@ def test_two_directories_in_turns_are_two_nodes_with_one_id(
         voice.asked(fetch(2, OTHER), now_ms + 1)
     assert len(caplog.messages) == 1
     assert "node.id 2 is taken twice" in caplog.messages[0]
-    assert str(TWO) in caplog.messages[0]
-    assert str(OTHER) in caplog.messages[0]
+    # The ids have the form of meta.properties, so that they can be found there.
+    assert directory_text(TWO) in caplog.messages[0]
+    assert directory_text(OTHER) in caplog.messages[0]
     assert len(voice.problems(5_000)) == 1
     assert voice.problems(5_000 + STRANGER_SILENCE_MS) == []
 
@@ -155,7 +156,7 @@ def test_another_directory_with_the_own_id_is_reported_at_once(
         )
     assert len(caplog.messages) == 1
     assert "node.id 1 is taken twice" in caplog.messages[0]
-    assert str(ONE) in caplog.messages[0]
+    assert directory_text(ONE) in caplog.messages[0]
 
 
 def test_elections_are_logged_at_level_info(voice: QuorumVoice, caplog: pytest.LogCaptureFixture) -> None:

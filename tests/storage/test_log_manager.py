@@ -15,7 +15,7 @@ from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.folders.log_directory import LogDirectoryError
+from moldau.storage.folders.log_directory import LogDirectoryError, previous_broker_epoch
 from moldau.storage.guards.log_guards import GuardedTopic
 from moldau.storage.guards.recovery_report import RepairKind
 from moldau.storage.log.config import LogConfig
@@ -69,6 +69,25 @@ def test_a_clean_stop_leaves_kafkas_files_and_loads_again(box: Any) -> None:
         assert log is not None
         assert (log.log_start_offset, log.log_end_offset, log.topic_id) == (1, 3, TOPIC_ID)
         await again.stop()
+
+    box.run(scenario())
+
+
+def test_a_start_without_a_registration_keeps_the_epoch_of_the_clean_stop(box: Any) -> None:
+    """Otherwise the controller takes the clean stop for an unclean one, and removes the broker from all
+    in-sync sets."""
+
+    async def scenario() -> None:
+        first = LogManager(box.machine, ["/one", "/two"])
+        await first.start(config_of)
+        first.broker_epoch = 7
+        await first.stop()
+        failed = LogManager(box.machine, ["/one", "/two"])
+        await failed.start(config_of)
+        await failed.stop()
+        again = LogManager(box.machine, ["/one", "/two"])
+        await again.start(config_of)
+        assert previous_broker_epoch(again.directories) == 7
 
     box.run(scenario())
 

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final
 
 from moldau.quorum.core.messages import FetchRequest, FetchSnapshotRequest, Request, VoteRequest
-from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey, VoterSet
+from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey, VoterSet, directory_text
 from moldau.quorum.settings import RaftSettings
 from moldau.runtime import ErrorCode
 
@@ -192,8 +192,7 @@ class QuorumVoice:
                 text = f"{self._name(node_id)} belongs to another cluster than {self._cluster_id}"
                 self._enter(peer, PeerState.FOREIGN, text)
             case PeerState.DISAGREES:
-                text = f"{self._name(node_id)} does not count this node {self._local.id} among its voters"
-                self._enter(peer, PeerState.DISAGREES, text)
+                self.not_counted(node_id)
             case _ if peer.state is PeerState.DISAGREES and (
                 error is not ErrorCode.none or isinstance(request, FETCHES)
             ):
@@ -203,6 +202,13 @@ class QuorumVoice:
                 if peer.state in (PeerState.FOREIGN, PeerState.DISAGREES):
                     logger.warning("%s accepts the requests of this node again", self._name(node_id))
                 peer.state, peer.problem = PeerState.REACHED, ""
+
+    def not_counted(self, node_id: int | None) -> None:
+        """Note that a voter does not have this node among its voters."""
+        peer = None if node_id is None else self._peers.get(node_id)
+        if peer is not None:
+            text = f"{self._name(node_id)} does not count this node {self._local.id} among its voters"
+            self._enter(peer, PeerState.DISAGREES, text)
 
     def _fetched(self, node_id: int, now_ms: int) -> None:
         """Record that a node answered a fetch. Only the leader answers fetches."""
@@ -296,9 +302,9 @@ class QuorumVoice:
     def _taken_twice(self, node_id: int) -> str:
         known = self._directories[node_id]
         other = self._local.directory_id if node_id == self._local.id else known.before
+        both = " and ".join(directory_text(each) for each in (known.current, other) if each is not None)
         return (
-            f"node.id {node_id} is taken twice: two nodes speak with it, with the directories"
-            f" {known.current} and {other}"
+            f"node.id {node_id} is taken twice: two nodes speak with it, with the directories {both}"
         )
 
     # Current problems

@@ -224,6 +224,27 @@ def test_voters_that_disagree_on_the_voters_are_reported(lines: Lines) -> None:
         world.run(story())
 
 
+def test_a_voter_that_a_working_quorum_does_not_know_is_reported(lines: Lines) -> None:
+    """The quorum has a leader, so the unknown voter never asks for a vote."""
+    with World(6) as world:
+        group = Controllers(world)
+
+        async def story() -> None:
+            group.start_three()
+            await asyncio.sleep(10)
+            group.start("node-4", 4, voters=(1, 2, 3, 4), cluster_id=OURS)
+            await asyncio.sleep(60)
+            leader = group.leader()
+            assert lines.count(leader, "node 4 takes itself for a voter of the metadata quorum") == 1
+            told = f"node {leader[-1]} ({leader}:9093) of the metadata quorum does not count this node 4"
+            assert lines.count("node-4", told) == 1
+            assert sum(map(len, lines.of.values())) == 2
+            assert "node 4 takes itself for a voter" in group.notice(leader)
+            assert "does not count this node 4" in group.notice("node-4")
+
+        world.run(story())
+
+
 def test_a_node_id_that_is_used_twice_is_reported(lines: Lines) -> None:
     with World(5) as world:
         group = Controllers(world)

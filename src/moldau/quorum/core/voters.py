@@ -5,6 +5,7 @@ Voters are static (``controller.quorum.voters``, kraft.version 0), or they are i
 directory id.
 """
 
+import base64
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,16 @@ class ReplicaKey:
             return False
         either_unknown = NO_DIRECTORY in (self.directory_id, other.directory_id)
         return either_unknown or self.directory_id == other.directory_id
+
+    @property
+    def directory_text(self) -> str:
+        """The directory id as in meta.properties: URL-safe base64 without padding."""
+        return directory_text(self.directory_id)
+
+
+def directory_text(directory_id: uuid.UUID) -> str:
+    """Return a directory id as users know it from meta.properties and from the commands."""
+    return base64.urlsafe_b64encode(directory_id.bytes).decode().rstrip("=")
 
 
 KRAFT_VERSION_FEATURE = "kraft.version"

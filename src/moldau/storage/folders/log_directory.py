@@ -162,8 +162,12 @@ class LogDirectory:
 
     def mark_clean(self, broker_epoch: int = -1) -> None:
         """Write the clean-shutdown mark, because all logs are durable and have checkpoints. The next start
-        then does not search for damage."""
-        content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+        then does not search for damage.
+
+        ``broker_epoch`` is -1 if the broker has not registered, for example because its start failed. The
+        mark then has the epoch of the last clean stop, because the logs have not changed since."""
+        epoch = self.clean_epoch if broker_epoch < 0 else broker_epoch
+        content = json.dumps({"version": 0, "brokerEpoch": epoch}, separators=(",", ":"))
         self._disk.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", content.encode())
 
     def unlock(self) -> None:

@@ -118,7 +118,7 @@ class Reconfiguration:
         if progress is None or progress.last_fetch_ms is None or progress.last_fetch_ms < oldest_ms:
             raise KafkaError(
                 ErrorCode.request_timed_out,
-                f"node {voter.key.id} with the directory {voter.key.directory_id} does not fetch from the"
+                f"node {voter.key.id} with the directory {voter.key.directory_text} does not fetch from the"
                 " leader: start it as an observer first",
             )
         if progress.last_caught_up_ms is None:
@@ -131,7 +131,7 @@ class Reconfiguration:
         if voter is None or voter.key != key:
             raise KafkaError(
                 ErrorCode.voter_not_found,
-                f"node {key.id} with the directory {key.directory_id} is not a voter; the voters are"
+                f"node {key.id} with the directory {key.directory_text} is not a voter; the voters are"
                 f" {list(voters.ids)}",
             )
         if len(voters) == 1:

@@ -17,6 +17,10 @@ from moldau.network.own_serving import check_right
 from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey, Scope, scopes
 from moldau.protocol.costs import PARSED_BYTES_MAX
+from moldau.protocol.messages.controller_registration import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+)
 from moldau.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -96,7 +100,24 @@ class ControllerApi:
         decided = DECIDED_APIS.get(request.API_KEY)
         if decided is not None and decided.right is not None:
             check_right(self._authorizer, context, decided.right)
+        if isinstance(request, ControllerRegistrationRequest) and self._is_unknown_voter(request):
+            return ControllerRegistrationResponse(
+                error_code=ErrorCode.inconsistent_voter_set,
+                error_message=f"The static voters are {list(self._metadata.driver.voters.ids)}.",
+            )
         return await self._service.handle(request, Caller.of(context), deadline_of(context, request))
+
+    def _is_unknown_voter(self, request: ControllerRegistrationRequest) -> bool:
+        """Whether a controller takes itself for a static voter, and this quorum does not know it.
+
+        With static voters, only a voter can be a controller. If the quorum has a leader when such a node
+        starts, the node never asks for a vote. Its registration is then the first sign of the mistake.
+        """
+        driver = self._metadata.driver
+        if not driver.is_leader or driver.kraft_version or request.controller_id in driver.voters:
+            return False
+        driver.voice.refused(request.controller_id, ErrorCode.inconsistent_voter_set, driver.now_ms)
+        return True
 
     def _describe_cluster(
         self, context: RequestContext, request: DescribeClusterRequest

@@ -88,6 +88,11 @@ class ControllerRegistrar:
                     async with asyncio.timeout(RETRY_S):
                         await self._publisher.until(lambda: not self._is_missing())
                 continue
+            if answer.error_code is ErrorCode.inconsistent_voter_set:
+                # The report of the quorum has a line for this.
+                self._metadata.driver.voice.not_counted(self._metadata.driver.leader_id)
+                await asyncio.sleep(RETRY_S)
+                continue
             reason = answer.error_message or answer.error_code.name
             if reason != refusal and answer.error_code is not ErrorCode.not_controller:
                 logger.warning("the registration of controller %d is refused: %s", self._node_id, reason)

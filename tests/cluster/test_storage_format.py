@@ -6,9 +6,11 @@ import shutil
 
 import pytest
 
+from moldau.cluster.decisions.features import METADATA_VERSION_LATEST
 from moldau.cluster.folders.formatter import (
     BOOTSTRAP_FILE_NAME,
     FormatRequest,
+    bootstrap_snapshot,
     format_storage,
     new_cluster_id,
 )
@@ -70,6 +72,19 @@ def test_only_the_metadata_folder_gets_the_bootstrap_snapshot(tmp_path: pathlib.
     for position, header in batches:
         check_batch(memoryview(content)[position : position + header.size_bytes])
     assert not (tmp_path / "b" / "__cluster_metadata-0").exists()
+
+
+def test_a_level_that_is_given_leaves_the_defaults_of_other_features() -> None:
+    level = FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=0)
+    content = bootstrap_snapshot([level], METADATA_VERSION_LATEST, 1234)
+    position, header = list(iter_headers(content))[1]
+    records = iter_records(content[position : position + header.size_bytes])
+    levels = [RECORDS.decode(record.value or b"") for record in records]
+    assert sorted((each.name, each.feature_level) for each in levels) == [  # type: ignore[attr-defined]
+        ("eligible.leader.replicas.version", 0),
+        ("metadata.version", METADATA_VERSION_LATEST),
+        ("transaction.version", 2),
+    ]
 
 
 def test_a_formatted_folder_is_refused_unless_told_otherwise(tmp_path: pathlib.Path) -> None:

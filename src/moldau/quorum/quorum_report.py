@@ -206,7 +206,7 @@ class QuorumVoice:
     def not_counted(self, node_id: int | None) -> None:
         """Note that a voter does not have this node among its voters."""
         peer = None if node_id is None else self._peers.get(node_id)
-        if peer is not None:
+        if node_id is not None and peer is not None:
             text = f"{self._name(node_id)} does not count this node {self._local.id} among its voters"
             self._enter(peer, PeerState.DISAGREES, text)
 
@@ -303,9 +303,7 @@ class QuorumVoice:
         known = self._directories[node_id]
         other = self._local.directory_id if node_id == self._local.id else known.before
         both = " and ".join(directory_text(each) for each in (known.current, other) if each is not None)
-        return (
-            f"node.id {node_id} is taken twice: two nodes speak with it, with the directories {both}"
-        )
+        return f"node.id {node_id} is taken twice: two nodes speak with it, with the directories {both}"
 
     # Current problems
 

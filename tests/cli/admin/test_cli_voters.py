@@ -81,6 +81,11 @@ def test_controllers_are_added_and_removed_while_brokers_follow(cli: Any, tmp_pa
         (("--standalone", "-N"), "--standalone and --no-initial-controllers exclude each other"),
         (("--standalone", "-f", "kraft.version=0"), "kraft.version is 1 without controller.quorum.voters"),
         (("-N", "-f", "other=1"), "Feature other is not known; known are eligible.leader.replicas.version, "),
+        (("-N", "-f", "transaction.version=3"), "transaction.version 3 is not between 0 and 2"),
+        (
+            ("-N", "-f", "metadata.version=22", "-f", "eligible.leader.replicas.version=1"),
+            "eligible.leader.replicas.version needs metadata.version 23",
+        ),
         (("-N", "-f", "metadata.version=99"), "metadata.version 99 is not between 7 and 29"),
         (("-I", "1@host"), "is not of the form ID@HOST:PORT:DIRECTORY_ID"),
         (("-I", "1@host:9093:AAAAAAAAAAAAAAAAAAAATQ"), "Node 101 is not one of the initial controllers [1]"),

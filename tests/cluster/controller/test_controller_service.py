@@ -23,6 +23,8 @@ from moldau.cluster.snapshot_schedule import SnapshotGenerator
 from moldau.network.context import Principal
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature
+from moldau.protocol.messages.controller_registration import ControllerRegistrationRequest
+from moldau.protocol.messages.controller_registration import Feature as SupportedController
 from moldau.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -451,6 +453,23 @@ def test_what_a_client_changes_is_logged_with_its_name(caplog: pytest.LogCapture
     run(test())
     lines = [line for line in caplog.messages if "Request" in line]
     assert lines == ["controller 1: CreateTopicsRequest of User:alice (client 'admin-1' at 10.0.0.7)"]
+
+
+def test_a_refused_registration_of_a_controller_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        node = Node()
+        await node.lead()
+        old = SupportedController(name="metadata.version", min_supported_version=7, max_supported_version=25)
+        request = ControllerRegistrationRequest(
+            controller_id=2, incarnation_id=uuid.UUID(int=2), features=[old]
+        )
+        for _ in range(3):
+            answer: Any = await node.channel.send(request)
+            assert answer.error_code is ErrorCode.unsupported_version
+
+    run(test())
+    reason = "controller 1 refuses a registration: Controller 2 does not support metadata.version 29."
+    assert [line for line in caplog.messages if "refuses" in line] == [reason]
 
 
 @pytest.mark.parametrize(("waits_s", "outcome"), [(0.5, ErrorCode.none), (1.0, ErrorCode.request_timed_out)])

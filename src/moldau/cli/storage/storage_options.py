@@ -3,23 +3,35 @@ format``.
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
 from moldau.cluster.decisions.features import (
     ELIGIBLE_LEADER_REPLICAS_LATEST,
+    ELIGIBLE_SINCE,
     METADATA_VERSION_LATEST,
     METADATA_VERSION_MIN,
+    TRANSACTION_VERSION_LATEST,
 )
 from moldau.cluster.folders.formatter import FormatRequest
 from moldau.cluster.folders.initial_voters import parse_initial_controllers
 from moldau.cluster.folders.meta_properties import FormatError
-from moldau.cluster.image.image import ELIGIBLE_LEADER_REPLICAS_FEATURE, METADATA_VERSION_FEATURE
+from moldau.cluster.image.image import (
+    ELIGIBLE_LEADER_REPLICAS_FEATURE,
+    METADATA_VERSION_FEATURE,
+    TRANSACTION_VERSION_FEATURE,
+)
 from moldau.config.broker import BrokerConfig
 from moldau.protocol.records.metadata import FeatureLevelRecord
 from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE, KRAFT_VERSION_MAX
 from moldau.server.metadata.membership import controller_endpoints
+
+_LATEST_LEVELS: Final = {
+    ELIGIBLE_LEADER_REPLICAS_FEATURE: ELIGIBLE_LEADER_REPLICAS_LATEST,
+    TRANSACTION_VERSION_FEATURE: TRANSACTION_VERSION_LATEST,
+}
+"""The features whose records are in the first snapshot, with their highest levels."""
 
 StandaloneOption: TypeAlias = Annotated[
     bool, typer.Option("--standalone", "-s", help="Make this controller the first and only voter (KIP-853).")
@@ -93,7 +105,7 @@ def _with_features(request: FormatRequest, features: tuple[str, ...], *, is_dyna
         if not level.strip().isdecimal() or name.strip() in levels:
             raise FormatError(f"Feature '{feature}' is not of the form NAME=LEVEL, or named twice.")
         levels[name.strip()] = int(level)
-    known = (ELIGIBLE_LEADER_REPLICAS_FEATURE, KRAFT_VERSION_FEATURE, METADATA_VERSION_FEATURE)
+    known = (*_LATEST_LEVELS, KRAFT_VERSION_FEATURE, METADATA_VERSION_FEATURE)
     unknown = sorted(levels.keys() - set(known))
     if unknown:
         raise FormatError(f"Feature {unknown[0]} is not known; known are {', '.join(known)}.")
@@ -114,10 +126,21 @@ def _with_features(request: FormatRequest, features: tuple[str, ...], *, is_dyna
                 else "where controller.quorum.voters is set."
             )
         )
-    eligible = levels.get(ELIGIBLE_LEADER_REPLICAS_FEATURE)
-    if eligible is not None:
-        if not 0 <= eligible <= ELIGIBLE_LEADER_REPLICAS_LATEST:
-            raise FormatError(f"{ELIGIBLE_LEADER_REPLICAS_FEATURE} {eligible} is not 0 or 1.")
-        record = FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS_FEATURE, feature_level=eligible)
-        request = replace(request, bootstrap_records=(*request.bootstrap_records, record))
-    return replace(request, metadata_version=version)
+    if levels.get(ELIGIBLE_LEADER_REPLICAS_FEATURE) and version < ELIGIBLE_SINCE:
+        raise FormatError(
+            f"{ELIGIBLE_LEADER_REPLICAS_FEATURE} needs {METADATA_VERSION_FEATURE} {ELIGIBLE_SINCE}."
+        )
+    records = [
+        FeatureLevelRecord(name=name, feature_level=_checked(name, levels[name], latest))
+        for name, latest in _LATEST_LEVELS.items()
+        if name in levels
+    ]
+    return replace(
+        request, metadata_version=version, bootstrap_records=(*request.bootstrap_records, *records)
+    )
+
+
+def _checked(name: str, level: int, latest: int) -> int:
+    if level > latest:
+        raise FormatError(f"{name} {level} is not between 0 and {latest}.")
+    return level

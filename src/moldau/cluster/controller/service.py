@@ -23,6 +23,7 @@ from moldau.cluster.metadata_log import RECORDS_A_TURN, MetadataBatch, MetadataL
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.protocol.api import Scope, scopes
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
+from moldau.protocol.messages.controller_registration import ControllerRegistrationRequest
 from moldau.protocol.records.metadata import BrokerRegistrationChangeRecord, NoOpRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
@@ -83,6 +84,7 @@ class ControllerService:
         self._epoch = -1
         self._deciding = asyncio.Lock()
         self._last_append: asyncio.Future[int] | None = None
+        self._last_refusal: str | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._chores: list[_Chore] = []
         self._aside: set[asyncio.Task[None]] = set()
@@ -161,12 +163,7 @@ class ControllerService:
             if result.records and caller is not None and Scope.BROKER in scopes(request.API_KEY):
                 logger.info("controller %d: %s of %s", self._node_id, type(request).__name__, caller)
         except KafkaError as error:
-            is_refusal = isinstance(request, BrokerRegistrationRequest)
-            # The response to a registration has no text, so the error is logged. A broker repeats the request
-            # until the session of its former process has expired. The error for this case
-            # (duplicate_broker_registration) is not logged.
-            if is_refusal and error.code is not ErrorCode.duplicate_broker_registration:
-                logger.warning("controller %d refuses a registration: %s", self._node_id, error.message)
+            self._say_what_is_refused(request, error)
             return error_response(request, error.code, error.message)
         except Exception:
             # A decision does not change the controller's state, so the controller stays valid after an
@@ -174,6 +171,21 @@ class ControllerService:
             logger.exception("the controller failed on %s", type(request).__name__)
             return error_response(request, ErrorCode.unknown_server_error)
         return result.response
+
+    def _say_what_is_refused(self, request: Message, error: KafkaError) -> None:
+        """Log a refused registration, because the response to a broker has no text.
+
+        A broker repeats the request until the session of its former process has expired. The error for this
+        case (duplicate_broker_registration) is not logged. A controller repeats its request for ever, so a
+        line that repeats the last one is left out.
+        """
+        is_controller = isinstance(request, ControllerRegistrationRequest)
+        if not is_controller and not isinstance(request, BrokerRegistrationRequest):
+            return
+        is_repeated = is_controller and error.message == self._last_refusal
+        if error.code is not ErrorCode.duplicate_broker_registration and not is_repeated:
+            self._last_refusal = error.message
+            logger.warning("controller %d refuses a registration: %s", self._node_id, error.message)
 
     async def _append_aside(self, epoch: int, records: Sequence[Message]) -> bool:
         """Replay many records and append them as one batch, like :meth:`_append`. A worker replays and

@@ -28,7 +28,7 @@ METADATA_VERSION_LATEST = 29
 """4.2-IV1. Moldau reads and writes the record schemas of this metadata version."""
 
 ELIGIBLE_LEADER_REPLICAS_LATEST = 1
-_ELIGIBLE_SINCE, _ELIGIBLE_BY_DEFAULT_SINCE = 23, 26
+ELIGIBLE_SINCE, _ELIGIBLE_BY_DEFAULT_SINCE = 23, 26
 """From 4.0-IV1 on, partition records have fields for eligible leader replicas. From 4.1-IV0 on, new clusters
 enable the feature."""
 
@@ -142,10 +142,10 @@ def _check_downgrade(name: str, current: int, level: int, kind: UpgradeType) -> 
 def _check_eligible(view: View, level: int) -> None:
     """Check a change of the feature of eligible leader replicas. Without the feature, every in-sync set must
     have a member. With the feature, records need fields that older metadata versions do not have."""
-    if level > 0 and view.image.metadata_version < _ELIGIBLE_SINCE:
+    if level > 0 and view.image.metadata_version < ELIGIBLE_SINCE:
         raise KafkaError(
             ErrorCode.invalid_update_version,
-            f"{ELIGIBLE_LEADER_REPLICAS_FEATURE} {level} needs {METADATA_VERSION_FEATURE} {_ELIGIBLE_SINCE}.",
+            f"{ELIGIBLE_LEADER_REPLICAS_FEATURE} {level} needs {METADATA_VERSION_FEATURE} {ELIGIBLE_SINCE}.",
         )
     waiting = next(
         (topic.name for topic in view.image.topics if any(not each.isr for each in topic.partitions)), None

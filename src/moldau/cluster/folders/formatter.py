@@ -170,15 +170,17 @@ def bootstrap_snapshot(
 ) -> bytes:
     """Return the snapshot before the first offset, with the initial records of a new cluster.
 
-    With ``voters`` it has kraft.version 1 (KIP-853). With ``defaults``, features get their default levels if
-    no record names a level.
+    With ``voters`` it has kraft.version 1 (KIP-853). With ``defaults``, the features that no record names get
+    their default levels.
     """
     control: list[ControlRecord] = [SnapshotHeader(last_contained_log_timestamp=now_ms)]
     if voters:
         control += [KRaftVersion(1), RecordedVoters(voters)]
     first = FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=metadata_version)
-    is_chosen = not defaults or any(_is_feature(record) for record in records)
-    features = [] if is_chosen else default_features(metadata_version)
+    chosen = {record.name for record in records if isinstance(record, FeatureLevelRecord)}
+    features = [
+        level for level in default_features(metadata_version) if defaults and level.name not in chosen
+    ]
     values = [encode_record(record, metadata_version) for record in (first, *features, *records)]
     header = build_control_batch(
         control,
@@ -195,10 +197,6 @@ def bootstrap_snapshot(
         [SnapshotFooter()], base_offset=len(control) + len(values), leader_epoch=0, timestamp=now_ms
     )
     return bytes(header) + bytes(data) + bytes(footer)
-
-
-def _is_feature(record: Message) -> bool:
-    return isinstance(record, FeatureLevelRecord)
 
 
 def _check(request: FormatRequest) -> None:

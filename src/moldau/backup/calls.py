@@ -85,8 +85,8 @@ class SaveLogsRequest(Message):
     """The partitions to save. It is empty for a broker that leads none of the logs. Such a broker only
     receives ``rounds``."""
     maker: str = wire("string", default="", tag=1)
-    """A name that only this sender has. When the sender starts to count its saves from the beginning again,
-    it takes another name."""
+    """A name that only this sender has. When the sender begins again to count its saves from 0, the sender
+    takes another name."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the response."""
 

@@ -12,8 +12,8 @@ from moldau.runtime import ErrorCode, KafkaError
 __all__ = ["LedLog", "Ledger"]
 
 PIECES_MAX: Final = 16
-"""The maximum number of pieces of a log. When a log reaches it, its last pieces are stored again as one
-piece."""
+"""The maximum number of pieces of a log. When a log has this number of pieces, the last pieces of the log are
+stored again as one piece."""
 
 
 class LedLog(NamedTuple):

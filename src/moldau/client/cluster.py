@@ -251,7 +251,7 @@ class Client:
         return await self.retrying(look)
 
     async def retrying(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Repeat the action until it succeeds, until it fails permanently, or until the time-out is over.
+        """Repeat the action until the action succeeds or fails permanently, or until the time-out is over.
         Nodes may still be starting."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timeout_s

@@ -147,8 +147,8 @@ class BrokerLifecycle:
         self._wake.set()
 
     def metadata_moved(self) -> None:
-        """The caller reports that this broker has replayed metadata records. If the broker has caught up with
-        its own registration and waits to be unfenced, it sends its next heartbeat immediately."""
+        """The caller reports that this broker has replayed metadata records. If the broker has replayed its
+        own registration and waits to be unfenced, the next heartbeat is sent immediately."""
         if self.is_fenced and not self._want_fence and self._metadata_offset() >= self.broker_epoch >= 0:
             self._wake.set()
 

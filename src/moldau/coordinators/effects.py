@@ -61,8 +61,8 @@ class Effects(Generic[R]):
     ``records`` are appended in order. When ``atomic`` is set, they are appended in one batch. Records that
     are independent of each other (such as the expiry of many groups) use ``atomic=False`` and may be split.
 
-    ``is_refusable`` means that all changes by the operation are in these effects. If its records are too
-    large for a batch, only its own requests fail, and the shard stays valid.
+    ``is_refusable`` means that all changes by the operation are in these effects. If the records are too
+    large for a batch, only the requests of this operation fail, and the shard stays valid.
     """
 
     records: Sequence[R] = ()

@@ -93,7 +93,8 @@ class ShardHost(Generic[S, R]):
         self._end_offset = 0
         self._uncommitted: deque[CommittedRecord] = deque()
         self._committed_to: tuple[int, asyncio.Future[None]] | None = None
-        """The offset whose commit a load waits for, and the future that is completed then."""
+        """A load waits until this offset is committed. The second value is the future that is then
+        completed."""
         self._loading = loop.create_task(self._load(), name=f"load {self.name}")
         self._end_watermarks = self._log.follow_watermark(self._on_high_watermark)
 

@@ -1,8 +1,9 @@
 """A kind of coordinator on a broker: its runtime, topic, handlers and regular work, in the folder of the
 kind.
 
-``server/coordinators/subsystem.py`` hosts every kind through this interface. It leads and unloads the
-coordinators, serves their APIs, finds them for clients, and reports their health.
+``server/coordinators/subsystem.py`` hosts every kind through this interface. The subsystem lets the
+coordinators lead their partitions and unloads them, serves their APIs, finds them for clients, and reports
+their health.
 """
 
 from collections.abc import Callable, Mapping, Sequence

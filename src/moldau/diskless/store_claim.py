@@ -1,10 +1,10 @@
 """Records which cluster owns a location (a bucket with a prefix, or a folder) in an object store.
 
 The orphan scan deletes objects that no coordinator of its cluster knows. In a shared location, two clusters
-would therefore delete each other's records. So a cluster first stores an object with its id in its location.
-If this location contains the object of another cluster, the cluster does not start and does not scan. No
-conditional request is needed. When two clusters start at the same time, each of them writes before it checks
-again. At least one of them therefore finds the other cluster's object.
+would therefore delete each other's records. So a cluster first stores an object in the location. The object's
+name contains the id of the cluster. If this location contains the object of another cluster, the cluster does
+not start and does not scan. No conditional request is needed. When two clusters start at the same time, each
+of them writes before it checks again. At least one of them therefore finds the other cluster's object.
 """
 
 from typing import Final

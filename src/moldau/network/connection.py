@@ -160,7 +160,7 @@ class ServerConnection(FrameReceiver):
         self._transport.close()
 
     def abort(self) -> None:
-        """Close now."""
+        """Close the connection immediately, without sending pending responses."""
         self._transport.abort()
 
     def close_when_answered(self) -> None:

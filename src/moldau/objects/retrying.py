@@ -138,8 +138,8 @@ class RetryingStorage:
             await asyncio.sleep(wait_ms / 1000)
 
     async def check(self) -> None:
-        """There is only one attempt, because a starting node needs the answer now. At that point errors are
-        rarely transient."""
+        """There is only one attempt, because a starting node must not wait for the answer. At that point
+        errors are rarely transient."""
         try:
             async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000):
                 await self._storage.check()

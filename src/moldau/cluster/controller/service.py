@@ -56,8 +56,8 @@ class _Chore:
 
 
 class ControllerService:
-    """A listener of the metadata log. Add this listener *after* the publisher, because it uses the
-    publisher's image when its leadership begins."""
+    """A listener of the metadata log. Add this listener *after* the publisher, because at the beginning of a
+    leadership this listener uses the publisher's image."""
 
     def __init__(
         self,

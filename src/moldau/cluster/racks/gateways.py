@@ -13,8 +13,9 @@ coordinators' partitions. The current leader of a coordinator has no effect, so 
   preferred replicas than brokers, the largest groups of coordinators are divided until every broker has a
   group.
 * In its own rack, a coordinator's preferred replica is its gateway. This needs no call over the network.
-* A fenced broker stays a gateway. Until it is back, the coordinator's other gateways in the rack replace it.
-  If there are no other gateways, its coordinators are divided evenly among the live brokers of the rack.
+* A fenced broker stays a gateway. Until the broker is unfenced, the coordinator's other gateways in the rack
+  replace it. If there are no other gateways, its coordinators are divided evenly among the live brokers of
+  the rack.
 
 A *host* is a broker that is the preferred replica of a coordinator. While no broker is fenced, the number of
 network commit calls for a WAL object is limited. In a saturated rack a broker makes at most one call. In a

@@ -16,7 +16,7 @@ from moldau.network.own_serving import CallHandlers, check_cluster_action
 class DisklessCoordinatorKind(HostedKind):
     """The kind of coordinators that assign offsets to diskless partitions.
 
-    The subsystem of diskless topics closes the coordinators when it has no more work for them.
+    When the subsystem of diskless topics has no more work for the coordinators, the subsystem closes them.
     """
 
     # The start of a node waits until its coordinators are loaded. Otherwise the node would be ready, but

@@ -157,7 +157,7 @@ class OffsetService:
     async def forget_topics(self, is_gone: Callable[[str, int], bool]) -> None:
         """Write tombstones for the offsets of deleted topics, in all partitions that this node leads.
 
-        If a partition cannot be written now, its offsets are removed later, when they expire.
+        If a partition cannot be written, the offsets in it are removed later, when they expire.
         """
         for partition in self._calls.runtime.partitions:
             with contextlib.suppress(KafkaError):

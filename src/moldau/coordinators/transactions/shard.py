@@ -164,8 +164,8 @@ class TransactionShard:
         return Effects(records, timers=timers, atomic=False)
 
     def canonical(self) -> CanonicalState:
-        """The transactions as their records describe them. No record contains the epoch before an
-        increase."""
+        """The transactions, in the form of their records. The epoch before an increase is not included,
+        because no record contains it."""
         encode = TransactionCodec().encode
         records = (encode(TransactionRecord(name, found)) for name, found in self.by_id.items())
         return CanonicalState(parts={"transactions": sorted(records)})

@@ -369,7 +369,8 @@ class FollowLane:
         for member in members:
             member.is_busy = True
         task = asyncio.get_running_loop().create_task(self._finish(read_round, members))
-        # The task is registered at once. If the lane ends in the meantime, it must also end its reads.
+        # The task is registered at once. If the lane ends before the task, the lane must also cancel the
+        # task.
         self._slow.add(task)
         task.add_done_callback(self._slow.discard)
         await asyncio.wait([task], timeout=self._settings.slow_round_ms / 1000)

@@ -76,8 +76,9 @@ class PartitionCache:
         self.is_at_tail = False
         """True: batches are cached when they are committed. False: the cache is catching up."""
         self.is_stuck = False
-        """Whether the batch at the local end cannot be cached, because its object no longer exists or its
-        bytes differ from the committed ones. Readers at this offset then get an error instead of waiting.
+        """Whether the batch at the local end cannot be cached, because its object no longer exists, or
+        because the bytes differ from the committed batch. Readers at this offset then get an error instead of
+        waiting.
         """
         self.promised_offset = UNKNOWN
         """The offset up to which this broker's own batches are being appended, so that no other code may

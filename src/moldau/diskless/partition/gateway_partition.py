@@ -32,7 +32,7 @@ IDLE_S: Final = 120.0
 
 
 class _NoReplica:
-    """A substitute for a local replica. No append waits in it, and it is never closed."""
+    """A substitute for a local replica. No append waits in this object, and the object is never closed."""
 
     is_closed = False
     is_known = True

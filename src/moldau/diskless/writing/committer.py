@@ -111,7 +111,8 @@ class FileCommitQueue:
             self._tasks[work] = asyncio.get_running_loop().create_task(run(), name=name)
 
     def go_on(self) -> None:
-        """End a pause after a failure, because another broker leads the coordinator now."""
+        """End the pause after a failure, because another broker leads the coordinator now. The next attempt
+        is then made at once."""
         self._resumed.set()
 
     async def stop(self) -> None:

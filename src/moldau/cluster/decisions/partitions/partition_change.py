@@ -40,10 +40,11 @@ def change_partition(
 ) -> PartitionChangeRecord | None:
     """The record of a change; ``None`` when nothing changes.
 
-    Without the feature of eligible leader replicas, an in-sync set never becomes empty. Its last members stay
-    in it without a leader, because only they have all records. If the leader does not change, the leader
-    epoch does not change either. Followers detect a smaller in-sync set by the partition epoch (KIP-841). But
-    if replicas are removed, the leader epoch is raised, so that fetches of the removed replicas are fenced.
+    Without the feature of eligible leader replicas, an in-sync set never becomes empty. The last members stay
+    in the set, although the partition has no leader, because only they have all records. If the leader does
+    not change, the leader epoch does not change either. Followers detect a smaller in-sync set by the
+    partition epoch (KIP-841). But if replicas are removed, the leader epoch is raised, so that fetches of the
+    removed replicas are fenced.
     """
     target = replace(
         partition,

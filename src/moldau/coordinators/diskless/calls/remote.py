@@ -13,7 +13,8 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
-"""Errors of a broker that does not lead the coordinator, or that cannot lead it now."""
+"""Errors of a broker that does not lead the coordinator, or that leads it but cannot serve it at the
+moment."""
 
 
 class CoordinatorChannel(Protocol):

@@ -23,9 +23,9 @@ from moldau.runtime import ErrorCode, KafkaError
 WAITING_MAX: Final = 64
 """Maximum number of waiting commits of one broker. Brokers have fewer commits in progress."""
 WAITING_MS: Final = 1_000
-"""Time after which a waiting commit gets an error, and its broker repeats it. The responses on a connection
-come in the order of its requests. A waiting commit therefore delays the responses after it. The time is much
-longer than the delays between two connections of a broker."""
+"""Time after which a waiting commit gets an error. The broker then repeats the commit. The responses on a
+connection come in the order of its requests. A waiting commit therefore delays the responses after it. The
+time is much longer than the delays between two connections of a broker."""
 
 
 class CommitTurn(Enum):

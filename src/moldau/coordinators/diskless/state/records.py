@@ -39,7 +39,8 @@ class FilesClosed(NamedTuple):
 
 
 class FileTakenOver(NamedTuple):
-    """This coordinator now owns the file. If it did not know the object, it also closes the object."""
+    """This coordinator now owns the file. If this coordinator did not know the object, the record also closes
+    the object."""
 
     object_key: str
     size_bytes: int
@@ -72,7 +73,7 @@ class Expired(NamedTuple):
     """Two kinds of entries are removed: results of files that were committed before this time, and keys that
     were closed before it."""
     producers_before_ms: int
-    """Producers whose last batch was committed before this time are removed."""
+    """Producers are removed if their last batch was committed before this time."""
 
 
 class Run(NamedTuple):

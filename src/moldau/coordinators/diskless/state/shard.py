@@ -148,7 +148,8 @@ class DisklessShard:
         return answer(token, commit.result_of(record, now_ms, self.partitions), [record])
 
     def repeated(self, call: CommitFileCall, now_ms: int) -> CommitFileResult | None:
-        """The result for a repeated call; ``None`` for a file that may be committed now."""
+        """The result for a repeated call; ``None`` if the call is not a repetition, so that the file may be
+        committed."""
         key = call.object_key
         known = self.files.result(key)
         if known is not None:

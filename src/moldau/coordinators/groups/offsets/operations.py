@@ -105,8 +105,7 @@ def fetch(
 ) -> list[OffsetFetchResponseTopics]:
     """The group's offsets for these partitions; -1 for a partition without an offset.
 
-    If an offset belongs to an earlier topic with the same name, it is ignored, because it refers to other
-    data.
+    An offset that belongs to an earlier topic with the same name is ignored, because it refers to other data.
     """
     return [
         OffsetFetchResponseTopics(

@@ -1,4 +1,4 @@
-"""DropChunks: the leader of a partition reports to the controller where the partition's log begins now.
+"""DropChunks: the leader of a partition reports the first offset of the partition's log to the controller.
 
 The controller removes the inactive chunks before that offset.
 """

@@ -61,7 +61,7 @@ _TIME_DIGITS: Final = 13
 
 
 class BrokenCutError(ValueError):
-    """The bytes are not a valid cut."""
+    """The bytes of an object are not a valid cut."""
 
 
 class ObjectPart(NamedTuple):

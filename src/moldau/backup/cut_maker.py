@@ -109,7 +109,7 @@ class CutMaker:
         self._current_at: float | None = None
         """Time of the event loop. All changes before this time are saved."""
         self.last_error = "no state was saved yet"
-        """The reason for the last failure."""
+        """The reason why the last attempt to make a cut failed."""
         scope = meters.scoped("moldau.backup", "Cuts")
         self._cuts = scope.counter("CutsPerSec", "Cuts of the cluster's state that were stored.")
         self._bytes = scope.counter("BytesPerSec", "Bytes of logs and metadata stored for cuts.")

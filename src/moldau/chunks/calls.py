@@ -52,7 +52,7 @@ class ChunkRecords(NamedTuple):
     views: Sequence[memoryview | bytes] = ()
     size_bytes: int = 0
     next_offset: int = -1
-    """The offset after the batches."""
+    """The offset after the last record of the batches."""
     aborted: Sequence[AbortedTransaction] = ()
     open_offset: int = -1
     """The first offset of a transaction that is open at the end of the chunk; -1 if there is no such

@@ -57,7 +57,7 @@ def between(low: float, high: float) -> Check:
 
 
 def not_empty(what: str = "String") -> Check:
-    """A text or a list that is not empty."""
+    """Refuse an empty text or an empty list."""
 
     def test(value: Value) -> str | None:
         is_empty = not value or (isinstance(value, tuple) and not all(value))
@@ -67,7 +67,7 @@ def not_empty(what: str = "String") -> Check:
 
 
 def list_of_any(*, may_be_empty: bool = True) -> Check:
-    """A list without empty entries."""
+    """Refuse a list with an empty entry."""
 
     def test(value: Value) -> str | None:
         parts = _parts(value)

@@ -72,7 +72,7 @@ class ShardHost(Generic[S, R]):
         self.load_problem: str | None = None
         """The reason why the last load failed; cleared when a load succeeds."""
         self.broken = BrokenRecords()
-        """Records that the last load skipped."""
+        """Unreadable records that the last load skipped."""
         self.loads = 0
         self.store = None if kind.new_store is None else kind.new_store(term)
         self.kind = kind

@@ -15,7 +15,7 @@ attributes, two deltas, key length, value length and header count."""
 
 
 class KeyValue(NamedTuple):
-    """An encoded record."""
+    """The encoded key and value of a record."""
 
     key: bytes | None
     value: bytes | None

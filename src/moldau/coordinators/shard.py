@@ -40,7 +40,7 @@ class Shard(Protocol[R]):
         ...
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        """Apply the end of a transaction."""
+        """Apply the marker that ends a transaction in the shard's log."""
         ...
 
     def on_loaded(self, now_ms: int) -> Effects[R]:

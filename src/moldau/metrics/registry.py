@@ -20,7 +20,7 @@ SERIES_MAX = 2_000
 """Default limit on the label combinations of a name. All combinations above the limit share a series."""
 
 OVERFLOW = "_other_"
-"""The label value of the shared series."""
+"""The label value of the series that is shared when a meter has too many series."""
 
 _Meter: TypeAlias = Counter | Gauge | Histogram
 _Tags: TypeAlias = tuple[tuple[str, str], ...]

@@ -68,7 +68,7 @@ class HttpServer:
         await asyncio.sleep(0)
 
     def answer(self, method: str, target: str) -> HttpAnswer:
-        """The answer to a request line."""
+        """Return the response to a request with this method and target."""
         if method not in ("GET", "HEAD"):
             return HttpAnswer(b"only GET and HEAD are served\n", status=405)
         page = self.pages.get(target.partition("?")[0])

@@ -188,7 +188,7 @@ class SparkUnits:
         def watch() -> None:
             while not ended.wait(POLL_S):
                 done = 0
-                with contextlib.suppress(Exception):  # the session may be stopping
+                with contextlib.suppress(Exception):  # this fails if the session is stopping
                     for job_id in tracker.getJobIdsForGroup(group):
                         info = tracker.getJobInfo(job_id)
                         stages = [tracker.getStageInfo(stage) for stage in (info.stageIds if info else ())]

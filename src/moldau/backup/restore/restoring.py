@@ -156,7 +156,7 @@ class Restoring:
         self._work_path = cluster.path_of(cluster.brokers[0].node_id)
         """The folder in which all logs are restored, before the other replicas get copies."""
         self._image = MetadataImage()
-        """The new metadata."""
+        """The metadata of the restored cluster."""
         self._aborted: set[int] = set()
         """The producers whose transactions are aborted."""
         self._committing: dict[int, DecidedCommit] = {}

@@ -204,7 +204,7 @@ class ControllerService:
         return True
 
     def close(self) -> None:
-        """Resign and stop all timers."""
+        """Resign the leadership, and stop all timers of the controller."""
         if self.is_active:
             epoch = self._epoch
             self._deactivate()

@@ -1,4 +1,4 @@
-"""Create and delete topics."""
+"""The decisions to create and delete topics."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

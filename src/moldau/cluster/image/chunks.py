@@ -24,7 +24,7 @@ class ChunkRegistration:
     stop_offset: int
     """The last offset for consumers, inclusive. It is always equal to ``end_offset``."""
     end_offset: int
-    """The last offset, inclusive."""
+    """The last offset of the chunk, inclusive."""
     start_timestamp_ms: int
     """All records of the chunk were appended at or after this time; -1 if the time is unknown."""
     max_timestamp_ms: int

@@ -1,4 +1,4 @@
-"""The configs of a topic."""
+"""The table of the configs that a topic can have."""
 
 from moldau.config.bounds import (
     at_least,

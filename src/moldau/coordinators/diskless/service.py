@@ -218,7 +218,7 @@ class DisklessCoordinator:
     async def delete_records(
         self, coordinator_id: int, offsets: Sequence[calls.OffsetToDelete]
     ) -> list[calls.DeletedRecords]:
-        """Move log starts."""
+        """Move log starts of partitions forward, so that records before them are deleted."""
         deleted: list[calls.DeletedRecords] = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.delete_records(offsets, token)
         )

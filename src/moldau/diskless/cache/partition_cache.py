@@ -350,7 +350,7 @@ class PartitionCache:
         segments = log.segments.segments
         if len(segments) == 1:
             if self.is_promised:
-                return []  # only the active segment is left
+                return []  # own commits will be appended to the only segment
             log.roll()
         log.update_log_start_offset(log.segments.segments[1].base_offset)
         return await log.evict_segments_before_start()

@@ -101,7 +101,7 @@ class PartitionAppends:
         traffic: TopicTraffic,
     ) -> None:
         self.config = config
-        """The topic's own config."""
+        """The current config of the topic."""
         self._key = key
         self._place = place
         self._writer = services.writer

@@ -94,7 +94,7 @@ class _Remembered:
 
 
 class ColdReads:
-    """All cold reads of a broker."""
+    """Handles all cold reads of a broker."""
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ class RackReader(Protocol):
 
 
 class RackPeers(Protocol):
-    """The other brokers of the rack."""
+    """Reads objects through the other brokers of the rack."""
 
     async def read_object(self, broker_id: int, wanted: ObjectRange) -> memoryview:
         """Like :meth:`RackReader.read_for_rack`. It also raises errors of lost connections."""

@@ -52,7 +52,7 @@ class FileTaker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """The result of a pass."""
+    """The result of one pass of deletions and hand-overs."""
 
     deleted: int = 0
     deleted_bytes: int = 0

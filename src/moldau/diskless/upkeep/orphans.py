@@ -80,7 +80,7 @@ class OrphanReport:
     examples: list[str] = field(default_factory=list)
     """Keys of orphans. Only a limited number of keys is kept."""
     is_complete: bool = True
-    """Whether all objects were scanned."""
+    """False if the scan has reached its maximum number of objects before the end."""
 
 
 class OrphanScan:

@@ -62,7 +62,7 @@ class OpenCommits:
         return CommitPlace(self._epoch, number, first)
 
     def is_first(self, number: int) -> bool:
-        """Whether no earlier commit is open."""
+        """Whether the commit with this number is the first open commit."""
         return next(iter(self._open)) == number
 
     def abandon_numbers(self) -> None:

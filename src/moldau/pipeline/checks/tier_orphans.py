@@ -103,7 +103,7 @@ def is_orphan(key: str, known: dict[UUID, TieredSegment]) -> bool:
     published."""
     parsed = parse_segment_key(key)
     if parsed is None:
-        return False  # an object of another program
+        return False  # an object of another program, which is no orphan
     segment = known.get(parsed.id.id)
     if segment is None:
         return True

@@ -124,7 +124,7 @@ def _round(job: ExportJob, request: Request) -> RoundOutcome:
     try:
         with writing_to(job.folder):
             return _round_of(job, request)
-    except DBAPIError as error:  # a catalog in a database raises this
+    except DBAPIError as error:  # a catalog in a database raises this error
         reason = " ".join(str(error.orig).split())
         raise ToolError(f"the catalog of {job.folder} does not work: {reason}") from error
 

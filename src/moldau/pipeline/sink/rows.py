@@ -72,7 +72,7 @@ class BatchBuilder:
         self._keyless = first_partition
         self.batches: dict[Place, list[bytes]] = {}
         self.size_bytes = 0
-        """Size of the complete batches."""
+        """Total size of the complete batches, in bytes."""
 
     def add(self, rows: Any) -> None:
         """Add all rows of an Arrow record batch with the columns of Spark's Kafka sink."""

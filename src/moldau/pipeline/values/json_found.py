@@ -52,7 +52,7 @@ class JsonKind(enum.IntEnum):
     INTEGER = 3
     """A larger integer, of at most 38 digits."""
     HUGE = 4
-    """Any other number."""
+    """A number that is none of the kinds above."""
     STRING = 5
     OBJECT = 6
     ARRAY = 7

@@ -25,7 +25,7 @@ def drop_chunks(view: View, request: messages.DropChunksRequest) -> ControllerRe
         code, message = ErrorCode.none, None
         try:
             for record in _dropped(view, request.broker_id, row):
-                # A request may name a partition twice.
+                # A request may name a partition twice. The mapping still has only one record for each chunk.
                 records[record.topic_id, record.partition_id, record.start_offset] = record
         except KafkaError as error:
             code, message = error.code, error.message

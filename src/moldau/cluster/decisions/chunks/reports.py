@@ -33,7 +33,7 @@ def report_chunks(view: View, request: messages.ReportChunksRequest) -> Controll
             record = _reported(view, broker, row)
             if record is not None:
                 records.append(record)
-                # A request may name a chunk twice.
+                # A request may name a chunk twice, so each row uses the result of the earlier rows.
                 view = replace(view, image=image_of([record], view.image))
                 if record.isr is not None and not record.isr:
                     lost.append(f"{row.topic_id}-{row.partition_index} at {row.start_offset}")

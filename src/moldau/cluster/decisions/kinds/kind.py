@@ -13,7 +13,7 @@ from moldau.cluster.racks.gateways import Gateways
 
 
 def _allowed(view: View, name: str, configs: Mapping[str, str]) -> None:
-    """No topic is refused."""
+    """The default check, which refuses no topic."""
 
 
 def _no_reason(view: View, name: str, configs: Mapping[str, str]) -> str | None:

@@ -78,7 +78,7 @@ again.
 
 
 class PartitionId(NamedTuple):
-    """A user partition."""
+    """The id of a diskless partition that a coordinator owns."""
 
     topic_id: UUID
     partition_index: int

@@ -48,7 +48,7 @@ def epochs_of_parts(request: Any, known: KnownEpochs) -> Iterator[tuple[int, int
 
 
 def epochs_of_prunes(request: Any, known: KnownEpochs) -> Iterator[tuple[int, int]]:
-    """The leader epochs in Prune."""
+    """The leader epochs that a Prune request names."""
     for topic in request.topics:
         for row in topic.partitions:
             yield row.epoch, known.leader_epoch(topic.topic_id, row.partition_index)

@@ -79,7 +79,7 @@ class RpcChannel:
 
 
 class RemoteDisklessCoordinators(DisklessCoordinatorCalls):
-    """The calls over a channel."""
+    """Makes calls to coordinators over a channel."""
 
     def __init__(self, channel: CoordinatorChannel) -> None:
         self._channel = channel

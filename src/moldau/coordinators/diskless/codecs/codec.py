@@ -79,7 +79,7 @@ class DisklessCodec:
     """Writes the newest version of each record and reads all versions."""
 
     def encode(self, record: DisklessRecord) -> tuple[bytes | None, bytes | None]:
-        """Key and value."""
+        """Encode a record as key and value."""
         if type(record) is FileCommitted:
             return _FILE_KEY, wire.RECORDS.encode_value(encode_file(record))
         key, value = _message(record)

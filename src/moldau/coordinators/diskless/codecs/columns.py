@@ -24,7 +24,7 @@ _INT64: Final = (-(1 << 63), (1 << 63) - 1)
 
 
 class ColumnError(ValueError):
-    """The bytes are not a valid column."""
+    """The bytes that a reader gets are not a valid column."""
 
 
 def put_varint(out: bytearray, value: int) -> None:
@@ -144,6 +144,6 @@ class ColumnReader:
         return self._position == len(self._buffer)
 
     def end(self) -> None:
-        """Check that no bytes are left."""
+        """Raise :class:`ColumnError` if any bytes are left."""
         if self._position != len(self._buffer):
             raise ColumnError(f"{len(self._buffer) - self._position} bytes are left over")

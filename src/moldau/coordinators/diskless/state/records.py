@@ -124,7 +124,7 @@ class MarkerExtent(NamedTuple):
 
 
 class TransactionsEnded(NamedTuple):
-    """Markers that were written together."""
+    """Transaction markers that one call has written."""
 
     ended_ms: int
     markers: Sequence[MarkerExtent]

@@ -75,7 +75,7 @@ class CommittedView:
 
     def __init__(self) -> None:
         self._by_topic: dict[UUID, dict[int, StoredPartition]] = {}
-        """Partitions by topic id and index."""
+        """The partitions, by topic id and index."""
         self.by_number: dict[int, StoredPartition] = {}
         self.file_keys: dict[int, str] = {}
         """Object keys of files that are not in SQLite yet."""

@@ -15,7 +15,7 @@ class GroupState(enum.Enum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     """The members of the generation are known, and the leader of the group computes the assignment."""
     STABLE = "Stable"
-    """Every member can get its assignment."""
+    """The leader has sent the assignment, so every member can get its part of the assignment."""
     DEAD = "Dead"
     """The group was removed."""
 

@@ -16,7 +16,7 @@ class FindInChunkRequest(Message):
     start_offset: int = wire("int64")
     """The first offset of the chunk, which identifies the chunk."""
     timestamp: int = wire("int64")
-    """The time in milliseconds."""
+    """The searched time, in milliseconds since the epoch."""
     from_offset: int = wire("int64", default=-1)
     """Records before this offset are skipped. The value -1 means the beginning of the chunk."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)

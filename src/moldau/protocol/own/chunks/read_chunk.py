@@ -48,7 +48,7 @@ class ReadChunkResponse(Message):
     aborted: Sequence[ReadChunkAborted] = wire([ReadChunkAborted], default=())
     records: Records = wire("records", nullable="0+", default=None)
     next_offset: int = wire("int64", default=-1)
-    """The offset after the records."""
+    """The offset after the returned records."""
     open_offset: int = wire("int64", default=-1)
     """The first offset of a transaction that is open at the end of the chunk. It is -1 if there is no such
     transaction."""

@@ -11,8 +11,8 @@ QUIET_S: Final = 1.0
 """Time in seconds. If a connection has a reserved place, has no pending request and was idle for this time, a
 new connection may take the place."""
 WAITING_S: Final = 5.0
-"""This time is for a connection with a pending request. It is longer than :data:`QUIET_S`, because a fetch
-may wait for days."""
+"""Like :data:`QUIET_S`, for a connection with a pending request. A pending request may be a fetch that waits
+for days, so there is a limit for this case, too, but a longer one."""
 HELD_S: Final = 30.0
 """Time in seconds. If a connection has had a reserved place for this time, a new connection may take the
 place, even if the old connection is busy."""

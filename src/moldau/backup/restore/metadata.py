@@ -37,11 +37,13 @@ __all__ = [
 ]
 
 EPOCH_MARGIN: Final = 1_000
-"""Epochs of the quorum and of leaders increase by one with each election."""
+"""The margin for epochs of the quorum and of leaders. These epochs increase by one with each election."""
 OFFSET_MARGIN: Final = 1_000_000
-"""The epoch of a broker is the offset of the broker's registration in the metadata log."""
+"""The margin for offsets of the metadata log, and therefore of broker epochs. The epoch of a broker is the
+offset of its registration in this log."""
 PRODUCER_ID_MARGIN: Final = 1_000_000_000
-"""If the same producer id were allocated twice, a broker would drop valid records as duplicates."""
+"""The margin for producer ids. If the same producer id were allocated twice, a broker would drop valid
+records as duplicates."""
 
 
 class NewGeneration(NamedTuple):

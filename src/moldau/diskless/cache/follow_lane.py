@@ -36,7 +36,7 @@ _MAX_BACKOFF_S: Final = 2.0
 _NEW_AT_A_TIME: Final = 16
 _LOOK_AGAIN_S: Final = 0.02
 _MANY: Final = 400
-"""If the lane has at least this number of members, additions wait for one another; see
+"""If the lane has at least this number of members, new members are added together, after a delay; see
 :data:`_WAIT_A_MEMBER_S`."""
 _WAIT_A_MEMBER_S: Final = 0.000_05
 """The time for which the lane waits for further new members, multiplied by the number of members. It is a few

@@ -11,7 +11,8 @@ __all__ = ["TIMED_OUT", "ObjectWaiters", "WaitingProducer"]
 TIMED_OUT = AppendOutcome(
     ErrorCode.request_timed_out, message="the object store or the coordinator did not answer in time"
 )
-"""Java's client and librdkafka retry after this error. They treat the records as possibly written."""
+"""The outcome for a producer after its timeout. Java's client and librdkafka retry after this error, and
+treat the records as possibly written."""
 
 
 class WaitingProducer:

@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from deadlines import TIMEOUT_S, eventually
 
-from moldau.server.subsystems.diskless import pressure
+from moldau.server.subsystems.diskless import back_pressure
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.testing import Node
 
@@ -40,7 +40,7 @@ def meters(node: Node) -> dict[str, float]:
 def test_a_backlog_is_measured_and_slows_producers_until_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A response contains the remaining throttle time. This time is so long here that any machine can measure
     it."""
-    monkeypatch.setattr(pressure, "CONGESTED_PAUSE_MAX_S", 100.0)
+    monkeypatch.setattr(back_pressure, "CONGESTED_PAUSE_MAX_S", 100.0)
     with Node(diskless=True, properties=PROPERTIES) as node:
         assert node._node is not None
         diskless = node._node.find(DisklessSubsystem)

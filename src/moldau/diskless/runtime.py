@@ -36,9 +36,9 @@ from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep, UpkeptC
 from moldau.diskless.upkeep.file_deletion import FileKeeper, FileReclaimer
 from moldau.diskless.upkeep.orphans import FileWitness, OrphanScan, OrphanSettings
 from moldau.diskless.upkeep.unowned_files import UnownedFileScan, UnownedFileStore
-from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.writer import DisklessWriter
+from moldau.diskless.writing.writer_memory import OwnObjects, WriterMemory
 from moldau.metrics import BrokerTopicMeters, Meters
 from moldau.objects import HealthState, StorageError, StorageHealth, open_storage
 from moldau.replication.partition_interface import PartitionKey

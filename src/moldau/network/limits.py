@@ -1,4 +1,4 @@
-"""Listeners, limits and counters of a socket server."""
+"""Listeners, limits and counters of a socket server. ``server.py`` refuses connections above the limits."""
 
 import ssl
 from collections.abc import Mapping

@@ -1,5 +1,8 @@
 """Retries of transient errors. They must not overload a store that has problems.
 
+``StorageError.transient`` says whether an error is retried. ``obstore_errors.py`` sets it for the errors of
+real stores.
+
 There is exponential backoff with full jitter, a deadline for each operation, a time limit for each attempt,
 and a retry budget that all operations share. When most requests to the store fail, the budget is soon used
 up. Then no retries are made, and each operation fails at once with the last error.

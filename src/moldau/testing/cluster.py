@@ -29,7 +29,7 @@ from moldau.testing.node_thread import NodeThread, Wires
 HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 60.0
-IMPATIENT: Final = {
+SHORT_TIMEOUTS: Final = {
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
     "controller.quorum.election.timeout.ms": "300",
@@ -71,7 +71,7 @@ class Cluster:
         self._size = (brokers, controllers)
         self._racks = tuple(racks)
         self._data = data
-        self._properties = {**IMPATIENT, **(properties or {})}
+        self._properties = {**SHORT_TIMEOUTS, **(properties or {})}
         self._has_static_voters = static_voters
         self._log_dirs = log_dirs
         self._cluster_id = ""

@@ -12,11 +12,11 @@ from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until
 
 from moldau.coordinators.diskless.calls.commit import REQUEST_BATCHES_MAX
 from moldau.diskless.wal import parse_object
-from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.open_buffer import BATCHES_MAX
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.wal_file import FileShare
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
+from moldau.diskless.writing.writer_memory import OwnObjects, WriterMemory
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, Latency, MemoryStorage, ObjectStorage, RetryPolicy, StorageWeather
 from moldau.records import check_batch

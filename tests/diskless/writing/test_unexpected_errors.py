@@ -9,9 +9,9 @@ import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
 
 from moldau.coordinators.diskless.calls import BatchCoordinate, CommitFileCall, CommitFileResult
-from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.own_commits import OwnCommits, OwnRun
 from moldau.diskless.writing.writer import DisklessWriter
+from moldau.diskless.writing.writer_memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.writer_settings import WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import MemoryStorage

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from moldau.diskless.writing.buffer import LARGE_SHARE, ClosePolicy, CloseReason, WalBuffer
-from moldau.diskless.writing.memory import WriterMemory
 from moldau.diskless.writing.waiters import ObjectWaiters, WaitingProducer
 from moldau.diskless.writing.wal_file import FilesInFlight
+from moldau.diskless.writing.writer_memory import WriterMemory
 from moldau.diskless.writing.writer_settings import WriterSettings
 from moldau.records import BatchHeader
 from moldau.replication.partition_interface import PartitionKey

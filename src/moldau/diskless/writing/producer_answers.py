@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from moldau.diskless.writing.memory import OwnObjects
 from moldau.diskless.writing.open_buffer import HeldBytes
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.uploader import Uploader, WriterTasks
 from moldau.diskless.writing.waiters import TIMED_OUT, ObjectWaiters
 from moldau.diskless.writing.wal_file import Batch, FileShare, FilesInFlight, WalFile
+from moldau.diskless.writing.writer_memory import OwnObjects
 from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import ErrorCode, UnexpectedErrors
 

@@ -26,13 +26,13 @@ from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.writing.buffer import CloseReason
 from moldau.diskless.writing.committer import CommitQueues, Committing
-from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.open_buffer import ClosedBuffer, FillingBuffer, HeldBytes
 from moldau.diskless.writing.producer_answers import LOST, FileFinisher
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.uploader import Uploader, UploadSlots, WriterTasks
 from moldau.diskless.writing.waiters import WaitingProducer
 from moldau.diskless.writing.wal_file import Batch, FilesInFlight, WalFile
+from moldau.diskless.writing.writer_memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.writer_meters import WriterMeters
 from moldau.diskless.writing.writer_settings import WriterSettings
 from moldau.metrics import Meters

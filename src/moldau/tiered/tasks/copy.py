@@ -3,6 +3,7 @@ are copied."""
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from moldau.storage.log.partition_log import PartitionLog
@@ -16,7 +17,7 @@ from moldau.tiered.position import find_highest_copied
 from moldau.tiered.removal.deletion import delete_segment
 from moldau.tiered.storage.storage_manager import RemoteStorageError, check_custom_metadata
 from moldau.tiered.tasks.context import RemoteTaskContext, TaskPartition
-from moldau.tiered.tasks.segment_data import ClosedSegment, closed_segments, epochs_of, read_segment
+from moldau.tiered.tasks.segment_data import ClosedSegment, epochs_of, read_segment
 
 __all__ = ["CopyTask"]
 
@@ -32,6 +33,25 @@ class _CopyAttempt:
     metadata: RemoteLogSegmentMetadata
     is_recorded: bool = False
     is_stored: bool = False
+
+
+def closed_segments(log: PartitionLog, from_offset: int, stable_offset: int) -> Iterator[ClosedSegment]:
+    """Yield closed segments in order, beginning with the segment that contains ``from_offset``. All of them
+    end before ``stable_offset``.
+
+    Such segments are below the high watermark and contain no open transactions. The generator also includes
+    segments that are closed while it runs, because the caller needs much time for each segment.
+    """
+    segments = log.segments
+    while True:
+        index = segments.index_holding(from_offset)
+        segment = segments.segments[index]
+        next_offset = segments.end_of(index)
+        if segment is segments.active or next_offset > stable_offset:
+            return
+        from_offset = next_offset
+        if segment.size_bytes:
+            yield ClosedSegment(segment, next_offset)
 
 
 class CopyTask:

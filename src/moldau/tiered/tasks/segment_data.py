@@ -1,6 +1,5 @@
 """A closed local segment for the remote storage manager: the bytes of its files."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from moldau.records.batch import HEADER_SIZE_BYTES, parse_header
@@ -19,7 +18,7 @@ from moldau.storage.segments.segment import Segment
 from moldau.tiered.metadata.segments import EpochStart
 from moldau.tiered.storage.storage_manager import LogSegmentData
 
-__all__ = ["ClosedSegment", "closed_segments", "epochs_of", "read_segment"]
+__all__ = ["ClosedSegment", "epochs_of", "read_segment"]
 
 
 class ClosedSegment(NamedTuple):
@@ -27,25 +26,6 @@ class ClosedSegment(NamedTuple):
 
     segment: Segment
     next_offset: int
-
-
-def closed_segments(log: PartitionLog, from_offset: int, stable_offset: int) -> Iterator[ClosedSegment]:
-    """Yield closed segments in order, beginning with the segment that contains ``from_offset``. All of them
-    end before ``stable_offset``.
-
-    Such segments are below the high watermark and contain no open transactions. The generator also includes
-    segments that are closed while it runs, because the caller needs much time for each segment.
-    """
-    segments = log.segments
-    while True:
-        index = segments.index_holding(from_offset)
-        segment = segments.segments[index]
-        next_offset = segments.end_of(index)
-        if segment is segments.active or next_offset > stable_offset:
-            return
-        from_offset = next_offset
-        if segment.size_bytes:
-            yield ClosedSegment(segment, next_offset)
 
 
 def epochs_of(log: PartitionLog, closed: ClosedSegment) -> list[EpochStart]:

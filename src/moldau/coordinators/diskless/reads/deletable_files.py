@@ -30,7 +30,10 @@ class DeletableFiles:
         ]
 
     def free(self, limit: int, unused_before_ms: int = END_OF_LOG) -> list[FreeFile]:
-        """Return this coordinator's files that are unused and have no next owner."""
+        """Return this coordinator's files that are unused and have no next owner.
+
+        ``diskless/upkeep/file_deletion.py`` also waits for the grace period and for the backup before it
+        deletes them."""
         return self._unused("owned = 1 and next_owners = '[]'", limit, unused_before_ms)
 
     def of_others(self, limit: int, unused_before_ms: int, unused_from_ms: int = 0) -> list[FreeFile]:

@@ -34,10 +34,10 @@ from moldau.server.deletion_hold import DeletionHold
 from moldau.server.settings import log_config, saves_logs
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.diskless import settings as diskless_settings
+from moldau.server.subsystems.diskless.back_pressure import BackPressure
 from moldau.server.subsystems.diskless.coordinator_calls import ClusterCoordinators
 from moldau.server.subsystems.diskless.kind import DisklessKind, diskless_off_kind
 from moldau.server.subsystems.diskless.metadata_kind import MetadataReplicas, metadata_kind_of
-from moldau.server.subsystems.diskless.pressure import BackPressure
 from moldau.server.subsystems.diskless.rack_peers import RackPeerCalls, rack_handlers
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.topic_creation_subsystem import TopicsSubsystem

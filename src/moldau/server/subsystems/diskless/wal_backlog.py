@@ -1,4 +1,4 @@
-"""Measures the WAL backlog, and limits the rate of producers when the backlog is too large.
+"""Measures the WAL backlog. If the backlog is too large, ``back_pressure.py`` limits the rate of producers.
 
 If records leave the WAL only by retention, the backlog is as large as the topics. In this case the backlog
 has no limit.

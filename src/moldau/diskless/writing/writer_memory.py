@@ -1,4 +1,8 @@
-"""The memory of a writer's objects, which the readers of the same broker share."""
+"""The memory of a writer's objects, which the readers of the same broker share.
+
+``writer.py`` applies the limit of this memory: a producer waits, or its batch is refused.
+``server/subsystems/diskless/back_pressure.py`` computes the pauses of producers.
+"""
 
 from dataclasses import dataclass
 

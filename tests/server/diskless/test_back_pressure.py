@@ -18,7 +18,7 @@ from moldau.coordinators.diskless.calls import Backlog
 from moldau.metrics import Meters
 from moldau.network.context import RequestContext
 from moldau.runtime import KafkaError, Machine
-from moldau.server.subsystems.diskless import pressure
+from moldau.server.subsystems.diskless import back_pressure
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.diskless.wal_backlog import WalBacklog
 from moldau.testing import Node
@@ -33,14 +33,14 @@ DISKLESS = {
 
 def test_a_congested_writer_slows_producers_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[bool] = []
-    original = pressure.BackPressure.throttle_s
+    original = back_pressure.BackPressure.throttle_s
 
-    def watched(self: pressure.BackPressure, context: RequestContext, waits: bool) -> float:
+    def watched(self: back_pressure.BackPressure, context: RequestContext, waits: bool) -> float:
         pause_s = original(self, context, waits)
         pauses.append(pause_s > 0)
         return pause_s
 
-    monkeypatch.setattr(pressure.BackPressure, "throttle_s", watched)
+    monkeypatch.setattr(back_pressure.BackPressure, "throttle_s", watched)
     with Node(properties=DISKLESS) as node:
         assert node._node is not None
         diskless = node._node.find(DisklessSubsystem)
@@ -136,15 +136,15 @@ def test_another_batch_coordinator_gives_offsets_and_keeps_its_objects(tmp_path:
 
 def test_pauses_grow_with_the_excess_until_nothing_more_comes_than_leaves() -> None:
     mebibyte = 1024 * 1024
-    pauses = [pressure.pause_of(excess, mebibyte) for excess in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    pauses = [back_pressure.pause_of(excess, mebibyte) for excess in (0.0, 0.25, 0.5, 0.75, 1.0)]
     assert pauses == sorted(pauses)
-    assert pauses[0] == pressure.CONGESTED_PAUSE_S
-    assert pauses[-1] == pressure.CONGESTED_PAUSE_MAX_S
+    assert pauses[0] == back_pressure.CONGESTED_PAUSE_S
+    assert pauses[-1] == back_pressure.CONGESTED_PAUSE_MAX_S
     assert all(later > 2 * earlier for earlier, later in pairwise(pauses))
     # A client that sends few bytes is delayed less than a client that sends many. No request is delayed until
     # its time-out.
-    assert pressure.pause_of(1.0, 1_000) == pressure.CONGESTED_PAUSE_S
-    assert pressure.pause_of(1.0, 50 * mebibyte) == pressure.CONGESTED_PAUSE_MAX_S
+    assert back_pressure.pause_of(1.0, 1_000) == back_pressure.CONGESTED_PAUSE_S
+    assert back_pressure.pause_of(1.0, 50 * mebibyte) == back_pressure.CONGESTED_PAUSE_MAX_S
 
 
 def test_a_backlog_presses_from_its_bound_on_and_most_at_twice_the_bound() -> None:

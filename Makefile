@@ -74,6 +74,7 @@ simulate: $(STAMP) ## Run seeded histories of a node in virtual time (SEEDS=N)
 	done
 	RAFT_SEEDS=$(RAFT_SEEDS) $(BIN)/python -m pytest -q tests/quorum/test_raft_simulation.py \
 		tests/quorum/test_raft_voters.py
+	FUZZ_SEEDS=$(FUZZ_SEEDS) $(BIN)/python -m pytest -q tests/simulation/node/test_privileged_fuzz.py
 
 kills: $(STAMP) ## Kill a node under load and start it again (ROUNDS=N)
 	KILL_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -s tests/integration/processes/test_kills_under_load.py \

@@ -26,6 +26,7 @@ from moldau.cluster.image.registrations import (
     FENCE,
     UNFENCE,
     BrokerRegistration,
+    Endpoint,
     SupportedFeature,
 )
 from moldau.cluster.image.topics_image import Topic
@@ -185,6 +186,19 @@ def _check_registration(view: View, context: BrokerInputs, request: BrokerRegist
             ErrorCode.duplicate_broker_registration,
             f"Another broker with id {request.broker_id} is registered and alive.",
         )
+    if (
+        existing is not None
+        and existing.incarnation_id == request.incarnation_id
+        and not _is_repeated(
+            existing,
+            request,
+            is_alive=context.heartbeats.is_alive(request.broker_id, existing.epoch, context.now_ms),
+        )
+    ):
+        raise KafkaError(
+            ErrorCode.duplicate_broker_registration,
+            f"This incarnation of broker {request.broker_id} is registered with other values.",
+        )
     _check_log_dirs(view, request)
     check_knows_own_levels(
         view.image,
@@ -203,6 +217,24 @@ def _check_registration(view: View, context: BrokerInputs, request: BrokerRegist
                 ErrorCode.unsupported_version,
                 f"Broker {request.broker_id} supports {name} {low} to {high}, the cluster has {level}.",
             )
+
+
+def _is_repeated(existing: BrokerRegistration, request: BrokerRegistrationRequest, *, is_alive: bool) -> bool:
+    """Whether an incarnation sends the same registration again.
+
+    The addresses of an incarnation do not change, so other addresses are not from this broker. They would be
+    used until its next start. Its log directories can fail while it has no session. A broker of Kafka adds
+    its log directories after an upgrade.
+    """
+    listeners = {
+        Endpoint(each.name, each.host, each.port, each.security_protocol) for each in request.listeners
+    }
+    return (
+        listeners == set(existing.endpoints)
+        and set(_supported(request.features)) == set(existing.features)
+        and request.rack == existing.rack
+        and (not is_alive or not existing.log_dirs or set(request.log_dirs) == set(existing.log_dirs))
+    )
 
 
 def _supported(features: Iterable[Feature | ControllerFeature]) -> list[SupportedFeature]:

@@ -154,7 +154,7 @@ class ConsolidationSubsystem(Subsystem):
     # -- partitions ---------------------------------------------------------------------------
 
     def opened(self, partition: DisklessPartition) -> None:
-        """Whether this broker can read records that left the WAL."""
+        """Let reads of an opened partition include records that left the WAL."""
         partition.begin_remote(DisklessRemotePart(partition.cache, self._tiered.reader))
 
     def reader_opened(self, partition: DisklessPartition) -> None:

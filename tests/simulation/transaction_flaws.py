@@ -12,7 +12,7 @@ from moldau.storage.log.log_producers import LogProducers
 
 
 def read_one_too_far_of_classic(patch: pytest.MonkeyPatch) -> None:
-    """The last stable offset of classic partitions is one too high."""
+    """Inserted defect: the last stable offset of classic partitions is one too high."""
     last_stable = LogProducers.last_stable_offset
 
     def one_more(self: Any, high_watermark: int) -> int:
@@ -22,13 +22,14 @@ def read_one_too_far_of_classic(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_the_aborted_list_of_classic(patch: pytest.MonkeyPatch) -> None:
-    """A fetch from a classic partition lists all aborted transactions except the first transaction."""
+    """Inserted defect: a fetch from a classic partition lists all aborted transactions except the first
+    transaction."""
     aborted = PartitionReader._aborted
     patch.setattr(PartitionReader, "_aborted", lambda self, offset, result: aborted(self, offset, result)[1:])
 
 
 def leave_prepared_transactions(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator ignores prepared transactions in its log."""
+    """Inserted defect: a coordinator ignores prepared transactions in its log."""
     look = TransactionCompletion.look
 
     def look_when_active(self: Any, partition: int) -> None:
@@ -39,7 +40,7 @@ def leave_prepared_transactions(patch: pytest.MonkeyPatch) -> None:
 
 
 def commit_offsets_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Offsets are visible before their transaction is committed."""
+    """Inserted defect: offsets are visible before their transaction is committed."""
     put = OffsetStore.put
 
     def put_plainly(

@@ -27,7 +27,8 @@ def test_a_cluster_keeps_what_it_has_told_its_clients(name: str) -> None:
 
 
 def acknowledge_one_offset_too_far(patch: pytest.MonkeyPatch) -> None:
-    """A broker acknowledges the offset after the records' offset."""
+    """Inserted defect: the offset in the response to a producer is one higher than the offset of its
+    records."""
     real = lone_produce.lone_packer
 
     def packer(version: int) -> Any:
@@ -38,7 +39,7 @@ def acknowledge_one_offset_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def load_no_late_commit(patch: pytest.MonkeyPatch) -> None:
-    """When a group coordinator loads its log, it ignores commits near the end of the log."""
+    """Inserted defect: a group coordinator that loads its log ignores commits near the end of the log."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:

@@ -24,12 +24,13 @@ def test_two_versions_work_together(story: str, seed: int) -> None:
 
 
 def raised_too_early(patch: pytest.MonkeyPatch) -> None:
-    """A level is raised while some nodes still have the former version."""
+    """Inserted defect: a feature level is raised while some nodes still have the former version."""
     patch.setattr(features, "reasons_against", lambda *_: iter(()))
 
 
 def unknown_level_followed(patch: pytest.MonkeyPatch) -> None:
-    """A node of the former version follows metadata whose level it may not support."""
+    """Inserted defect: a node of the former version follows metadata although it may not support their
+    feature level."""
     patch.setattr(MetadataPublisher, "check_levels", lambda *_: None)
 
 

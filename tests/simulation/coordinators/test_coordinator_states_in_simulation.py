@@ -43,7 +43,7 @@ def _a_batch() -> bytearray:
 
 
 def expire_producers_without_a_record(patch: pytest.MonkeyPatch) -> None:
-    """An operation removes producers from the state. Only a replay may do this."""
+    """Inserted defect: an operation removes producers from the state, which only a replay may do."""
 
     def expire(shard: Any, now_ms: int, token: Any) -> Any:
         shard.partitions.expire_producers(now_ms)
@@ -53,7 +53,7 @@ def expire_producers_without_a_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def restore_one_result_short(patch: pytest.MonkeyPatch) -> None:
-    """The store restores all stored responses except the oldest one."""
+    """Inserted defect: the store restores all stored responses except the oldest one."""
     load = DisklessStore._load
 
     async def load_most(store: Any, shard: Any, materialiser: Any) -> None:
@@ -65,7 +65,7 @@ def restore_one_result_short(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_deleted_topics_on_load(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator loads its log and keeps topics that this log has deleted."""
+    """Inserted defect: a coordinator that loads its log keeps topics that the log has deleted."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:
@@ -77,7 +77,7 @@ def ignore_deleted_topics_on_load(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_the_last_commit_on_load(patch: pytest.MonkeyPatch) -> None:
-    """A group coordinator loads its log, and stops one record before the end."""
+    """Inserted defect: a group coordinator that loads its log stops one record before the end."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:

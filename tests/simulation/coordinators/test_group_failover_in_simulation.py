@@ -27,8 +27,8 @@ def test_a_new_leader_has_the_state_that_its_predecessors_log_implies(name: str)
 
 
 def state_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
-    """A node leads a coordinator again. It wrongly begins with the state from the end of its last epoch as
-    leader."""
+    """Inserted defect: a node that leads a coordinator again begins with the state from the end of its last
+    epoch as leader."""
     kept: dict[tuple[Any, str], tuple[Any, int]] = {}
     stop, load, run = ShardHost.stop, ShardHost._load_once, ShardLoader.run
     resumed: dict[Any, int] = {}
@@ -54,7 +54,8 @@ def state_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
 
 
 def answer_before_the_commit(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator responds when its leader has written the records. It does not wait for other replicas."""
+    """Inserted defect: a coordinator responds as soon as its leader has written the records, and does not
+    wait for other replicas."""
 
     def answer(_host: Any, future: Any, response: Any) -> None:
         if not future.done():

@@ -34,7 +34,8 @@ def test_a_snapshot_waits_for_the_reference_and_ends_no_check(monkeypatch: pytes
 
 
 def restore_a_generation_late(patch: pytest.MonkeyPatch) -> None:
-    """A loaded group has a generation that is one higher than the generation in its record."""
+    """Inserted defect: a loaded group has a generation that is one higher than the generation in its
+    record."""
     restore = Group.restore.__func__  # type: ignore[attr-defined]
 
     def restore_late(cls: Any, group_id: str, stored: Any) -> Any:
@@ -58,7 +59,7 @@ _is_loading_a_node: dict[str, int] = {}
 
 
 def forget_the_last_group_on_load(patch: pytest.MonkeyPatch) -> None:
-    """When a group coordinator loads its log, it ignores the newest generation."""
+    """Inserted defect: a group coordinator that loads its log ignores the newest generation."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:

@@ -41,7 +41,7 @@ def test_a_commit_without_an_answer_may_take_effect_for_a_while() -> None:
 
 
 def forget_the_last_commits(patch: pytest.MonkeyPatch) -> None:
-    """When a coordinator loads its log, it ignores the end of the log."""
+    """Inserted defect: a coordinator that loads its log ignores the end of the log."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:
@@ -53,7 +53,7 @@ def forget_the_last_commits(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledge_before_sync(patch: pytest.MonkeyPatch) -> None:
-    """An append is acknowledged before it is on the disk."""
+    """Inserted defect: an append is acknowledged before it is on the disk."""
     patch.setattr(PartitionLog, "must_flush", property(lambda _log: False))
 
 

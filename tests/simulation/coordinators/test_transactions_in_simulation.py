@@ -35,7 +35,8 @@ def test_transactions_are_all_or_none(seed: int) -> None:
 
 
 def forget_a_marker(patch: pytest.MonkeyPatch) -> None:
-    """A broker reports that it has written the markers of partition 1 although it has not."""
+    """Inserted defect: a broker reports that it has written the markers of partition 1 although it has
+    not."""
     write = LocalMarkers.write
 
     async def write_most(self: Any, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
@@ -47,7 +48,7 @@ def forget_a_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 def fence_no_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A partition accepts batches of any epoch while a transaction is open."""
+    """Inserted defect: a partition accepts batches of any epoch while a transaction is open."""
     is_open = TransactionChecks._is_open
 
     def is_open_for_anybody(self: Any, producer_id: int, producer_epoch: int) -> bool:

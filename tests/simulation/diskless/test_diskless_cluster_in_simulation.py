@@ -50,7 +50,7 @@ def test_replicas_that_were_away_for_long_fetch_snapshots(monkeypatch: pytest.Mo
 
 
 def fetch_counts_for_all(patch: pytest.MonkeyPatch) -> None:
-    """A follower's fetch wrongly acknowledges all records of its leader."""
+    """Inserted defect: a follower's fetch acknowledges all records of its leader."""
     fetched: Callable[..., bool] = LeaderReplica.follower_fetched
 
     def generous(self: LeaderReplica, replica_id: int, fetch_offset: int, now_ms: int, **more: Any) -> bool:
@@ -60,7 +60,7 @@ def fetch_counts_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def unsynced_offset_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    """A follower never syncs, and acknowledges records that are only written."""
+    """Inserted defect: a follower never syncs, and acknowledges records that are only written."""
     patch.setattr(
         FollowerReplica, "acknowledged_offset", lambda self, log_end_offset, synced_offset: log_end_offset
     )
@@ -74,7 +74,7 @@ def unsynced_offset_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 
 def standby_one_record_short(patch: pytest.MonkeyPatch) -> None:
-    """A follower's store lacks the last of several records that arrived together."""
+    """Inserted defect: a follower's store lacks the last of several records that arrived together."""
     apply = StandbyShard._apply
 
     async def apply_most(self: Any, shard: Any, end_offset: int) -> None:
@@ -91,8 +91,8 @@ def standby_one_record_short(patch: pytest.MonkeyPatch) -> None:
 
 
 def fewer_replicas_while_brokers_are_missing(patch: pytest.MonkeyPatch) -> None:
-    """An internal topic is created with one replica for each broker that is present, and keeps this number of
-    replicas."""
+    """Inserted defect: an internal topic is created with one replica for each broker that is present, and
+    keeps this number of replicas."""
     wanted = TopicCreator._internal_topic
 
     def clamped(self: Any, topic: InternalTopic) -> Any:
@@ -104,7 +104,8 @@ def fewer_replicas_while_brokers_are_missing(patch: pytest.MonkeyPatch) -> None:
 
 
 def expired_without_a_record(patch: pytest.MonkeyPatch) -> None:
-    """A leader uses its own clock to remove producers and files from its state. Only a replay may do this."""
+    """Inserted defect: a leader uses its own clock to remove producers and files from its state. Only a
+    replay may remove them."""
 
     def expire(shard: Any, now_ms: int, token: Any) -> Any:
         shard.partitions.expire_producers(now_ms)

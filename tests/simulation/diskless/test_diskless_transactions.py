@@ -32,7 +32,8 @@ def test_transactions_are_all_or_none(seed: int) -> None:
 
 
 def forget_a_marker(patch: pytest.MonkeyPatch) -> None:
-    """A broker reports that it has written markers of a diskless partition although it has not."""
+    """Inserted defect: a broker reports that it has written markers of a diskless partition although it has
+    not."""
     write = LocalMarkers.write
 
     async def write_most(self: Any, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
@@ -44,25 +45,25 @@ def forget_a_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_one_too_far(patch: pytest.MonkeyPatch) -> None:
-    """The last stable offset of local segments is one too high."""
+    """Inserted defect: the last stable offset of local segments is one too high."""
     stable = vars(PartitionCache)["local_stable_offset"].fget
     one_more = property(lambda self: min(self.local_end_offset, stable(self) + 1))
     patch.setattr(PartitionCache, "local_stable_offset", one_more)
 
 
 def cut_the_aborted_list(patch: pytest.MonkeyPatch) -> None:
-    """A fetch lists all aborted transactions except the first transaction."""
+    """Inserted defect: a fetch lists all aborted transactions except the first transaction."""
     aborted = PartitionCache.local_aborted
     patch.setattr(PartitionCache, "local_aborted", lambda self, *read: aborted(self, *read)[1:])
 
 
 def check_no_guard(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator accepts transactional batches with any guard."""
+    """Inserted defect: a coordinator accepts transactional batches with any guard."""
     patch.setattr(TransactionGuards, "is_valid", lambda self, key, epoch, guard: True)
 
 
 def fence_no_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator accepts batches of any epoch while a transaction is open."""
+    """Inserted defect: a coordinator accepts batches of any epoch while a transaction is open."""
     check = commit.check_sequence
 
     def check_all_but_epochs(window: Any, epoch: int, base_sequence: int, delta: int) -> Any:

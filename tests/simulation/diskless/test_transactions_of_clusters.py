@@ -52,7 +52,8 @@ def test_lists_agree_with_the_outcomes(seed: int) -> None:
 
 
 def forget_a_classic_marker(patch: pytest.MonkeyPatch) -> None:
-    """A broker reports that it has written markers of a classic partition although it has not."""
+    """Inserted defect: a broker reports that it has written markers of a classic partition although it has
+    not."""
     write = LocalMarkers.write
 
     async def write_most(self: Any, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
@@ -64,7 +65,7 @@ def forget_a_classic_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 def store_repeated_batches(patch: pytest.MonkeyPatch) -> None:
-    """If a producer sends a batch again, a diskless coordinator stores it twice."""
+    """Inserted defect: a diskless coordinator stores a batch twice if a producer sends it again."""
     check = commit.check_sequence
 
     def forgetful(window: Any, *batch: Any) -> Any:
@@ -75,7 +76,8 @@ def store_repeated_batches(patch: pytest.MonkeyPatch) -> None:
 
 
 def join_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
-    """A broker writes batches of version 2 to partitions that have not joined the transaction."""
+    """Inserted defect: a broker writes batches of version 2 to partitions that have not joined the
+    transaction."""
     admit = CoordinatorGate.admit
 
     async def admit_at_once(self: Any, wanted: Participation) -> None:

@@ -28,7 +28,7 @@ def test_defects_cost_what_they_meet_and_no_more(name: str) -> None:
 
 
 def forget_answers(patch: pytest.MonkeyPatch) -> None:
-    """The batches of a lost object never get a response."""
+    """Inserted defect: the batches of a lost object never get a response."""
 
     def resolve_nothing(files: Any, batches: Any, waiters: Any, payload_bytes: int, outcome: Any) -> None:
         waiters.stop()
@@ -38,7 +38,7 @@ def forget_answers(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_bytes(patch: pytest.MonkeyPatch) -> None:
-    """The bytes of a lost object are counted forever."""
+    """Inserted defect: the bytes of a lost object are counted forever."""
 
     def keep(files: Any, batches: Any, waiters: Any, payload_bytes: int, outcome: Any) -> None:
         waiters.stop()
@@ -49,7 +49,7 @@ def keep_bytes(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_read_budget(patch: pytest.MonkeyPatch) -> None:
-    """A failed read does not release its part of the memory budget."""
+    """Inserted defect: a failed read does not release its part of the memory budget."""
     give_back = ByteBudget._give_back
 
     def keep_a_byte(budget: ByteBudget, size_bytes: int) -> None:
@@ -59,7 +59,7 @@ def keep_read_budget(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_promises(patch: pytest.MonkeyPatch) -> None:
-    """Files are kept forever if their batches could not be cached."""
+    """Inserted defect: files are kept forever if their batches could not be cached."""
     keep = OwnCommits._keep
 
     async def fail_and_wait(own: OwnCommits, runs: Any) -> None:
@@ -73,7 +73,7 @@ def keep_promises(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_bytes_of_first_lives(patch: pytest.MonkeyPatch) -> None:
-    """Memory is not released in any run of the node except the last run."""
+    """Inserted defect: memory is released only in the last run of the node."""
     give_back = ByteBudget._give_back
     count = iter(range(10**9))
 
@@ -84,7 +84,7 @@ def keep_bytes_of_first_lives(patch: pytest.MonkeyPatch) -> None:
 
 
 def stop_at_once(patch: pytest.MonkeyPatch) -> None:
-    """A node that stops does not finish pending produce requests."""
+    """Inserted defect: a node that stops does not finish pending produce requests."""
 
     async def leave(writer: DisklessWriter, grace_s: float = 0.0) -> None:
         writer._is_closing = True
@@ -93,12 +93,12 @@ def stop_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def say_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Each error affects only the work in which it occurs, but is not reported."""
+    """Inserted defect: errors are not reported. Each error affects only the work in which it occurs."""
     patch.setattr(UnexpectedErrors, "report", lambda *_: None)
 
 
 def lose_waiters(patch: pytest.MonkeyPatch) -> None:
-    """Some committed batches get no response."""
+    """Inserted defect: some committed batches get no response."""
     resolve = WaitingProducer.resolve
     counter = iter(range(10**9))
 

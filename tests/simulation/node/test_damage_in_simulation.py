@@ -38,17 +38,17 @@ def test_a_damaged_cache_is_read_from_objects_again() -> None:
 
 
 def cut_in_silence(patch: pytest.MonkeyPatch) -> None:
-    """The node does not check the logs whose loss would cause deletions."""
+    """Inserted defect: the node does not check the logs whose loss would cause deletions."""
     patch.setattr(segment_recovery, "check_segments", lambda *_: OpenableLog())
 
 
 def report_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Losses are not reported."""
+    """Inserted defect: losses of records are not reported."""
     patch.setattr(RecoveryReport, "add", lambda *_args, **_named: None)
 
 
 def trust_the_cache(patch: pytest.MonkeyPatch) -> None:
-    """The node serves cached bytes of an earlier process without a check."""
+    """Inserted defect: the node serves cached bytes of an earlier process without a check."""
     patch.setattr(PartitionCache, "verify", lambda *_: None)
 
 

@@ -55,12 +55,12 @@ def test_a_topic_is_deleted_while_a_log_becomes_a_chunk() -> None:
 
 
 def freeze_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Appends continue while the active chunk ends."""
+    """Inserted defect: appends continue while the active chunk ends."""
     patch.setattr(AppendFreeze, "begin", lambda self: None)
 
 
 def border_too_early(patch: pytest.MonkeyPatch) -> None:
-    """The last record of a log does not become part of its chunk."""
+    """Inserted defect: the last record of a log does not become part of its chunk."""
     carve = ChunkStore.carve
 
     async def short(self: ChunkStore, name: TopicPartition, chunk: ChunkId, end_offset: int) -> None:
@@ -70,7 +70,7 @@ def border_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def copy_too_short(patch: pytest.MonkeyPatch) -> None:
-    """The last bytes of a copied log are missing, and the copy is not checked."""
+    """Inserted defect: the last bytes of a copied log are missing, and the copy is not checked."""
     read = _RemoteChunk.read
 
     async def short(self: _RemoteChunk, name: str, position: int) -> bytes:
@@ -82,7 +82,7 @@ def copy_too_short(patch: pytest.MonkeyPatch) -> None:
 
 
 def too_many_dropped(patch: pytest.MonkeyPatch) -> None:
-    """DeleteRecords removes a chunk whose last records are after the deleted records."""
+    """Inserted defect: DeleteRecords removes a chunk whose last records are after the deleted records."""
     dropped = removal._dropped
 
     def more(view: View, sender_id: int, row: DropChunksPartition) -> list[ChunkChangeRecord]:
@@ -93,7 +93,7 @@ def too_many_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def moved_before_copied(patch: pytest.MonkeyPatch) -> None:
-    """A move ends before the new brokers have the chunk."""
+    """Inserted defect: a move ends before the new brokers have the chunk."""
 
     def ended(chunk: ChunkRegistration) -> ChunkRegistration:
         if not chunk.is_moving:
@@ -105,7 +105,7 @@ def moved_before_copied(patch: pytest.MonkeyPatch) -> None:
 
 
 def chunk_not_deleted(patch: pytest.MonkeyPatch) -> None:
-    """Brokers keep chunks that were moved away or deleted."""
+    """Inserted defect: brokers keep chunks that were moved away or deleted."""
     patch.setattr(ChunksSubsystem, "_drop", lambda *arguments: None)
 
 

@@ -49,7 +49,7 @@ def test_a_cluster_repeats_its_history() -> None:
 
 
 def watermark_one_too_far(patch: pytest.MonkeyPatch) -> None:
-    """A follower's fetch from an offset also acknowledges the record at that offset."""
+    """Inserted defect: a follower's fetch from an offset also acknowledges the record at that offset."""
     fetched: Callable[..., bool] = LeaderReplica.follower_fetched
 
     def generous(self: LeaderReplica, replica_id: int, fetch_offset: int, now_ms: int, **more: Any) -> bool:
@@ -59,23 +59,23 @@ def watermark_one_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def truncation_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A leader does not compare the log of a follower with its own log."""
+    """Inserted defect: a leader does not compare the log of a follower with its own log."""
     patch.setattr(reads, "diverging_epoch", lambda *_: None)
 
 
 def epoch_not_fenced(patch: pytest.MonkeyPatch) -> None:
-    """The controller accepts the in-sync set of a leader with an old epoch."""
+    """Inserted defect: the controller accepts the in-sync set of a leader with an old epoch."""
     patch.setattr(partitions, "_check_proposal", lambda *_: None)
 
 
 def joined_before_caught_up(patch: pytest.MonkeyPatch) -> None:
-    """A follower is in sync as soon as its broker is active."""
+    """Inserted defect: a follower is in sync as soon as its broker is active."""
     patch.setattr(LeaderReplica, "_is_long_enough", lambda self, progress: True)
     patch.setattr(partitions, "_is_eligible", lambda *_: True)
 
 
 def move_ended_early(patch: pytest.MonkeyPatch) -> None:
-    """A move of replicas ends before the new replicas are in sync."""
+    """Inserted defect: a move of replicas ends before the new replicas are in sync."""
 
     def ended(target: PartitionRegistration) -> PartitionRegistration:
         replicas = tuple(each for each in target.replicas if each not in target.removing_replicas)
@@ -86,13 +86,13 @@ def move_ended_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def eligible_leaders_not_kept(patch: pytest.MonkeyPatch) -> None:
-    """The last in-sync replica stays in the in-sync set although it lost its last writes."""
+    """Inserted defect: the last in-sync replica stays in the in-sync set although it lost its last writes."""
     patch.setattr(topic_rules, "keeps_eligible", lambda view: False)
     patch.setattr(brokers, "keeps_eligible", lambda view: False)
 
 
 def leaderships_kept(patch: pytest.MonkeyPatch) -> None:
-    """A broker that stops does not notify the controller."""
+    """Inserted defect: a broker that stops does not notify the controller."""
 
     async def leave(self: BrokerLifecycle, *_: Any) -> bool:
         await self.stop()
@@ -102,7 +102,7 @@ def leaderships_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def watermark_goes_back(patch: pytest.MonkeyPatch) -> None:
-    """A new leader drops the watermark that it had as a follower."""
+    """Inserted defect: a new leader drops the watermark that it had as a follower."""
     init: Callable[..., None] = LeaderReplica.__init__
 
     def forgetful(self: LeaderReplica, *arguments: Any, **more: Any) -> None:
@@ -113,12 +113,12 @@ def watermark_goes_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def batches_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A log that was moved keeps only the last batch of each producer."""
+    """Inserted defect: a log that was moved keeps only the last batch of each producer."""
     patch.setattr(ProducerState, "remember_batches", lambda self, other: None)
 
 
 def failed_directory_untold(patch: pytest.MonkeyPatch) -> None:
-    """A broker whose disk has failed does not report this to the controller."""
+    """Inserted defect: a broker whose disk has failed does not report this to the controller."""
     patch.setattr(RegistrationSubsystem, "_failed_directories", lambda self: ())
 
 

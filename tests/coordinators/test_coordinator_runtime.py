@@ -80,7 +80,7 @@ def total(shard: CounterShard, now_ms: int) -> int:
 
 
 def new_runtime(**options: Any) -> Runtime:
-    """``options`` are passed to the declared kind."""
+    """A runtime of one kind of coordinator. ``options`` are further arguments of :class:`CoordinatorKind`."""
     kind = CoordinatorKind(
         topic=StateTopic(name="t", retention=StateRetention.COMPACTED, factor_key="", saved_in_step=0),
         new_shard=lambda partition: CounterShard(),

@@ -55,7 +55,8 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.clock = MovedClock()
         self.machine = Machine(self.clock, SeededEntropy(5), LocalDisk(), InlineWorkers())
-        # The test moves the clock in small steps, which do not count as jumps.
+        # The clock for deletions ignores jumps of the machine's clock. The test moves its clock only in small
+        # steps, so the coordinators can use it as the clock for deletions, too.
         object.__setattr__(self.machine, "deletion_clock", self.clock)
         self.memory = MemoryStorage(self.clock)
         self.storage = FaultyStorage(self.memory, self.machine.entropy)
@@ -104,7 +105,8 @@ class Cluster:
     async def delete_all(self, *partitions: int) -> None:
         for number in partitions:
             await self.service.delete_records(number, [OffsetToDelete(TOPIC, number, -1)])
-        # The stores subtract freed bytes from the sizes of files a little later.
+        # The coordinators' stores subtract the deleted bytes from the sizes of files a little after the
+        # deletion.
         await asyncio.sleep(0.2)
 
     def stored(self) -> set[str]:
@@ -191,7 +193,8 @@ def test_only_what_no_coordinator_knows_is_an_orphan(tmp_path: Path) -> None:
 
 
 def test_objects_with_records_of_unknown_topics_are_kept(tmp_path: Path) -> None:
-    """A restore lists such objects, even if a coordinator has other batches of the same object."""
+    """A restore lists every object with records of an unknown topic, even if a coordinator has other batches
+    of the object."""
 
     async def story() -> None:
         async with cluster(tmp_path) as here:
@@ -246,7 +249,8 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
         async with cluster(tmp_path) as here:
             strays = UnownedFileScan(here.service, here.service, lambda: (0, 1), here.clock, 180_000)
             stray, whole, live = [await here.upload() for _ in range(3)]
-            await here.commit(stray, 1, owners=(0, 1))  # the broker stopped before the commit at the owner
+            # As if the broker had stopped before it committed the file at the file's owner, coordinator 0.
+            await here.commit(stray, 1, owners=(0, 1))
             await here.commit(whole, 0, 1)
             await here.delete_all(0, 1)
             for _ in range(500):
@@ -259,7 +263,7 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
             assert await strays.run() == 0  # the writer of the object could still commit it
             here.clock.time_ms += HOUR_MS
             here.service.unload(0)
-            assert await strays.run() == 0  # the owner does not respond
+            assert await strays.run() == 0  # the owner of the file does not respond, so the file is kept
             await here.load(0, epoch=1)
             assert await strays.run() == 1
             assert await strays.run() == 0
@@ -273,7 +277,8 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
                 await here.reclaimer.run_once()
                 if len(here.stored()) == 1:
                     break
-                # Files that were handed over or freed appear in the list a moment later.
+                # A file appears in the list of deletable files only a moment after it was handed over or
+                # freed.
                 here.clock.time_ms += GRACE_MS + 1
                 await asyncio.sleep(0.05)
             assert here.stored() == {live}

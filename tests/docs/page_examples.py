@@ -170,7 +170,8 @@ def run_block(block: Block, setting: Setting) -> None:
 
 
 def prepare(block: Block, setting: Setting) -> None:
-    """Create the files and folders that a block needs, in the current folder."""
+    """Create the files that a block needs in the current folder, and run the commands of its ``before``
+    comments."""
     for name, text in FILES.items():
         pathlib.Path(name).write_text(text)
     for command in block.before:

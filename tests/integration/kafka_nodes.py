@@ -42,7 +42,7 @@ class KafkaNode:
         self, java: Java, node_id: int, folder: Path, *, bootstrap_controllers: str = "", beside: str = ""
     ) -> None:
         """``bootstrap_controllers`` are the controllers of the cluster that the node joins. Without them the
-        node has a cluster of its own. ``beside`` is another static voter of that cluster, as
+        node has a cluster of its own. ``beside`` is the other static voter of the node's cluster, as
         ``ID@HOST:PORT``."""
         self._java = java
         # With static voters, the format command needs no option for the initial controllers.
@@ -56,7 +56,7 @@ class KafkaNode:
         self.voters = f"controller.quorum.voters={node_id}@{self.controller},{beside}"
         """The line of a file that names the static voters."""
         self.controllers = f"controller.quorum.bootstrap.servers={bootstrap_controllers or self.controller}"
-        """The same for a cluster whose voters can change."""
+        """The line of a file that names the controllers of a cluster whose voters can change."""
         self.config.write_text(
             f"process.roles=broker,controller\nnode.id={node_id}\nlog.dirs={folder}/kafka\n"
             "controller.listener.names=CONTROLLER\n"
@@ -68,7 +68,8 @@ class KafkaNode:
             "controller.quorum.election.timeout.ms=300\ncontroller.quorum.fetch.timeout.ms=2500\n"
             f"metadata.log.max.record.bytes.between.snapshots={SNAPSHOT_BYTES}\n"
             "broker.heartbeat.interval.ms=500\nbroker.session.timeout.ms=3000\n"
-            # Kafka computes the partition of a group from this number. It reads the number only at its start.
+            # Kafka computes the partition of a group from the number of partitions of the offsets topic. It
+            # reads this number only at its start.
             "offsets.topic.replication.factor=1\noffsets.topic.num.partitions=4\n"
             "group.initial.rebalance.delay.ms=0\n"
         )

@@ -74,7 +74,7 @@ def test_tools_and_a_node_of_kafka_join_our_cluster(java: Java, tmp_path: Path) 
         )
         for number in range(100):
             if not (metadata_of(cluster, 101) / FIRST_SNAPSHOT).exists():
-                break  # Kafka's node must begin with a later snapshot.
+                break  # The first snapshot was deleted, so Kafka's node must load a later snapshot.
             assert not created(admin, f"old-{number}", 20)
         kafka = KafkaNode(java, 3000, tmp_path, bootstrap_controllers=cluster.bootstrap_controllers)
         kafka.format(cluster_id_of(cluster))

@@ -136,7 +136,8 @@ def test_a_cluster_comes_back_and_consumers_notice_what_is_lost(tmp_path: Path) 
         reader.close()
         assert (read.offset(), read.leader_epoch()) == (59, 0)
         node.kill()
-    # The disks are lost after the first saved state that contains the group's offsets.
+    # The test deletes all later saved states, as if the disks were lost just after the first saved state that
+    # contains the group's offsets.
     for cut in _cuts(store):
         if cut > saved:
             cut.unlink()

@@ -12,7 +12,8 @@ from moldau.testing import Node
 APPEND_TIME = ("    log_append_time_ms: 1700000000000", "    log_append_time_ms: -1")
 LOG_START = ("    log_start_offset: 0", "    log_start_offset: -1")
 EXPLAINED: dict[str, list[tuple[str, str]]] = {
-    # The repeated batch gets the response of the first batch, including its time.
+    # In Moldau, the response to a repeated batch is equal to the response to the first batch, also in its
+    # time.
     "the batch again": [APPEND_TIME],
     # When a request is refused, the response of Moldau contains no log start.
     "a batch out of order": [LOG_START],
@@ -20,7 +21,7 @@ EXPLAINED: dict[str, list[tuple[str, str]]] = {
     # Kafka accepts offsets of a group without a name in a transaction, although no later request can commit
     # these offsets.
     "an empty group": [("error_code: none", "error_code: invalid_group_id")],
-    # Kafka treats ids without a transaction as transactions that have been open since 1970.
+    # Kafka lists a transactional id without a transaction as if its transaction had been open since 1970.
     "open for more than a day": [("  transaction_states:", "")],
 }
 """The explained differences. For each step, they are lines of Kafka's responses and the lines of Moldau that

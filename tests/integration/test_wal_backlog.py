@@ -38,8 +38,8 @@ def meters(node: Node) -> dict[str, float]:
 
 
 def test_a_backlog_is_measured_and_slows_producers_until_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A response contains the remaining throttle time. This time is so long here that any machine can measure
-    it."""
+    """A response contains the remaining throttle time. The test sets the longest throttle time to 100 s, so
+    that the remaining time is larger than 0 also on a slow machine."""
     monkeypatch.setattr(back_pressure, "CONGESTED_PAUSE_MAX_S", 100.0)
     with Node(diskless=True, properties=PROPERTIES) as node:
         assert node._node is not None

@@ -89,9 +89,10 @@ def test_one_connection_beyond_the_limit_is_left_for_an_operator():
             await ask(resident)
             await ask(operator)
             with pytest.raises(KafkaError):
-                await ask(late)  # the additional connection beyond the limit is in use
+                await ask(late)  # the server allows one connection beyond the limit, and ``operator`` uses it
             await asyncio.sleep(2)
-            await ask(later)  # now the additional connection is idle
+            # The operator's connection has been idle for some time, so ``later`` gets its place.
+            await ask(later)
             await ask(resident)  # connections within the limit are not disturbed
             for client in clients:
                 await client.close()

@@ -7,5 +7,6 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    with contextlib.suppress(ValueError):  # the conftest of another folder has registered the same option
+    # Pytest raises this error if the conftest of another folder has already registered the option.
+    with contextlib.suppress(ValueError):
         parser.addoption("--rewrite", action="store_true", help="rewrite the golden scripts")

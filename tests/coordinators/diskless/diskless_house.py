@@ -1,4 +1,4 @@
-"""A coordinator on real files, with short forms of its calls."""
+"""A coordinator on real files, and short functions that call it."""
 
 from pathlib import Path
 from uuid import UUID
@@ -49,7 +49,8 @@ class House:
         self.folder = str(folder / "__diskless_metadata-0")
         self.database_path = f"{self.folder}/{DATABASE_FILE}"
         self.machine = Machine(self.clock, SeededEntropy(1), LocalDisk(), workers or InlineWorkers())
-        # The test moves the clock in small steps, which do not count as jumps.
+        # The clock for deletions ignores jumps of the machine's clock. The test moves its clock only in small
+        # steps, so the coordinator can use it as the clock for deletions, too.
         object.__setattr__(self.machine, "deletion_clock", self.clock)
         self.epoch = -1
         self._topic_id = topic_id

@@ -47,7 +47,7 @@ def test_a_new_leader_knows_the_numbers_of_the_log(tmp_path: Path, has_database:
         with pytest.raises(KafkaError) as passed:
             await service.commit_file(0, placed("late", 1))
         assert passed.value.code is FORGOTTEN
-        # the coordinator still waits for number 2, although number 3 arrives first
+        # commit number 3 arrives before number 2, so the coordinator holds it until number 2 arrives
         last, next_one = service.commit_file(0, placed("d", 3)), service.commit_file(0, placed("c", 2))
         assert (await next_one).batches[0].base_offset == 2
         assert (await last).batches[0].base_offset == 3
@@ -88,8 +88,9 @@ def test_too_many_commits_do_not_wait(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_waits_for_too_long_is_answered(tmp_path: Path) -> None:
-    """Without a response to this commit, the connection could send no other response. The time limit is the
-    same when the machine's clock jumps."""
+    """A connection sends responses in the order of the requests. So without a response to this commit, no
+    later request on the connection would get its response. A jump of the machine's clock does not change the
+    time limit of the wait."""
 
     async def scene() -> None:
         house = House(tmp_path)

@@ -70,7 +70,8 @@ def test_a_topic_of_many_partitions_is_deleted_in_several_transactions(tmp_path:
             await asyncio.sleep(0)
             seen.append(living())
         assert (seen[0], seen[-1]) == (count + 1, 1)
-        # The timer of the store may write a slice in the same iteration of the event loop.
+        # Two slices may be written in one iteration of the event loop, because the timer of the store may
+        # write a slice, too.
         assert max(before - after for before, after in pairwise(seen)) <= 2 * DELETED_PARTITIONS
         assert await service.topic_ids(0) == {OTHER}
         await house.stop()
@@ -88,7 +89,7 @@ def test_commit_and_find(tmp_path: Path) -> None:
         await service.create_partitions(0, [topic()])
         result = await service.commit_file(0, file("f1", batch(0, 3), batch(1, 2), batch(0, 1)))
         assert [found.base_offset for found in result.batches] == [0, 0, 3]
-        for _ in range(2):  # first from the tail in memory, then from SQLite
+        for _ in range(2):  # the first call reads the tail in memory, the second call reads SQLite
             found = await service.find_batches(0, FindBatchesCall([PartitionToFind(TOPIC, 0, 2)]))
             assert [(b.base_offset, b.last_offset, b.byte_offset) for b in found[0].batches] == [
                 (0, 2, 0),
@@ -310,7 +311,8 @@ def test_a_fence_keeps_older_epochs_from_pruning(tmp_path: Path) -> None:
 
 
 def exclusive(path: str) -> apsw.Connection:
-    """The simulated file system opens databases in this way, without a second connection for reads."""
+    """Open a database like the simulated file system: with an exclusive lock, so that no second connection
+    can read it."""
     connection = apsw.Connection(path)
     connection.pragma("locking_mode", "exclusive")
     return connection

@@ -64,7 +64,7 @@ def test_find_pauses_after_many_batches_and_bounds_its_answer(
         assert [len(one.batches) for one in searching.result()] == [8] * 6 + [2] + [0] * 13
         few = FindBatchesCall(wanted, max_batches_per_partition=3)
         assert [len(one.batches) for one in await service.find_batches(0, few)] == [3] * 10 + [0] * 10
-        # The next call gets the batches after these batches.
+        # A call that begins at offset 8 gets the batches after the first eight batches.
         more = [PartitionToFind(TOPIC, 0, 8)]
         [rest] = await service.find_batches(0, FindBatchesCall(more))
         assert [one.base_offset for one in rest.batches] == [8, 9, 10, 11]

@@ -55,7 +55,8 @@ def test_the_next_transaction_gets_its_own_markers() -> None:
 
 
 class FencedWriter(RecordingWriter):
-    """Partitions that already have markers of a newer coordinator."""
+    """A writer of markers that refuses every marker, as if the partitions had markers of a newer coordinator
+    already."""
 
     calls = 0
 

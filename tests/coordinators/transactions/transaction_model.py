@@ -75,7 +75,7 @@ class TransactionModel:
         self.now_ms = until
 
     def restart(self) -> None:
-        """Another node loads the log."""
+        """Replay the log into a new shard, as another node does when it loads the log."""
         self.shard = self._new()
         self._due.clear()
         codec = TransactionCodec()

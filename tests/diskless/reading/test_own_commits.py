@@ -20,7 +20,7 @@ P, Q = (PartitionKey(UUID(int=1), index) for index in range(2))
 
 
 class HeldWorkers:
-    """Each job waits until it is released."""
+    """Workers that hold each job until the test releases it."""
 
     def __init__(self) -> None:
         self.held: list[asyncio.Event] = []
@@ -92,8 +92,11 @@ class Story:
         self.recent.put(name, content, len(content))
 
         def is_over(share: FileShare) -> None:
-            if not self.taker.failing:  # after an error, pytest's log refers to the memory
-                content.clear()  # the memory is reused; this fails if a view of the memory still exists
+            # After an error, the traceback in pytest's log still refers to the memory.
+            if not self.taker.failing:
+                # Clear the memory as before its next use; this raises an error if a view of the memory still
+                # exists.
+                content.clear()
             self.over.append(name)
 
         self.commits.committed(share, is_over)

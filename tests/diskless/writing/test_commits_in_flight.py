@@ -81,7 +81,8 @@ async def objects_per_second(machine: Machine, in_flight: int) -> float:
 
 
 def test_a_round_trip_of_two_milliseconds_does_not_limit_the_objects_per_second() -> None:
-    """If only one commit were in progress at a time, the maximum would be 500 objects per second."""
+    """With only one commit in progress at a time, a coordinator commits at most 500 objects per second. With
+    eight commits in progress, this limit does not apply."""
 
     async def story(machine: Machine) -> tuple[float, float]:
         return await objects_per_second(machine, 1), await objects_per_second(machine, 8)
@@ -103,7 +104,8 @@ def test_offsets_follow_the_order_of_the_batches_whatever_is_lost(version: int) 
         for number in range(120):
             answers.append(writer.append(key(), *batch(b"%d" % number), timeout_ms=60_000))
             if number == 60:
-                coordinator.version = 5 - version  # the coordinator moves to a broker of another version
+                # From now on, the coordinator is on a broker that supports another version of the API.
+                coordinator.version = 5 - version
             await asyncio.sleep(0.002)
         outcomes = [one if isinstance(one, AppendOutcome) else await one for one in answers]
         assert {outcome.error for outcome in outcomes} == {ErrorCode.none}
@@ -205,8 +207,9 @@ def test_a_file_whose_producers_timed_out_leaves_no_gap_in_the_numbers() -> None
 
 @pytest.mark.parametrize("in_flight", [1, 8])
 def test_numbers_that_the_coordinator_does_not_accept_are_abandoned(in_flight: int) -> None:
-    """Something has used this broker's numbers at the coordinator. Without the change, every later commit of
-    the process would be refused, too."""
+    """Another client has sent commits with this broker's numbers to the coordinator, so the coordinator
+    refuses the broker's commits. The broker then stops using numbers. Otherwise every later commit of its
+    process would be refused, too."""
 
     class UsedNumbers(DistantCoordinator):
         async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
@@ -243,7 +246,8 @@ def test_numbers_that_the_coordinator_does_not_accept_are_abandoned(in_flight: i
 
 
 class LostRequests(DistantCoordinator):
-    """The first attempt of some commits fails before it reaches the coordinator."""
+    """A coordinator that never gets the first attempt of some commits. Each of these attempts fails with an
+    error."""
 
     def __init__(self, machine: Machine, failures: dict[int, Exception]) -> None:
         super().__init__(machine)

@@ -101,7 +101,8 @@ def test_a_batch_is_answered_with_its_offset_after_upload_and_commit() -> None:
         assert await wait(first) == AppendOutcome(ErrorCode.none, 0, -1, 0)
         assert await wait(second) == AppendOutcome(ErrorCode.none, 1, -1, 0)
         took_ms = (asyncio.get_running_loop().time() - begin) * 1000
-        assert 104 < took_ms < 115  # no batch for 5 ms, then a PUT of 100 ms
+        # The object is closed after 5 ms without a batch, and its upload takes 100 ms.
+        assert 104 < took_ms < 115
         [name] = bench.objects()
         content = bench.memory._objects[name][0]
         assert parse_object(content, len(content)).broker_id == 3
@@ -163,7 +164,8 @@ def test_what_a_bounded_producer_sends_together_stays_together_and_waits_for_not
             begin = loop.time()
             await asyncio.gather(*(wait(bench.append(key(1, one), b"v" * 900)) for one in range(5)))
             took_ms = (loop.time() - begin) * 1000
-            # The first object was closed only when it was certain that no more batches arrive.
+            # The first object is closed later than the others, because the writer does not know yet that no
+            # more batches arrive.
             assert took_ms < (130 if number == 0 else 103)
         assert bench.count("FilesClosedPerSec", reason="early") == 20
         await bench.writer.close()
@@ -537,7 +539,7 @@ def test_a_refusal_after_an_unknown_outcome_does_not_claim_that_nothing_was_writ
         bench.coordinator.refuse_with = ErrorCode.resource_not_found
         assert (await wait(answer)).error is ErrorCode.request_timed_out
         await bench.writer.close()
-        assert len(bench.objects()) == 1  # left for the orphan scan
+        assert len(bench.objects()) == 1  # the orphan scan will delete the object
 
     run_in_virtual_time(story)
 

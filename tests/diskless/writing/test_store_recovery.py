@@ -96,8 +96,8 @@ def test_producers_are_served_again_within_two_seconds(mood: str, seed: int) -> 
         assert min(end for _, end, _ in bench.answered if end > healed) - healed < 2.0
         late = [end for begin, end, _ in bench.answered if end > healed and end - begin > 1.0]
         assert max(late, default=healed) - healed < 2.0
-        # In the other cases the store quickly refuses or resets requests. Then all further requests are the
-        # writer's own retries, so they are not counted.
+        # If the store refuses or resets requests quickly, the writer repeats them quickly, so the test does
+        # not limit their number.
         if mood in ("silent", "loses answers"):
             assert asked < 15 * BAD_S
         if mood == "loses answers":

@@ -196,7 +196,8 @@ def test_a_dropped_batch_of_a_sequence_comes_before_those_behind_it() -> None:
 
         bench.faults.left["upload"] = 1
         first = asyncio.ensure_future(send(0))
-        await asyncio.sleep(0.008)  # the buffer of these batches is closed after this time
+        # After 8 ms the buffer with the first batch is closed, so the second batch gets another object.
+        await asyncio.sleep(0.008)
         second = asyncio.ensure_future(send(1))
         assert (await first).error is STORAGE
         assert (await second).error is ErrorCode.out_of_order_sequence_number

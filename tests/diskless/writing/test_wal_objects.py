@@ -205,7 +205,8 @@ def test_recent_objects_are_bounded_and_the_oldest_go_first() -> None:
     recent.put("d", arenas["d"], 10)
     assert evicted == [arenas["a"]]
     assert recent.get("a", 0, 1) is None
-    assert recent.get("b", 6, 3) is None  # after the object's end, but in its memory
+    # The position is after the end of the object, but inside the memory that the object uses.
+    assert recent.get("b", 6, 3) is None
     recent.discard("b")
     assert (len(recent), recent.size_bytes, recent.hits, recent.misses) == (2, 20, 1, 2)
     recent.put("huge", bytearray(31), 31)
@@ -262,8 +263,8 @@ def test_a_buffer_is_due_after_the_interval_and_early_when_it_is_quiet() -> None
     assert policy.decide(1_008, 1_000, 1_003, True) == CloseDecision(CloseReason.EARLY)
     policy.closed(1_008)
     policy.closed(1_009)
-    # The budget is used up, and the next token would come half a second later. So the end of the interval
-    # closes the buffer.
+    # The budget for early closes is used up, and the next token would come half a second later. So the buffer
+    # is closed at the end of the interval.
     decision = policy.decide(1_020, 1_010, 1_010, True)
     assert decision == CloseDecision(None, 1_260)
     assert policy.decide(1_260, 1_010, 1_259, True) == CloseDecision(CloseReason.INTERVAL)
@@ -287,9 +288,8 @@ def test_batches_that_never_pause_wait_only_as_long_as_the_budget_asks() -> None
     assert policy.decide(1_124, 1_000, 1_123, True) == CloseDecision(None, 1_125)
     assert policy.decide(1_125, 1_000, 1_124, True) == CloseDecision(CloseReason.EARLY)
     free = ClosePolicy(interval_ms=250, quiet_ms=5, puts_per_second=100)
-    assert free.decide(1_049, 1_000, 1_048, True) == CloseDecision(
-        None, 1_050
-    )  # smaller objects would not be closed early
+    # Batches that never pause are collected for at least 50 ms, because more objects would be smaller objects.
+    assert free.decide(1_049, 1_000, 1_048, True) == CloseDecision(None, 1_050)
 
 
 def test_large_objects_are_not_counted_against_the_budget() -> None:
@@ -298,7 +298,7 @@ def test_large_objects_are_not_counted_against_the_budget() -> None:
     for now in range(1_005, 1_305, 10):
         policy.closed(now, large=True)
         assert policy.decide(now + 10, now, now, True, large=True) == CloseDecision(CloseReason.EARLY)
-    # a token is available
+    # the budget has a token for one early close
     assert policy.decide(1_310, 1_305, 1_305, True) == CloseDecision(CloseReason.EARLY)
     policy.closed(1_310)
     assert policy.decide(1_325, 1_320, 1_320, True).reason is None

@@ -20,7 +20,8 @@ def test_load_generators_agree(java: Java, bootstrap: str, topic: str, group: st
     shared = [*server, "--topic", topic, "--max-messages", "1000"]
     amount = ["--num-records", "20000", "--record-size", "500", "--throughput", "-1"]
     properties = [f"bootstrap.servers={bootstrap}", "acks=all", "compression.type=lz4"]
-    # The tool prints its last events when the JVM ends.
+    # VerifiableProducer prints its last events only when its JVM ends, so it does not share a JVM with the
+    # other tools.
     produced = events(java.tool(f"{TOOLS}.VerifiableProducer", *shared, "--acks", "-1"))
     consumed_events, status, performance = java.tools(
         [f"{TOOLS}.VerifiableConsumer", *shared, "--group-id", group, "--reset-policy", "earliest"],

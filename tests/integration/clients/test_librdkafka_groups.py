@@ -130,7 +130,7 @@ def test_a_regular_expression_finds_new_topics(bootstrap: str, topic: str, membe
         message = consumer.poll(0.2)
         if message is None or message.error() is None:
             return message
-        # An earlier message of librdkafka may say that the topic does not exist.
+        # Before the first record, librdkafka may return an error that says that the topic does not exist yet.
         assert message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART, message.error()
         return None
 

@@ -18,7 +18,7 @@ def admin(bootstrap: str) -> AdminClient:
 
 @pytest.fixture
 def member(bootstrap: str, group: str) -> Iterator[Consumer]:
-    """A consumer in a group that reads all records and detects changes soon."""
+    """A consumer in a group. It reads from the first record, and detects changes of its topics soon."""
     base = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     consumer = Consumer({**base, **QUICK, "enable.auto.commit": False})
     yield consumer

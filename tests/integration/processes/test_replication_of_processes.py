@@ -74,8 +74,8 @@ def test_nothing_is_lost_in_a_rolling_upgrade_and_back_under_load(processes: Pro
     load.go_on_until(RECORDS_MIN)
     wait_for(lambda: are_in_sync(3))
 
-    # The feature level is raised at the end. After that, nodes of the old version are refused until the level
-    # is lowered.
+    # When all nodes have the next version, the feature level is raised. After that, a node of the old version
+    # does not start until the level is lowered.
     wait_for(lambda: not processes.change_levels(NEXT_LEVEL))
     load.go_on_until(RECORDS_MIN)
     assert processes.terminate(second) == 0

@@ -89,7 +89,7 @@ def test_words_are_counted_exactly_once_over_kills(java: Java, tmp_path: Path) -
         program = count_words(java, bootstrap, tmp_path / "first")
         try:
             eventually(lambda: reader.has(half), "the first counts")
-            program.kill()  # the kill is in the middle of transactions
+            program.kill()  # at this moment the program has open transactions
             program.wait(TIMEOUT_S)
             _, (leader,) = metadata(cluster.address(1), "__diskless_metadata")
             cluster.kill(leader)

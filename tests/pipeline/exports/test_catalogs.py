@@ -46,8 +46,8 @@ def test_a_table_in_an_object_store(
     s3_bucket: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The catalog is given by properties or by its name in pyiceberg's configuration, and it is also used for
-    a replay."""
+    """An export can name its catalog by properties, or by a name in pyiceberg's configuration. A replay uses
+    the export's catalog, too."""
     properties = s3_catalog(tmp_path, s3_endpoint, s3_bucket)
     job = ExportJob(
         node.bootstrap_servers,

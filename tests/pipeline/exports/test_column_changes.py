@@ -101,7 +101,7 @@ def test_a_change_that_is_none(text: str) -> None:
 def test_what_becomes_wider_and_what_needs_a_new_column(change: str, in_iceberg: str, elsewhere: str) -> None:
     assert columns_of(changed("a INT", change, promote=True)) == in_iceberg
     assert columns_of(changed("a INT", change)) == elsewhere
-    # The second time there is nothing left to do.
+    # If the change is made a second time, the columns stay as they are.
     assert columns_of(changed("a INT", change, change)) == elsewhere
 
 

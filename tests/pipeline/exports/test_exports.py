@@ -278,7 +278,8 @@ def test_a_mistyped_topic_leaves_nothing_behind(node: moldau.testing.Node, tmp_p
 def test_an_export_of_the_other_format_is_refused_by_name(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, kind: str
 ) -> None:
-    """Each format would treat the files of the other format as its own, or hide them from readers."""
+    """Without the refusal, an export of one format would treat the files of the other format as its own, or
+    hide them from readers."""
     produce(node, topic, 4)
     job = job_of(node, topic, tmp_path, kind)
     export_once(job, run_here)

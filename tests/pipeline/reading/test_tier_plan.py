@@ -41,7 +41,8 @@ def test_of_copies_that_overlap_the_longest_is_read() -> None:
 
 
 def test_a_segment_speaks_only_for_the_epochs_that_the_log_has() -> None:
-    """At the end of epoch 1, an old leader copied records that no other replica had."""
+    """The leader of epoch 1 copied records up to offset 120. No other replica had the records from offset 100
+    on, so they are not in the log."""
     old, new = segment(1, 0, 120, (0, 0), (1, 60)), segment(2, 90, 200, (1, 90), (3, 100))
     log = {0: EpochSpan(0, 60), 1: EpochSpan(60, 100), 3: EpochSpan(100, 250)}
     assert plan_parts([old, new], 0, 220, log) == [

@@ -284,7 +284,8 @@ def test_what_leaves_the_wal_in_mid_job_is_found_in_the_tier(
     reading = fetch_found(found.source, found.ranges)
     first = next(reading)
     assert consolidated(node, "moving") > 1
-    for path in set(objects.rglob("*")) - before:  # a coordinator deletes these objects after an hour
+    # Delete the objects in advance, which a coordinator would delete after an hour.
+    for path in set(objects.rglob("*")) - before:
         if path.is_file():
             path.unlink()
     rows = decoded(found, itertools.chain([first], reading))

@@ -1,4 +1,4 @@
-"""Ranges of files are read directly to the places where they are needed."""
+"""Ranges of WAL objects in local files are read directly into their final places in memory."""
 
 import asyncio
 import os

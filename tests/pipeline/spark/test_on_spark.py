@@ -157,7 +157,7 @@ def test_workers_do_not_collect_their_modules_behind_each_task(spark: SparkSessi
     counts = SparkPool("local[2,2]").units("test")(frozen, [1, 2])
     assert min(counts) > 10_000
     settle()
-    assert frozen(0) == ours  # this process is not a task
+    assert frozen(0) == ours  # only tasks freeze objects, and this process is not a task
 
 
 def test_planners_do_not_collect_their_modules_behind_each_plan(spark: SparkSession) -> None:

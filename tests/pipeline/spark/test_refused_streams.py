@@ -31,7 +31,8 @@ def test_a_stream_is_refused_when_it_begins_in_one_line(
 ) -> None:
     given = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "a", "startingOffsets": "latest"}
     source = MoldauDataSource(given | options)
-    # If the error were raised at this point, Spark's process would end with an error of its own.
+    # ``streamReader`` must not raise the error, because Spark's process would then end with an error of its
+    # own.
     reader: Any = source.streamReader(StructType().add(column, LongType()))
     for name in OF_SPARKS_PROCESSES:
         monkeypatch.delenv(name, raising=False)

@@ -128,7 +128,8 @@ def commit(
         try:
             await committer.commit_batch(query_id, batch_id, parts)
         except ToolError:
-            await committer.discard(parts)  # Spark also calls abort
+            # Spark calls ``abort`` after a failed commit, which discards the parts.
+            await committer.discard(parts)
             raise
 
     with_client(node, work)

@@ -108,7 +108,8 @@ def run_once(start: Callable[[], StreamingQuery]) -> StreamingQuery:
             query.awaitTermination(400)
         except StreamingQueryException as error:
             # Spark waits ten seconds for the start of the process that plans a query, and this time cannot be
-            # configured. In this case the process had not started, so the query had no effect.
+            # configured. If the process did not start in time, the query had no effect, so the test can run
+            # it again.
             if left == 0 or "failed to connect back" not in str(error):
                 raise
         else:

@@ -124,8 +124,8 @@ def test_all_of_a_topic_leaves_the_wal(node: moldau.testing.Node, topic: str) ->
 
 
 def test_a_unit_has_partitions_of_several_coordinators(node: moldau.testing.Node, topic: str) -> None:
-    """At first, one broker gets no report. If the same units have segments of the other broker, these
-    segments are published anyway."""
+    """A unit has segments of partitions with different coordinators. In the first round, the test removes the
+    reports about partition 0. The segments of the other partitions are published anyway."""
     options = parse_options({"kafka.bootstrap.servers": node.bootstrap_servers, "subscribe": topic})
     (found,) = ask(node.bootstrap_servers, lambda client: pin(client, options))
     assert found.source.wal is not None

@@ -30,8 +30,8 @@ def change(cluster: Cluster) -> None:
 
 
 def replace_disk(cluster: Cluster) -> None:
-    """Give a node an empty disk, so that its vote is lost. This happens to a voter only if there are no other
-    faults and at least three voters. Otherwise the other voters could not continue."""
+    """Give a node an empty disk, so that its vote is lost. A voter gets an empty disk only if there are no
+    other faults and at least three voters. Otherwise the other voters could not continue."""
     node = cluster.random.choice(list(cluster.nodes.values()))
     is_voter = node.key in named_voters(cluster)
     if is_voter:

@@ -32,7 +32,7 @@ Answer = Callable[[AlterPartitionRequest], AlterPartitionResponse]
 
 
 def committed(request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """The controller applies the request."""
+    """The response of a controller that has applied the request."""
     (topic,) = request.topics
     (row,) = topic.partitions
     return partition_answer(

@@ -148,7 +148,8 @@ def test_a_file_is_filled_from_memory_wherever_it_begins(
     file = disk.open(f"{folder}/a", create=True)
     file.fill(content)
     assert file.size() == size
-    file.write_at(size, [b"more"])  # writes have any length and any position, as before
+    # After ``fill``, ``write_at`` still accepts writes of any length at any position.
+    file.write_at(size, [b"more"])
     file.close()
     assert disk.read(f"{folder}/a") == bytes(content) + b"more"
 

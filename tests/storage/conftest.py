@@ -27,7 +27,8 @@ class TestMachine:
         self.disk = MemoryDisk()
         self.clock = StoppedClock()
         self.machine = Machine(self.clock, SeededEntropy(1), self.disk, InlineWorkers())
-        # The test moves the clock in small steps, which do not count as jumps.
+        # The clock for deletions ignores jumps of the machine's clock. The test moves its clock only in small
+        # steps, so the code can use it as the clock for deletions, too.
         object.__setattr__(self.machine, "deletion_clock", self.clock)
 
     def run(self, awaitable):  # type: ignore[no-untyped-def]

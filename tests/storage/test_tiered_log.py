@@ -63,8 +63,8 @@ def test_without_copying_the_whole_retention_decides_and_moves_the_start(box: An
 
 
 def test_copied_segments_leave_the_disk_without_a_cleanup_policy(box: Any) -> None:
-    """In Kafka, an empty ``cleanup.policy`` means deletion without limits. So local retention
-    still applies."""
+    """As in Kafka 4.2, an empty ``cleanup.policy`` keeps all records of the partition. But local retention
+    still removes copied segments from the disk."""
     log = open_log(box, replace(TIERED, cleanup_delete=False))
     append_segments(box, log, 4)
     log.highest_copied_offset = 1
@@ -276,8 +276,8 @@ def check_begun_behind(box: Any, log: PartitionLog) -> None:
 
 
 def test_producers_stay_known_when_a_log_is_cut_to_its_first_local_offset(box: Any) -> None:
-    """A new leader can have this state. The earlier records are committed, and their producers may send them
-    again."""
+    """The log of a new leader can begin at the first local offset, so it lacks the earlier records. These
+    records are committed, but their producers may send them again."""
     log = open_log(box)
     append_of(box, log, 0)
     log.roll()

@@ -498,7 +498,8 @@ def test_a_deletion_that_dies_at_any_step_is_finished_by_the_next_life(
 def test_a_copy_that_finishes_while_its_topic_is_removed_leaves_nothing(
     play: Callable[[Story], None],
 ) -> None:
-    """The copy of the segment has ended when the remover checks again."""
+    """The copy of the segment is still in progress at the remover's first check, and has ended at its second
+    check."""
 
     async def story(house: House) -> None:
         house.fill(1)

@@ -40,7 +40,7 @@ LOCAL, OTHER = 1, 2
 
 
 async def none_of(partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-    """The deleted topics. The list is empty, because no topic was deleted while this broker was offline."""
+    """Return no deleted partitions, because no topic was deleted while this broker was offline."""
     return []
 
 

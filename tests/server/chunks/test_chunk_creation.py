@@ -98,7 +98,7 @@ class Broker:
         self.handed_over.append(state)
 
     def show_change(self) -> None:
-        """Another change of the partition is in the image, for example a change of the in-sync set."""
+        """Show an image with another change of the partition, for example a change of the in-sync set."""
         self.partition_epoch += 1
         self.image = self._image(-1)
 
@@ -175,7 +175,8 @@ def test_appends_wait_until_the_leadership_is_over_although_the_image_has_the_bo
 def test_a_refusal_after_an_unknown_outcome_does_not_let_appends_go_on(
     tmp_path: Path, code: ErrorCode
 ) -> None:
-    """The first request may have been committed, and another leader may have been elected since."""
+    """The outcome of the first request is unknown: it may have been committed. Another leader may have been
+    elected after it."""
 
     async def story(broker: Broker) -> None:
         broker.answers = [lost, *[refused(code)] * 200]
@@ -248,8 +249,8 @@ def test_the_ended_chunk_is_durable_before_its_border_is_handed_over(tmp_path: P
 def test_producers_are_refused_while_the_controller_does_not_answer_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of kept batches of producers is limited. The producers retry, and no batch is appended
-    meanwhile."""
+    """The leader keeps only a limited number of batches while it waits for the controller. It refuses further
+    batches, so their producers retry. No batch is appended during this time."""
     monkeypatch.setattr(creation, "DRAIN_TIMEOUT_S", 0)
 
     async def story(broker: Broker) -> None:

@@ -106,7 +106,7 @@ def test_folders_of_unknown_topics_stop_the_start_where_the_log_cannot_tell(
     (folder / "replication-offset-checkpoint").unlink()
     (metadata / "durable-offset").unlink()
     if lost is None:
-        # The situation is the same as after a restore of the metadata folder alone from an older backup.
+        # The files are now as after a restore of the metadata folder alone from an older backup.
         DurableOffset(LocalDisk(), str(metadata)).note(1, 0)
     reasons = {refusal(folder), refusal(folder)}
     (reason,) = reasons

@@ -108,8 +108,8 @@ def test_a_prune_with_an_epoch_of_no_leader_changes_nothing(client):
 
 
 def test_a_broker_goes_on_after_its_numbers_were_used(node, client):
-    """The epoch of a registration can be guessed. The first batches may then be refused, but not all later
-    batches."""
+    """A client can guess the epoch of a broker's registration, and use the broker's commit numbers. The
+    broker's first batches may then be refused, but later batches are accepted."""
     topic = Topic(client, "numbers")
     for epoch in range(64):
         request = commit_file.REQUEST(

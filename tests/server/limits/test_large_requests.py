@@ -63,7 +63,7 @@ DESCRIBE_TRANSACTIONS = 65
 
 
 def answer(request):
-    """The response to a row does not depend on other rows."""
+    """A response in which the answer to each row depends only on this row."""
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(

@@ -66,7 +66,7 @@ def test_an_append_at_any_moment_wakes_a_fetch(remote: bool, turns: int) -> None
         context = RequestContext(1, 12, 0, None, ConnectionContext("c", "PLAINTEXT"))
         outcome = cast(Awaitable[Any], handlers.fetch(context, request))
         if turns == 0:
-            partition.grow()  # before the coroutine runs
+            partition.grow()  # add the record before the coroutine of the fetch runs for the first time
         waiting = asyncio.ensure_future(outcome)
         for _ in range(turns - 1):
             await asyncio.sleep(0)

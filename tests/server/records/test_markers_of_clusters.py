@@ -55,8 +55,9 @@ def test_a_replaced_coordinator_stops_sending() -> None:
 
 
 def test_another_broker_gets_the_position_of_the_decision() -> None:
-    """A restore needs this position. A broker whose replica of a diskless partition is offline sends the
-    marker to the partition's leader."""
+    """A broker whose replica of a diskless partition is offline sends the marker to the partition's leader.
+    The request contains the position of the decision (the commit or abort in ``__transaction_state``),
+    because a restore needs this position."""
     marker = MARKER._replace(decision_partition=4, decision_offset=1 << 40)
     written: list[TransactionMarker] = []
 

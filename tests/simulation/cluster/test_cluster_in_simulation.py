@@ -83,8 +83,8 @@ def test_a_killed_broker_is_fenced_and_comes_back() -> None:
             await cluster.until(lambda: len(cluster.nodes) == 5 and brokers() == [11, 12])
             await cluster.on("admin", cluster.client("admin", 11).create_topic("events", 4, {}))
             await cluster.until(lambda: sorted(leaders()) == [11, 11, 12, 12])
-            # In this version of DeleteTopics, topics are identified by id or by name. The request to the
-            # controller has another form.
+            # In this version of DeleteTopics, a request names each topic by its id or its name. The request
+            # that the broker sends to the controller has another form.
             await cluster.on("other", cluster.client("other", 11).create_topic("passing", 1, {}))
             await cluster.on("deleter", cluster.client("deleter", 12).delete_topic("passing"))
             metadata: Any = cluster.nodes[12].metadata

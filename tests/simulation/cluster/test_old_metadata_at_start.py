@@ -61,7 +61,8 @@ class OldImageStory(ReplicationStory):
 def test_a_broker_waits_for_the_metadata_of_now_before_it_follows_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(subscriptions, "READ_MAX_BYTES", 1)  # The log is longer than one read.
+    # With this limit, the broker needs several reads for the metadata log..
+    monkeypatch.setattr(subscriptions, "READ_MAX_BYTES", 1)
     snapshots = {"metadata.log.max.record.bytes.between.snapshots": "1"}
     with World(3) as world:
         story = OldImageStory(world, replication(), properties=snapshots)

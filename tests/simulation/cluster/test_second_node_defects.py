@@ -83,7 +83,7 @@ class Brokers:
         return self.cluster.nodes[broker].get(PartitionsSubsystem).partition(topic, 0)
 
     async def until_led_by(self, broker: int, topic: str) -> None:
-        """Return when a broker leads partition 0 and all running brokers know this."""
+        """Wait until a broker leads partition 0 and all running brokers know that it leads."""
 
         def is_led() -> bool:
             living = [each for each in BROKERS if each in self.cluster.nodes]
@@ -320,7 +320,8 @@ def change_brokers_before_the_first_commit() -> list[str]:
             await asyncio.sleep(0.3)
             world.network.heal_all()
             answers = [await first, await second]
-            if answers[1].error is ErrorCode.not_leader_or_follower:  # so the producer sends it again
+            # After this error the producer sends the second batch again.
+            if answers[1].error is ErrorCode.not_leader_or_follower:
                 answers[1] = await append(leader, RECORD_COUNT)
             found = [(each.error, each.base_offset) for each in answers]
             wanted = [(ErrorCode.none, 0), (ErrorCode.none, RECORD_COUNT)]

@@ -216,7 +216,8 @@ def test_a_reader_at_a_broker_without_a_replica_is_woken_by_a_commit_elsewhere(c
 
 
 def test_a_consumer_is_sent_to_the_gateway_of_its_rack(cluster: RackCluster) -> None:
-    """KIP-392 allows this, because the consumer's fetches contain ``client.rack``."""
+    """A leader may send a consumer to another broker (KIP-392) if the consumer's fetches contain
+    ``client.rack``."""
 
     async def story() -> None:
         await cluster.ready()

@@ -33,7 +33,8 @@ PROPERTIES = {
 
 
 class Reloads:
-    """Loads the coordinator again for each new topic, as after a failed append."""
+    """Unloads the coordinator for each new topic and loads it again, as the runtime does after a failed
+    append."""
 
     def __init__(self, node: ServerNode) -> None:
         self._runtime = node.get(DisklessSubsystem).coordinators.runtime

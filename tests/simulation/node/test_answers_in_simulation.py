@@ -128,8 +128,7 @@ def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], name: 
 
     def is_caught(seed: int) -> bool:
         with pytest.MonkeyPatch.context() as patch:
-            # This function is called again for each seed, because a mutant may count the events of a single
-            # history.
+            # The mutant is inserted again for each seed, because it may count the events of a single history.
             mutate(patch)
             return bool(run_seed(SCENARIOS[name](), seed).violations)
 

@@ -30,7 +30,7 @@ def partitions_of(cluster: Cluster, topic: str) -> list[Any]:
 
 
 def leader_of(cluster: Cluster, topic: str) -> int:
-    """The broker that leads, if the other broker already follows it. Otherwise the result is 0."""
+    """The id of the broker that leads the partition, if the other broker already follows it. Otherwise 0."""
     replicas = partitions_of(cluster, topic)
     if len(replicas) < 2 or not any(each.leader_to_follow for each in replicas):
         return 0

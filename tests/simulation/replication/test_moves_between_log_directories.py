@@ -69,7 +69,7 @@ class MovingHouse(House):
         }
 
     async def moved(self, path: str) -> None:
-        """Return when the replica is at the path and in sync, and the metadata agree."""
+        """Wait until the replica is at the path and in sync, and the metadata name its directory."""
         wanted = self.directory_id(11, path)
         await self.cluster.until(lambda: self.rows()[self.index].directory_of(11) == wanted)
         await self.cluster.until(lambda: self.index in self.hosted(11) and self.place() == path)

@@ -189,7 +189,8 @@ def test_records_stay_for_the_minimum_lag_and_go_after_the_maximum(box: Any) -> 
     assert late is not None
     assert late.is_due
     assert find_candidate(log, 2, box.clock.time_ms + 5001) is None
-    # The active segment is closed after this time, so that its records are cleaned within the limit.
+    # The active segment is closed after ``roll_ms``, so that its records are cleaned within the maximum
+    # compaction lag.
     assert config.roll_ms == 5000
 
 
@@ -282,7 +283,7 @@ def test_bytes_that_cannot_be_read_are_never_thrown_away(box: Any) -> None:
     cleaned.log.roll()
     box.disk.names["/data/t-0/00000000000000000000.log"].data[70] ^= 1
     with pytest.raises(AssertionError):
-        cleaned.clean()  # the cleaner has recorded that the log is uncleanable
+        cleaned.clean()  # the cleaner has recorded that it cannot clean the log
     assert cleaned.logs.offset is None
     assert not [name for name in box.disk.names if name.endswith((".cleaned", ".swap"))]
 

@@ -352,7 +352,7 @@ def batches_of(found: bytes) -> list[bytes]:
 
 
 def test_a_durable_offset_without_a_checksum_is_read(box: Any) -> None:
-    """An earlier version wrote the file in this way."""
+    """An earlier version wrote the file ``durable-offset`` without the checksum of the last batch."""
     filled(box)
     text = b"0 %020d" % 12
     box.disk.write_atomically(f"{FOLDER}/{DURABLE_OFFSET}", b"%b %08x\n" % (text, crc32c(text)))

@@ -47,7 +47,8 @@ def put(box: Any, path: str, other: str) -> None:
 @pytest.mark.parametrize("how", [{}, {"clean_shutdown": False, "was_killed": True}], ids=["stop", "kill"])
 @pytest.mark.parametrize("size", [100, 130])
 def test_a_segment_of_another_partition_is_refused(box: Any, number: int, how: Any, size: int) -> None:
-    """One of the other segments has the same offsets and lengths."""
+    """The segments of the other partition have the same offsets. With ``size`` 100 they also have the same
+    lengths."""
     fill(box, ONE, 1_000)
     fill(box, OTHER, 500_000, size)
     path = segments(box, ONE)[number]

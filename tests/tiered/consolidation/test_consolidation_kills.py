@@ -134,7 +134,7 @@ def test_a_leader_whose_metadata_lag_behind_waits_for_what_was_pruned() -> None:
         world = await furnished()
         old = Leader(world, 1, rules=RULES)
         lease_id, copies = await built(old)
-        new = Leader(world, 2, rules=RULES)  # it has read only COPY_SEGMENT_STARTED events
+        new = Leader(world, 2, rules=RULES)  # the new leader has read only COPY_SEGMENT_STARTED events
         assert all(answer.error is ErrorCode.none for answer in await old.leader.publish(lease_id, copies))
         await new.run_once()
         await settled(world, 3)
@@ -205,7 +205,7 @@ def test_retention_moves_the_log_start_first_and_over_both_parts() -> None:
         young = world.clock.time_ms
         sizes = [one.segment_size_bytes for one in world.view().list()]
         wal = world.batches[TOPIC][-1].size_bytes
-        # The retention allows all segments except the first two.
+        # The size limit of the retention is large enough for all segments except the first two.
         limit = sum(sizes[2:]) + wal
         led = {"rules": RULES, "may_copy": False, "retention": Retention(size_bytes=limit)}
         for kill_at in (3, 5, 7, 9):

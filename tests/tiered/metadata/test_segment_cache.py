@@ -57,7 +57,8 @@ def test_only_finished_segments_are_read() -> None:
 
 
 def test_a_longer_copy_takes_the_place_of_a_shorter_one_and_gives_it_back() -> None:
-    """The next leader copied all records of the shorter copy and some later records."""
+    """The leader of epoch 1 copied offsets 0 to 100. The leader of epoch 2 copied these records again, with
+    the records up to offset 200."""
     cache = cached([finished(1, 0, 100), finished(2, 0, 200)])
     assert number_for(cache, 0, 50) == 2
     cache.put(segment(2, 0, 200, state=DELETING))

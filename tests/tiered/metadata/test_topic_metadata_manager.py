@@ -135,8 +135,8 @@ def test_the_writer_of_the_second_event_gets_an_error(tmp_path: Path) -> None:
 
 
 def test_a_writer_is_told_that_its_event_was_dropped_before_it_knew_the_offset(tmp_path: Path) -> None:
-    """Without this rule, a segment that has no event would be copied, and its objects would never
-    be deleted."""
+    """If the writer did not learn that its event was dropped, it would copy a segment that has no event, and
+    no broker would ever delete the segment's objects."""
 
     async def main() -> None:
         topic = TopicInMemory()
@@ -171,7 +171,7 @@ def test_a_restart_goes_on_where_the_cache_ends(tmp_path: Path) -> None:
             await manager.update_remote_log_segment_metadata(event(segment(0, 0, 9), DELETING))
 
     async def look() -> None:
-        # Meanwhile, another broker completed the work.
+        # While this manager was stopped, another broker completed the deletion of the segment.
         topic.append_now(HOME, encode_event(event(segment(0, 0, 9), DELETED)))
         async with managing(topic, tmp_path, ORDERS) as manager:
             assert topic.reads[0] == (HOME, 21)
@@ -248,7 +248,8 @@ def test_a_cache_that_cannot_be_used_is_rebuilt(
 
 @pytest.mark.parametrize("change", ["shorter", "another history"])
 def test_a_cache_that_the_log_does_not_bear_out_is_dropped(tmp_path: Path, change: str) -> None:
-    """The end of the log was lost, or another leader has written other records at its offsets."""
+    """The cache contains events from the end of the metadata log. This end was lost, or another leader has
+    written other records at its offsets."""
     topic = TopicInMemory()
 
     async def fill() -> None:

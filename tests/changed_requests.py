@@ -9,6 +9,8 @@ from moldau.protocol.schema import FieldLayout, Message, is_flexible, layout
 from moldau.runtime import ErrorCode
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+EPOCH_WEIGHT = 4
+"""Epochs are changed more often than other fields, because receivers remember them."""
 _NOT_CHANGED = {"timeout_ms", "max_wait_ms"}
 """A request with an extreme value in such a field may correctly wait for weeks."""
 
@@ -30,8 +32,13 @@ class ChangedRequests:
         seed = self._chance.random()
         counting = _Builder(random.Random(seed), self._known, version, is_flexible(cls, version), frozenset())
         counting.message(cls)
-        wanted = min(self._chance.choice((0, 1, 1, 1, 1, 2)), counting.field_count)
-        changed = frozenset(self._chance.sample(range(counting.field_count), wanted))
+        numbers = [
+            number
+            for number, name in enumerate(counting.names)
+            for _ in range(EPOCH_WEIGHT if name.endswith("epoch") else 1)
+        ]
+        wanted = min(self._chance.choice((0, 1, 1, 1, 1, 2)), len(numbers))
+        changed = frozenset(self._chance.sample(numbers, wanted))
         builder = _Builder(random.Random(seed), self._known, version, is_flexible(cls, version), changed)
         return builder.message(cls)
 
@@ -52,14 +59,15 @@ class _Builder:
         self._version = version
         self._flexible = flexible
         self._changed = changed
-        self.field_count = 0
+        self.names: list[str] = []
+        """The fields that can be changed."""
 
     def message(self, cls: type[Message]) -> Message:
         fields = layout(cls, self._version, self._flexible)
         return cls(**{each.name: self._field(cls, each) for each in (*fields.fields, *fields.tagged)})
 
     def _field(self, cls: type[Message], field: FieldLayout) -> Any:
-        number = self.field_count
+        number = len(self.names)
         # Each field has its own numbers, so that a change does not alter the fields that follow.
         chance, outer = random.Random(self._chance.random()), self._chance
         self._chance = chance
@@ -67,7 +75,7 @@ class _Builder:
         self._chance = outer
         if field.name in _NOT_CHANGED:
             return value
-        self.field_count += 1
+        self.names.append(field.name)
         return self._other(field, value, chance) if number in self._changed else value
 
     def _plain(self, cls: type[Message], field: FieldLayout) -> Any:

@@ -59,8 +59,8 @@ def test_a_topic_whose_deletion_is_not_notified_is_deleted_and_never_created_aga
         coordinator = OneCoordinator(kept.topic_id, deleted.topic_id)
         sync = ImageSync(coordinator, lambda: [kept], nothing_new)
         await sync.run_once()
-        # This broker's metadata may be late. So if a topic is not in the broker's metadata, the coordinator
-        # keeps the topic at first.
+        # This broker's metadata may be older than the topic. So the coordinator keeps a topic that is not in
+        # the broker's metadata until a later check.
         assert coordinator.topics == {kept.topic_id, deleted.topic_id}
         await asyncio.sleep(60)
         await sync.run_once()

@@ -38,7 +38,8 @@ def run_in_virtual_time(story: Callable[[Machine], Coroutine[Any, Any, T]], seed
 
 
 async def until_room(writer: DisklessWriter) -> None:
-    """Wait until requests of producers are read again, as the network code does."""
+    """Wait until the writer's buffer has room again. The network code also reads no requests of producers
+    while the writer is full."""
     for _ in range(100_000):
         if not writer.is_full:
             return

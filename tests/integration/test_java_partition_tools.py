@@ -31,7 +31,8 @@ PROPERTIES = {
     "broker.heartbeat.interval.ms": "250",
     "broker.session.timeout.ms": "1500",
     "auto.leader.rebalance.enable": "false",
-    # A copy needs several fetches, so that a throttle delays its end.
+    # A fetch returns only a small part of a replica. So a copy needs several fetches, and a throttle delays
+    # the end of the copy.
     "replica.fetch.max.bytes": "20000",
 }
 PLACES = {

@@ -123,8 +123,8 @@ def test_a_check_that_fails_is_one_line_with_the_name_of_the_store(
 
 
 def test_an_upload_holds_our_memory_until_the_store_lets_go_of_it() -> None:
-    """The reuse of upload memory depends on this rule. Python must not resize the memory while the library
-    reads it."""
+    """While the library reads the memory of an upload, Python must not resize this memory. The code that
+    reuses the memory depends on this rule."""
 
     async def main() -> None:
         policy = RetryPolicy(attempt_timeout_ms=60_000, deadline_ms=60_000)

@@ -85,7 +85,8 @@ def test_an_empty_budget_ends_retries_until_successes_earn_some() -> None:
         assert len(scripted.calls) == 3
         with pytest.raises(StorageError):
             await storage.upload("a", b"1", 1)
-        assert len(scripted.calls) == 4  # there is one attempt, and no retry
+        # The budget has no token, so the fourth call is the only attempt of this upload.
+        assert len(scripted.calls) == 4
         with pytest.raises(StorageError):
             await storage.upload("a", b"1", 1)
         await storage.upload("a", b"1", 1)

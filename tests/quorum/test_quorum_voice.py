@@ -80,7 +80,8 @@ def test_a_peer_that_refuses_this_node_is_logged_once(
     assert words in caplog.messages[0]
     assert voice.problems(0) == caplog.messages
     if error is ErrorCode.inconsistent_voter_set:
-        voice.answered(2, NONE, fetch(1, ONE), 0)  # the leader accepts fetches of every node
+        # An accepted fetch does not end the problem, because a leader accepts fetches of every node.
+        voice.answered(2, NONE, fetch(1, ONE), 0)
         assert len(voice.problems(0)) == 1
     voice.answered(2, NONE, VOTE, 0)
     assert "accepts the requests of this node again" in caplog.messages[-1]

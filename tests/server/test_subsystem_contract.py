@@ -181,7 +181,8 @@ def test_a_kind_of_topics_without_partitions_is_named_when_the_broker_is_compose
 
 
 def test_a_kind_of_topics_gets_the_tier_and_the_chunks_of_its_row() -> None:
-    """Without a tier, the segments of tiered topics would wait for a copy forever."""
+    """If no claim gave a tier to a kind with ``has_remote_tier=True``, the segments of its tiered topics
+    would wait for a copy forever."""
     kinds, row = PartitionKinds(), sharded(has_remote_tier=True, no_chunks=None)
     classic, partitions, tier = SimpleNamespace(), SimpleNamespace(), SimpleNamespace()
     kinds.add([KindClaim(classic), KindClaim(partitions, row.is_kind_of)])
@@ -202,7 +203,8 @@ def test_a_kind_of_topics_that_a_broker_refuses_needs_neither() -> None:
 
 
 def test_a_claim_on_a_kind_of_topics_without_a_row_is_refused() -> None:
-    """Without the row, the controller would create classic topics, and the claim would get no topic."""
+    """If the row of the kind is missing in ``KINDS``, the controller creates classic topics instead, and no
+    topic matches the claim. So the start is refused."""
     kinds, row = PartitionKinds(), sharded()
     kinds.add(
         [KindClaim(SimpleNamespace(), CLASSIC.is_kind_of), KindClaim(SimpleNamespace(), row.is_kind_of)]

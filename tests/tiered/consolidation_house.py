@@ -208,7 +208,8 @@ class Steps:
         self.is_dead = False
 
     async def step(self, act: Callable[[], Awaitable[T]], *, changes: bool = True) -> T:
-        """``changes`` means that the step may change state that must be checked."""
+        """Run ``act`` as one step. Raises :class:`Killed` if the leader is killed at this step. With
+        ``changes``, the step may change state, so the state is checked after it."""
         if self.is_dead:
             raise Killed
         self.count += 1
@@ -226,7 +227,8 @@ class Steps:
         return result
 
     async def _pause(self) -> None:
-        """Wait. Most waits are short, but some are long enough for all work of the other leaders."""
+        """Let other leaders run for a random number of iterations of the event loop. Most waits are short,
+        but some are long enough for all work of the other leaders."""
         if self.chance is not None:
             turns = self.chance.randrange(300) if self.chance.randrange(25) == 0 else self.chance.randrange(4)
             for _ in range(turns):

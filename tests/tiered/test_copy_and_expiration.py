@@ -386,7 +386,8 @@ def test_what_the_log_start_cannot_pass_yet_stays(play: Callable[[Story], None])
 
 
 def test_the_start_follows_what_an_earlier_leader_has_deleted_late(play: Callable[[Story], None]) -> None:
-    """The earlier leader's last event may come after this broker has begun to lead."""
+    """The last event of the earlier leader, which deletes a segment, may come after this broker has begun to
+    lead."""
 
     async def story(house: House) -> None:
         house.fill(3)

@@ -107,7 +107,8 @@ def test_what_this_broker_committed_is_cached_before_anybody_finds_it() -> None:
             assert (await read(partition, number + 1)).high_watermark == number + 1
             assert values_of(await read(partition, number), number) == [(number, b"%d" % number)]
         assert broker.rounds() == 0
-        # Late responses to earlier requests change nothing. Batches of other brokers still arrive.
+        # A late response of the coordinator to an earlier request does not change the cache. Batches that
+        # other brokers committed still arrive.
         directory = partition.cache.log.directory
         await broker.commit((K, [b"others"]))
         await broker.commit((K, [b"too early"]), at_once=True)
@@ -150,8 +151,8 @@ def test_what_is_still_on_its_way_into_the_cache_is_waited_for() -> None:
 
 
 async def beside(broker: ReadingBroker, other: PartitionKey) -> DisklessPartition:
-    """A second open partition beside ``K``. The broker's own commits are written to the caches as soon as
-    possible."""
+    """Open ``K`` and a second partition, and return the second partition. The broker writes the batches of
+    its own commits to the caches without a worker thread."""
     for each in (K, other):
         broker.coordinator.create(each)
     broker.open(K)

@@ -72,8 +72,8 @@ class Story:
         self.over: list[str] = []
 
     def commit(self, name: str, *rows: tuple[PartitionKey, ErrorCode]) -> FileShare:
-        """An object after its commit, with one batch for each row. A row contains the offsets of
-        its batch."""
+        """Report the commit of an object that has one batch for each row. A row has the partition and the
+        error code of its batch."""
         share = FileShare(cast(Any, SimpleNamespace(key=name)), 0)
         content, outcomes = bytearray(), []
         for offset, (key, error) in enumerate(rows):

@@ -197,7 +197,7 @@ def test_under_full_load_workers_make_the_memory_for_the_next_objects() -> None:
         assert pool.is_low
         assert (await wait(bench.append(key(), b"small"))).error is ErrorCode.none
         await asyncio.sleep(1)
-        assert pool.is_low  # little data needs little memory
+        assert pool.is_low  # a small batch does not make the pool larger
         await asyncio.gather(*(wait(bench.append(key(), b"v" * 900)) for _ in range(8)))
         await asyncio.sleep(1)
         assert not pool.is_low

@@ -46,6 +46,7 @@ def test_a_transaction_outlives_the_coordinator_of_its_partitions() -> None:
             else:
                 producer.abort_transaction(TIMEOUT_S)
         for topic in TOPICS:
-            # The producer may get its response before a replica of a diskless partition gets the marker.
+            # The test waits here, because the producer may get its response before a replica of a diskless
+            # partition gets the marker.
             found = eventually(lambda name=topic: values(bootstrap, name), f"{topic} has committed values")
             assert found == ["committed before", "committed after"]

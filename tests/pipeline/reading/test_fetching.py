@@ -52,7 +52,8 @@ def taken(committed_only: bool, end: int = 100) -> list[int]:
 
 
 def test_aborted_transactions_and_markers_are_left_out() -> None:
-    """The aborted producer's next transaction, at offset 3, is read."""
+    """A producer's first transaction was aborted, so it is left out. Its next transaction, at offset 3, is
+    read."""
     assert taken(committed_only=True) == [1, 3, 5]
 
 

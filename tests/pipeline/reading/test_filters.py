@@ -78,8 +78,8 @@ def test_partitions_and_topics_are_left_out(given: Filter, taken: list[int]) -> 
 def test_a_time_says_where_to_begin() -> None:
     narrowing = pushed(GreaterThan(("timestamp",), NOON), LessThanOrEqual(("timestamp",), NOON))
     assert narrowing.timestamp_us == NumberBounds(NOON_US + 1, NOON_US + 1)
-    # Timestamps of records have milliseconds. Therefore this is the first timestamp that can be later than
-    # noon.
+    # Timestamps of records have a resolution of one millisecond. Therefore noon plus one millisecond is the
+    # first timestamp that can be later than noon.
     assert narrowing.earliest_ms == NOON_US // 1000 + 1
     assert pushed(LessThan(("timestamp",), NOON)).earliest_ms is None
 

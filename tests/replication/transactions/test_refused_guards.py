@@ -1,4 +1,5 @@
-"""A check that is refused creates no guard, and does not remove the guard of another check."""
+"""If the transaction coordinator refuses the check of a transaction, the check leaves no guard in the
+partition, and does not remove the guard of another check."""
 
 import asyncio
 import pathlib

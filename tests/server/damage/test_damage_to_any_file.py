@@ -136,7 +136,8 @@ def test_no_damage_is_silent(folders: dict[str, Path], tmp_path: Path, kind: str
             assert path.parent.name in OWN_LOGS, told
             assert path.suffix == ".log", told
             checks = health(running.monitoring_url)
-            # As in Kafka, this log is not read at the start. So a reader detects the damage later.
+            # As in Kafka, a start after a clean stop does not read the old segments of a log. So the damage
+            # is detected only when a client reads the log.
             sealed_and_trusted = state == "stopped"
             assert path.parent.name in checks["recovery"] or sealed_and_trusted, f"{told}: {checks}"
     finally:

@@ -328,8 +328,8 @@ def test_calls_that_do_their_work_make_no_long_step(node, steps):
     """Partitions and coordinator exist, so no row is refused. If rows were refused, the test would only
     measure refusals, which are fast.
 
-    Before the limits, about 100,000 rows of guards blocked a node for 0.1 s, rows of markers for 1 s, and
-    rows of producers for 24 s.
+    Before these requests had limits, a request with about 100,000 rows blocked a node for 0.1 s if the rows
+    were about guards, for 1 s if they were about markers, and for 24 s if they were about producers.
     """
     with WireClient(node.bootstrap_servers, timeout_s=120) as client:
         client.create_topic("worked", partitions=100, diskless_enable="true")

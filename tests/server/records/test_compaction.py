@@ -78,7 +78,7 @@ def test_a_topic_of_keys_stays_small(tmp_path: Path) -> None:
         producer.flush()
 
         def is_small() -> bool:
-            # A later record closes the segment before it.
+            # Each new record may close the active segment, so that the cleaner can compact this segment.
             producer.produce("keyed", key=b"later", value=b"")
             return producer.flush(60) == 0 and size() < 20_000
 

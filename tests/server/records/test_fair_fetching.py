@@ -29,8 +29,8 @@ def test_a_partition_that_was_served_is_the_last_in_the_next_fetch_of_the_sessio
                 fetching.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
                 for index in range(PARTITIONS)
             ]
-            # The byte limit is enough for one batch, and the offsets of the fetches do not change. Each
-            # partition is the first partition in one of the responses.
+            # The byte limit of a fetch is enough for one batch, and the fetches always name the same offsets.
+            # The partitions must take turns: each response has records of the next partition.
             opened = await fetch(client, 0, 0, [fetching.FetchTopic(topic="fair", partitions=rows)])
             served = with_records(opened)
             for epoch in range(1, 2 * PARTITIONS):

@@ -100,7 +100,7 @@ class House:
 
     async def flushed(self, offset: int) -> None:
         """Wait until the appended events are on the disk."""
-        await asyncio.sleep(0)  # The append is done before this sync.
+        await asyncio.sleep(0)  # Let the pending append run before the sync.
         assert await self.log.flush() >= offset
 
     def lead(self, epoch: int = 4, *, replicas: tuple[int, ...] = (1,)) -> None:
@@ -108,7 +108,7 @@ class House:
         self.coordinators.leads(self.partition, epoch)
 
     def show_tiered(self, partition: TopicIdPartition, leader_epoch: int) -> None:
-        """Show metadata that contain this leader epoch of a tiered partition."""
+        """Apply metadata in which a tiered partition has this leader epoch."""
         known = PartitionRegistration(
             replicas=(1,), isr=(1,), leader=1, leader_epoch=leader_epoch, partition_epoch=leader_epoch
         )

@@ -45,8 +45,8 @@ async def fill(
     """Append ``count`` batches. Their timestamps are a second apart. Returns the timestamp of the first
     batch."""
     if start_ms is None:
-        # The timestamps are later than the timestamps of the existing records. Otherwise the batch would not
-        # close their segment.
+        # The new batches have later timestamps than the existing records, because a batch closes the active
+        # segment only if its timestamp is later.
         start_ms = SystemClock().now_ms() - 600_000 + await end_of(client, topic, partition) * STEP_MS
     for number in range(count):
         first = await end_of(client, topic, partition)

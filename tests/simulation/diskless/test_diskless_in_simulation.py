@@ -40,8 +40,8 @@ def test_what_leaves_the_wal_is_never_out_of_reach(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
-        # This seed found a defect: a node restarted while the store throttled requests. The node stopped, and
-        # its metadata and caches were lost.
+        # This seed found a defect: if a node restarted while the store throttled requests, the node stopped,
+        # and lost its metadata and caches.
         ("diskless-store", 6),
         # This seed found a defect: a kill between the commits to a file's coordinators left the file without
         # an owner, so the file was never deleted.

@@ -1,6 +1,6 @@
-"""Some keys may change while the node runs. After such a change the key must be read again. The
-``reconfigure`` of its subsystem reads it, or it is read with the configs of topics, or each use reads it from
-the effective configuration."""
+"""Some keys may change while the node runs. After such a change the key must be read again. There are three
+ways to read the key again: the ``reconfigure`` of the key's subsystem reads it, the node reads it with the
+configs of topics, or each use reads it from the effective configuration."""
 
 import asyncio
 from collections.abc import Mapping

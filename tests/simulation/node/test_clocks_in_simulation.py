@@ -41,5 +41,5 @@ def test_retention_by_the_clock_of_the_wall_is_caught(name: str, monkeypatch: py
     limit_s = 100.0 if name in ("replication-clock", "diskless-cluster-clock") else 500.0
     scenario = replace(SCENARIOS[name](), time_limit_s=limit_s)
     found = [text for seed in MUTANT_SEEDS for text in run_seed(scenario, seed).violations]
-    # Each follower also deletes records by its own clock, so replicas may differ.
+    # With this mutant, each follower also deletes records by its own clock, so replicas may differ.
     assert any("is out of range" in text or "are not equal" in text for text in found)

@@ -107,7 +107,7 @@ def test_a_coordinator_is_found_and_keeps_its_state(monkeypatch: pytest.MonkeyPa
     contexts: list[BrokerContext] = []
 
     class WithTallies(composition.Composition):
-        """The line in the composition."""
+        """The composition with one more line, which hosts the new kind of coordinator."""
 
         def __init__(self, extensions: Extensions) -> None:
             super().__init__(extensions)

@@ -87,7 +87,7 @@ class SealedKind(PartitionKind[ClassicPartition]):
 
 
 class SealedSubsystem(Subsystem):
-    """Serves the topics of the kind."""
+    """The subsystem that serves the topics of the new kind."""
 
     def __init__(self, partitions: PartitionsSubsystem) -> None:
         self.kind = SealedKind(partitions.classic)
@@ -97,7 +97,7 @@ class SealedSubsystem(Subsystem):
 
 
 class WithSealed(composition.Composition):
-    """The line in the composition."""
+    """The composition with one more line, which adds the new kind's subsystem."""
 
     def add(self, subsystem: composition.S) -> composition.S:
         super().add(subsystem)
@@ -108,7 +108,8 @@ class WithSealed(composition.Composition):
 
 @pytest.fixture
 def sealed_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line in the table of kinds, the row of the topic's config, and the line in the composition."""
+    """Add the new kind for one test: its line in the table of kinds, the row of the topic's config, and the
+    line in the composition."""
     monkeypatch.setitem(TOPIC._keys, KEY, boolean(KEY, False, "Whether a topic is sealed."))
     kinds = table.checked_kinds(*table.KINDS, SEALED)
     for module in (table, levels, controller, composition):

@@ -73,7 +73,7 @@ def moved(topic_id: UUID, index: int, leader: int) -> Message:
 
 
 def show(node: ServerNode, *records: Message) -> None:
-    """The metadata log has committed more records than this node has applied."""
+    """Apply records to the node's metadata image, as if the metadata log had committed them just now."""
     assert node.metadata is not None
     publisher = node.metadata.publisher
     offset = publisher.image.provenance.offset + 1
@@ -96,7 +96,8 @@ def run(world: World, story: Callable[[Cluster, ServerNode, Process], Awaitable[
         assert process is not None
         node = cluster.nodes[HERE]
         await node.get(PartitionsSubsystem).settled()
-        await asyncio.create_task(story(cluster, node, process), context=process.context())  # type: ignore[arg-type]
+        # Type: ignore[arg-type].
+        await asyncio.create_task(story(cluster, node, process), context=process.context())
 
     world.run(program())
 

@@ -18,14 +18,14 @@ def test_what_is_acknowledged_stays_readable_and_no_object_leaks(name: str, coun
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
-        # This seed found a defect: if a log began after the start of its first local segment, only the epochs
-        # contained this log start. After a kill the log start moved back.
+        # This seed found a defect: if a log began after the start of its first local segment, only the leader
+        # epochs of the log contained this log start. After a kill the log start moved back.
         ("tiered", 15),
         # This seed found a defect: the record of a segment was dropped because its topic had been deleted,
         # but the segment was copied.
         ("consolidation", 60029),
-        # This seed found a wrong check: it expected deletions while a start with a truncated log delayed
-        # them.
+        # This seed found a wrong check: the check expected deletions of objects, although a start had
+        # truncated a log and therefore delayed all deletions.
         ("tiered-power", 77),
     ],
 )

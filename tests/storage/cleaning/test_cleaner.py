@@ -561,7 +561,7 @@ def test_a_node_that_stops_in_the_middle_leaves_a_whole_log(box: Any) -> None:
 
 
 def test_the_pause_between_rounds_may_change_at_any_time() -> None:
-    """``log.cleaner.backoff.ms`` is dynamic."""
+    """``log.cleaner.backoff.ms`` may change while the cleaner runs."""
     rounds: list[float] = []
 
     class NoLogs:

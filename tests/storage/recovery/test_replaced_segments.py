@@ -67,7 +67,8 @@ def test_a_segment_of_another_partition_is_refused(box: Any, number: int, how: A
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("number", [0, 2])
 def test_an_index_of_another_partition_is_refused_with_the_remedy(box: Any, suffix: str, number: int) -> None:
-    """A start cannot detect whether the index or the log file was replaced."""
+    """A start detects that an index and its log file do not match. It cannot detect which of the two files
+    was replaced."""
     fill(box, ONE, 1_000)
     fill(box, OTHER, 500_000, 90)
     path = segments(box, ONE, suffix)[number]

@@ -116,7 +116,7 @@ def test_what_is_cut_off_is_refused(of: RemoteLogMetadata, data: st.DataObject) 
 def test_golden_bytes() -> None:
     topic_id, orders = ORDERS.topic_id.bytes.hex(), "076f7264657273"
     assert encode_event(EXAMPLES[4]).hex() == (
-        "010200"  # frame, type 2, version 0
+        "010200"  # frame version 1, record type 2, record version 0
         f"{orders}{topic_id}0000000300"  # topic name, id, partition, no tags
         "00000003" "0000018bcfe56800" "01" "00"  # broker, time, state, no tags
     )  # fmt: skip

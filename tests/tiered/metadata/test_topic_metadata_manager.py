@@ -278,8 +278,8 @@ def test_a_cache_damaged_under_way_is_built_again_from_the_topic(tmp_path: Path)
             await manager.add_remote_log_segment_metadata(segment(1, 0, 9))
             store = manager._store._store
             assert store is not None
-            # The row of a segment is not a valid record any more. The next event of this segment detects the
-            # damage.
+            # Damage the row of a segment in the cache, so that it is not a valid record. The manager detects
+            # the damage when it applies the next event of this segment.
             store._connection.execute("update segments set content = x'00'")
             await manager.update_remote_log_segment_metadata(event(segment(1, 0, 9), FINISHED))
             assert [each.state for each in manager.list_remote_log_segments(ORDERS)] == [FINISHED]

@@ -99,8 +99,8 @@ def is_whole_cluster(config: BrokerConfig) -> bool:
 
 
 def consolidates(config: BrokerConfig) -> bool:
-    """Whether this broker moves diskless records from the WAL to the remote tier. Such a broker must be the
-    only broker of its cluster."""
+    """Whether this broker moves diskless records from the WAL to the remote tier. Such a broker must also
+    be configured as the only controller."""
     has_tier = config.flag("diskless.system.enable") and config.flag("remote.log.storage.system.enable")
     return has_tier and is_whole_cluster(config)
 

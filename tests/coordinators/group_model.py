@@ -182,7 +182,8 @@ class GroupModel:
         generation: int = -1,
         retention_ms: int = -1,
     ) -> Token:
-        """Raises :class:`KafkaError` like the shard. In this case, too, the request counts as completed."""
+        """Commit one offset. Returns the token of the request. Raises :class:`KafkaError` like the shard. A
+        request that raises an error counts as completed, too."""
         token = self.token()
         part = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
         request = OffsetCommitRequest(

@@ -303,7 +303,8 @@ def test_a_failing_log_answers_sync_and_commit_with_what_clients_understand() ->
         assert synced.error_code is ErrorCode.coordinator_not_available
         log.failure = None
         await service.runtime.until_loaded(0)
-        # No part of the new generation was written, so the member must join again.
+        # The log refused the records of the new generation. So the reloaded coordinator does not know the
+        # member, and the member must join again.
         rejoined = await service.classic.join(caller(3), join_request(joined.member_id))
         assert rejoined.error_code is ErrorCode.unknown_member_id
 

@@ -136,7 +136,8 @@ def test_a_file_is_deleted_after_its_grace_and_only_when_every_owner_is_done(tmp
             await here.commit(key, 0, 1)
             await here.delete_all(0)
             here.clock.time_ms += HOUR_MS
-            # The first owner has released the file. Its next owner still has a batch in the file.
+            # The first owner of the file, coordinator 0, has no batches in the file any more, so it hands the
+            # file over. The next owner, coordinator 1, still has a batch in the file.
             assert (await here.reclaimer.run_once()).handed_over == 1
             assert (await here.reclaimer.run_once()).deleted == 0
             assert here.stored() == {key}

@@ -12,8 +12,8 @@ TIMEOUT_S = 120.0
 
 
 def eventually(probe: Callable[[], T | None], what: str, timeout_s: float = TIMEOUT_S) -> T:
-    """Call ``probe`` until it returns a true value, and return this value. There is no pause between the
-    calls, so ``probe`` must wait itself if a pause is needed."""
+    """Call ``probe`` until it returns a true value, and return this value. The pause between two calls is 10
+    ms. Raises AssertionError with the text ``what`` after ``timeout_s`` seconds."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = probe()

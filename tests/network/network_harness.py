@@ -118,7 +118,8 @@ class Wire:
             shared[:4096] = b"\xdd" * 4096
 
     async def settle(self) -> None:
-        """Run the event loop until it has no more work at this moment. Then deliver the delayed bytes."""
+        """Run a hundred iterations of the event loop. As soon as the connection reads again, deliver the
+        bytes that were delayed while it did not read."""
         for _ in range(100):
             await asyncio.sleep(0)
             if self._unread and self.transport.reading:

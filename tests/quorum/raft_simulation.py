@@ -224,7 +224,7 @@ class Cluster:
             self.step(node, ev.AppendRequested(self._payload, node.core.epoch))
 
     def change_voters(self, request: msg.VoterChangeRequest) -> None:
-        """Send a request to each node that is in the role of a leader."""
+        """Send a request for a change of the voters to each node that has the role of a leader."""
         for node in self.nodes.values():
             if node.is_up and isinstance(node.core.role, Leader):
                 self._request_id += 1

@@ -72,7 +72,8 @@ def test_segments_and_snapshots_together_have_at_most_the_limit(tmp_path: Path) 
 
     limit = used()
     assert pruned(log, SnapshotRetention(limit, UNLIMITED), day=1000) == [10, 20, 30, 40]
-    # It is sufficient to delete one snapshot, and the segment before the next snapshot.
+    # One byte too many is used, so only the oldest snapshot is deleted, with the segment before the next
+    # snapshot.
     assert pruned(log, SnapshotRetention(limit - 1, UNLIMITED), day=1000) == [20, 30, 40]
     assert used() < limit
     assert pruned(log, SnapshotRetention(UNLIMITED, UNLIMITED), day=1000) == [20, 30, 40]

@@ -41,7 +41,8 @@ def test_a_kind_that_a_later_subsystem_contributes_is_found() -> None:
         return cast(FindCoordinatorResponse, await cast(Any, handler(context, request)))
 
     (row,) = asyncio.run(find()).coordinators
-    assert row.error_code is ErrorCode.group_authorization_failed  # this is the error of the kind's own check
+    # The error is raised by ``check`` of the kind's lookup.
+    assert row.error_code is ErrorCode.group_authorization_failed
 
 
 def test_two_kinds_for_one_key_type_are_refused() -> None:

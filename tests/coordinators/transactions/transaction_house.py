@@ -12,7 +12,8 @@ from moldau.runtime import Clock, SystemClock, UnexpectedErrors
 
 
 class RecordingWriter:
-    """Records markers. Refuses the partitions in ``deaf`` with a retriable error."""
+    """A writer that records markers. It writes no markers to the partitions in ``deaf``, and returns these
+    partitions, as after a retriable error."""
 
     def __init__(self) -> None:
         self.written: list[tuple[TransactionMarker, TxnPartition]] = []

@@ -187,8 +187,8 @@ class SetClock:
 
 
 def test_a_file_that_its_coordinator_has_forgotten_does_not_hold_up_those_behind_it(tmp_path: Path) -> None:
-    """This can happen after a clock error, or if a network failure takes longer than the maximum age of
-    files."""
+    """A coordinator can forget a file before the writer gets the outcome of its commit. This happens after a
+    clock error, or if a network failure takes longer than the maximum age of files."""
 
     async def main() -> None:
         clock = SetClock()

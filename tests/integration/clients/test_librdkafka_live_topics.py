@@ -67,8 +67,8 @@ def test_a_topic_is_deleted_and_made_again_under_live_clients(
     member.subscribe([topic])
     for turn in range(3):
         create(bootstrap, topic, partitions=2)
-        # The number of records decreases each time. Otherwise the old position of a reader would also be
-        # valid in the new topic.
+        # Each new topic has fewer records than the previous topic of the same name. Otherwise a reader's
+        # position in the previous topic would also be valid in the new topic.
         wanted = {b"%d-%d" % (turn, number) for number in range(30 - 10 * turn)}
         sender.send(wanted)
         seen: set[bytes] = set()

@@ -329,8 +329,8 @@ def test_a_table_of_another_program_is_not_mixed_with_an_export(
 def test_an_export_without_its_plans_is_not_begun_again(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
 ) -> None:
-    """If the same records were written to files with other offset ranges, records would be in the table
-    twice."""
+    """Without its plans, an export would write the same records again, to files with other offset ranges. The
+    records would then be in the table twice."""
     job = job_of(node, topic, tmp_path, "parquet")
     for _ in range(2):
         produce(node, topic, 4)

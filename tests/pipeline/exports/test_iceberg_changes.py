@@ -289,8 +289,8 @@ def test_a_table_whose_old_snapshots_expired_is_extended(job: ExportJob) -> None
 def test_a_table_that_was_dropped_leaves_no_dead_letters_behind(
     node: moldau.testing.Node, job: ExportJob
 ) -> None:
-    """A new table counts its rounds from 1. An older table of dead letters seems to have these rounds
-    already."""
+    """A new table counts its rounds from 1. If the dead letters of a dropped table still exist, their table
+    seems to have the first rounds already."""
     inferring = ExportJob(job.bootstrap, job.topic, job.folder, "iceberg", values=json_format(None))
     produce_values(node, job.topic, [b'{"a": 1}', b"oops"])
     export_once(inferring, run_here)

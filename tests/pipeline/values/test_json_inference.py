@@ -357,7 +357,8 @@ def stored(value: Any, found: Any, column: pa.DataType) -> bool:
         for name, one in value.items():
             field = names.get(name.lower())
             if one is None and name.lower() in full:
-                continue  # the column with the other spelling has the value
+                # Another member, whose name differs only in case, has the value of the shared column.
+                continue
             if field is None:
                 if not is_nothing(one):
                     return False

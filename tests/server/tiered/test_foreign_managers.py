@@ -72,7 +72,8 @@ def test_what_it_raises_counts_as_a_failure_of_the_store(node: Node) -> None:
 
 
 def test_too_large_custom_metadata_keep_diskless_records_in_the_wal(node: Node) -> None:
-    """When the metadata are small again, the meters of the remote tier have their usual values."""
+    """While the custom metadata are too large, consolidation fails. When they are small again, the meters of
+    the remote tier have their usual values."""
     seen: dict[str, float] = {}
 
     async def has(*wanted: tuple[str, Callable[[float], bool]]) -> bool:

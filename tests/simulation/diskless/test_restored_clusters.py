@@ -23,25 +23,25 @@ def test_a_cluster_comes_back_from_its_store(scenario: Callable[[], Scenario]) -
 
 
 async def _commit_nothing(recommit: Recommit, found: Iterable[FoundObject]) -> None:
-    """Flaw: objects that are newer than the cut are not committed again."""
+    """Inserted defect: objects that are newer than the cut are not committed again."""
 
 
 def _always(saved: SavedEnds, *_: Any) -> bool:
-    """Flaw: objects are deleted although the records that freed the objects are not saved."""
+    """Inserted defect: objects are deleted although the records that freed the objects are not saved."""
     return True
 
 
 def _late_objects(found: FoundCut, until_ms: int | None) -> ObjectWindow:
-    """Flaw: objects that were created at about the time of the cut are ignored."""
+    """Inserted defect: objects that were created at about the time of the cut are ignored."""
     return ObjectWindow(found.cut.created_ms + 1_500, 1 << 60, until_ms)
 
 
 def _copy_nothing(machine: Machine, source: str, target: str) -> None:
-    """Flaw: only one replica of a log gets the saved records."""
+    """Inserted defect: only one replica of a log gets the saved records."""
 
 
 async def _list_at_once(*_: object) -> None:
-    """Flaw: the restore lists the objects while old nodes can still write."""
+    """Inserted defect: the restore lists the objects while old nodes can still write."""
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,12 @@ def test_remote_records_come_back() -> None:
 
 
 def _at_once(gate: DeletionGate, _: Any) -> bool:
-    """Flaw: segments are deleted although the records that freed the segments are not saved."""
+    """Inserted defect: segments are deleted although the records that freed the segments are not saved."""
     return True
 
 
 async def _write_nothing(*_: Mapping[Any, Any]) -> Sequence[str]:
-    """Flaw: the logs of classic topics are empty after the restore."""
+    """Inserted defect: the logs of classic topics are empty after the restore."""
     return []
 
 

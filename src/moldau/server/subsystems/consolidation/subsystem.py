@@ -109,7 +109,7 @@ class ConsolidationSubsystem(Subsystem):
         await self.engine.run_once()
 
     def _orphan_scan(self) -> Repeating | None:
-        """Return the scan for orphans. The result is None when a plug-in is the storage manager, because some
+        """Return the scan for orphans. The result is None when the storage manager is a plug-in, because some
         plug-ins cannot list their objects."""
         context, storage = self._context, self._tiered.storage.listable
         if storage is None:

@@ -71,7 +71,7 @@ class PartitionKind(Protocol[P]):
 
 
 class RefusingKind(PartitionKind[Partition]):
-    """Refuses topics that this broker cannot serve with its configuration."""
+    """Refuses to open the partitions of topics that this broker cannot serve with its configuration."""
 
     def __init__(self, reason: Callable[[Topic], str]) -> None:
         """``reason`` returns the message of the refusal."""

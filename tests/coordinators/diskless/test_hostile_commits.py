@@ -10,12 +10,19 @@ import pytest
 from diskless_house import TOPIC, House, batch, file, topic
 
 from moldau.coordinators.diskless.calls import BatchToCommit
-from moldau.coordinators.diskless.calls.commit import COMMIT_FILE, REQUEST_BATCHES_MAX, batches_of
+from moldau.coordinators.diskless.calls.commit import (
+    COMMIT_FILE,
+    FILE_SIZE_BYTES_MAX,
+    REQUEST_BATCHES_MAX,
+    batches_of,
+)
 from moldau.coordinators.diskless.calls.commit_parts import COMMIT_PARTS
+from moldau.coordinators.diskless.calls.files import DESCRIBE_FILES, FILES_MAX
 from moldau.coordinators.diskless.codecs.batch_columns import decode_batches, decode_results, encode_batches
 from moldau.coordinators.diskless.codecs.columns import ColumnError, put_varint
 from moldau.protocol.own.diskless.commit_file import DisklessCommitBatch, DisklessCommitFileRequest
 from moldau.protocol.own.diskless.commit_parts import DisklessCommitPart, DisklessCommitPartsRequest
+from moldau.protocol.own.diskless.describe_files import DisklessDescribeFilesRequest
 from moldau.runtime import ErrorCode, KafkaError
 
 EXTREMES = (-(2**77), -(2**63), -(2**31), -1, 0, 1, 2**15, 2**31, 2**40, 2**62, 2**63 - 1, 2**76)
@@ -79,6 +86,26 @@ def test_a_number_without_a_successor_is_refused(number: int) -> None:
     )
     with pytest.raises(KafkaError, match="above the highest commit number") as refused:
         COMMIT_FILE.arguments(request)
+    assert refused.value.code is ErrorCode.invalid_request
+
+
+@pytest.mark.parametrize("size_bytes", [-1, FILE_SIZE_BYTES_MAX + 1, 2**63 - 1])
+def test_a_file_of_an_impossible_size_is_refused(size_bytes: int) -> None:
+    file = DisklessCommitFileRequest(object_key="f", file_size=size_bytes, columns=equal_batches(1))
+    part = DisklessCommitPart(coordinator_id=0, columns=equal_batches(1))
+    parts = DisklessCommitPartsRequest(
+        object_key="f", file_size=size_bytes, created_ms=1, uploader_broker_id=1, parts=[part]
+    )
+    for arguments, request in ((COMMIT_FILE.arguments, file), (COMMIT_PARTS.arguments, parts)):
+        with pytest.raises(KafkaError, match="not the size of an object") as refused:
+            arguments(request)
+        assert refused.value.code is ErrorCode.invalid_request
+
+
+@pytest.mark.parametrize("limit", [-1, 0, FILES_MAX + 1, 2**31 - 1])
+def test_a_list_of_files_has_a_limit(limit: int) -> None:
+    with pytest.raises(KafkaError, match="from 1 to 10000") as refused:
+        DESCRIBE_FILES.arguments(DisklessDescribeFilesRequest(limit=limit))
     assert refused.value.code is ErrorCode.invalid_request
 
 

@@ -30,6 +30,10 @@ REQUEST_BATCHES_MAX: Final = 5_000
 iteration of the event loop. For this number, the decision takes about 0.1 s of CPU time. Brokers send at most
 4,000."""
 
+FILE_SIZE_BYTES_MAX: Final = 5 << 40
+"""Maximum size of an object: 5 TiB, as in S3. Without this limit, the sum of the sizes of many files could
+exceed 64 bits."""
+
 NUMBER_MAX: Final = 1 << 62
 """Highest number of a commit. Brokers count from 0. Without this limit, the number that follows could exceed
 64 bits."""
@@ -87,7 +91,7 @@ def _arguments(request: Any) -> calls.CommitFileCall:
         ]
     return calls.CommitFileCall(
         request.object_key,
-        request.file_size,
+        size_of(request),
         request.created_ms,
         request.uploader_broker_id,
         batches,
@@ -104,6 +108,14 @@ def batches_of(columns: bytes, at_most: int = REQUEST_BATCHES_MAX) -> list[calls
         return decode_batches(columns, at_most)
     except ColumnError as error:
         raise KafkaError(ErrorCode.invalid_request, f"The batches cannot be read: {error}.") from error
+
+
+def size_of(request: Any) -> int:
+    """Read the size of a request's object, in bytes. Raises INVALID_REQUEST."""
+    size_bytes: int = request.file_size
+    if not 0 <= size_bytes <= FILE_SIZE_BYTES_MAX:
+        raise KafkaError(ErrorCode.invalid_request, f"{size_bytes} is not the size of an object in bytes.")
+    return size_bytes
 
 
 def place_of(fields: Any) -> calls.CommitPlace | None:

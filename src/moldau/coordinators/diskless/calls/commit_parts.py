@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult, CommitPlace
-from moldau.coordinators.diskless.calls.commit import REQUEST_BATCHES_MAX, batches_of, place_of
+from moldau.coordinators.diskless.calls.commit import REQUEST_BATCHES_MAX, batches_of, place_of, size_of
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields, Lane
 from moldau.coordinators.diskless.calls.epochs import epochs_of_parts
 from moldau.coordinators.diskless.calls.port import ServedCalls
@@ -57,7 +57,7 @@ def _part(coordinator_id: int, call: CommitFileCall) -> wire.DisklessCommitPart:
 def _arguments(request: Any) -> CommitParts:
     file = CommitFileCall(
         request.object_key,
-        request.file_size,
+        size_of(request),
         request.created_ms,
         request.uploader_broker_id,
         (),

@@ -12,6 +12,10 @@ from moldau.protocol.own.diskless import hand_over as hand_over_wire
 from moldau.protocol.own.diskless import oldest_file as oldest_wire
 from moldau.protocol.own.rights import Right
 from moldau.protocol.rows import Cut
+from moldau.runtime import ErrorCode, KafkaError
+
+FILES_MAX: Final = 10_000
+"""Maximum number of files in a response that lists files. The command asks for pages of 1,000 files."""
 
 # -- describe files ----------------------------------------------------------------------------
 
@@ -25,6 +29,8 @@ def _describe_fields(call: calls.DescribeFilesCall, version: int) -> Fields:
 
 def _describe_arguments(request: Any) -> calls.DescribeFilesCall:
     keys = None if request.files is None else [entry.object_key for entry in request.files]
+    if not 0 < request.limit <= FILES_MAX:
+        raise KafkaError(ErrorCode.invalid_request, f"The limit of files must be from 1 to {FILES_MAX}.")
     return calls.DescribeFilesCall(keys, request.after_key, request.limit)
 
 

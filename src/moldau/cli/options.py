@@ -17,7 +17,7 @@ BootstrapOption = Annotated[
         "-b",
         metavar="HOST:PORT",
         envvar="MOLDAU_BOOTSTRAP",
-        help="A node of the cluster; several with commas between.",
+        help="A node of the cluster. Separate several nodes with commas.",
     ),
 ]
 ControllerOption = Annotated[
@@ -25,7 +25,7 @@ ControllerOption = Annotated[
     typer.Option(
         "--bootstrap-controller",
         metavar="HOST:PORT",
-        help="Controller that is asked instead of a broker; several are separated by commas.",
+        help="A controller that is asked instead of a broker. Separate several controllers with commas.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]

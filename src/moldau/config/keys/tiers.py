@@ -345,8 +345,9 @@ MOLDAU = (
         "diskless.coordinator.clock.skew.max.ms",
         60_000,
         "By how much the clocks of two brokers may differ. An object without references is deleted only when "
-        "it is older than the maximum age of a commit and this time. While the clock of a broker differs by "
-        "more from that of the active controller, the broker does not search for such objects.",
+        "its age is greater than the sum of this time and the maximum age of a commit. If the difference "
+        "between the clocks of a broker and the active controller is larger than this time, the broker does "
+        "not search for such objects.",
         check=at_least(0),
     ),
     int64(

@@ -101,7 +101,7 @@ def auxiliary_state(state: HandedOver) -> AuxiliaryState:
 
 
 class HandOvers:
-    """The states that other brokers have handed over to this broker. It is used on the event loop."""
+    """The states that other brokers have handed over to this broker. Use this class on the event loop."""
 
     def __init__(self, machine: Machine, directory: LogDirectory) -> None:
         self._machine = machine

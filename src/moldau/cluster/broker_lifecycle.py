@@ -202,7 +202,7 @@ class BrokerLifecycle:
                     await self._may_go.wait()
 
     async def stop(self) -> None:
-        """End the task immediately. The controller detects the end when the broker's session expires."""
+        """End the task immediately. The controller notices this only when the broker's session expires."""
         if self.state is LifecycleState.NOT_RUNNING:
             return
         if self.state is not LifecycleState.SHUTTING_DOWN:

@@ -167,6 +167,6 @@ SNAPSHOT_TOPICS: Final = frozenset(
 
 
 def replication_factors(factor: int) -> dict[str, str]:
-    """Return broker properties that set a replication factor. They set it to ``factor`` for each topic with
-    nodes' own state."""
+    """Return broker properties that set a replication factor. They set it to ``factor`` for each topic in
+    which nodes keep their own state."""
     return {topic.factor_key: str(factor) for topic in STATE_TOPICS.values()}

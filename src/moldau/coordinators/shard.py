@@ -21,7 +21,7 @@ class CanonicalState:
     values are equal on every node."""
     named: Mapping[str, Any] = field(default_factory=dict)
     """Values that replay creates, by name. On the leader, the shard may change these values before it writes
-    them."""
+    their records to the log."""
     unwritten: frozenset[str] = frozenset()
     """The names of those values that have changed since their last record was written."""
 

@@ -47,8 +47,9 @@ class BatchCoordinator(Protocol):
     async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
         """Commit the batches of a file that belong to one coordinator.
 
-        The coordinator checks the order of idempotent producers over all brokers. A batch with
-        ``FOLLOWS_DROPPED`` is accepted only if its sequence follows directly after the producer's last batch.
+        The coordinator checks the order of the batches of each idempotent producer, even if the batches come
+        from different brokers. A batch with ``FOLLOWS_DROPPED`` is accepted only if its sequence follows
+        directly after the producer's last batch.
 
         After an error that is not in ``DEFINITE_REFUSALS``, the outcome is unknown. The same call can be
         repeated and then returns the outcome, except after FORGOTTEN.

@@ -1,5 +1,5 @@
-"""Receive memory. There is one buffer that all connections share, a pool for large frames, and a limit on
-both.
+"""Memory for received data. There is one buffer that all connections share, a pool for large frames, and a
+limit on both.
 
 The first write to a new page of memory costs more than the copy of the data, so buffers are reused.
 """

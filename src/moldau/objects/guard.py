@@ -1,4 +1,5 @@
-"""The right of a node to change an object store. The node checks this right before each change."""
+"""The right of a node to change an object store. Before each change, the node checks whether it has this
+right."""
 
 from typing import Protocol
 

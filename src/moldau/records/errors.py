@@ -2,7 +2,7 @@
 
 Clients retry after ``CORRUPT_MESSAGE``, which means that bytes were damaged in transit. They do not retry
 after ``INVALID_RECORD``, which means that the bytes were never valid. With the wrong error, a producer would
-retry forever, or would fail without need.
+retry forever, or would fail although a retry would succeed.
 """
 
 from dataclasses import dataclass

@@ -108,8 +108,8 @@ def _unreadable(disk: Disk, config: BrokerConfig) -> dict[str, str]:
 
 
 def _new_directory_id(machine: Machine, folder: str, properties: MetaProperties) -> uuid.UUID:
-    """Give an id to a folder whose ``meta.properties`` has no id, because an old Kafka wrote the file or an
-    operator edited it."""
+    """Give an id to a folder whose ``meta.properties`` has no id. An old version of Kafka wrote such a file,
+    or an operator edited it."""
     directory_id = new_directory_id(machine.entropy)
     content = replace(properties, directory_id=directory_id).encode()
     machine.disk.write_atomically(f"{folder}/{FILE_NAME}", content)

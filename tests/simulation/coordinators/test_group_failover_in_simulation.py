@@ -27,8 +27,8 @@ def test_a_new_leader_has_the_state_that_its_predecessors_log_implies(name: str)
 
 
 def state_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
-    """Inserted defect: a node that leads a coordinator again begins with the state from the end of its last
-    epoch as leader."""
+    """Inserted defect: when a node becomes the leader of a coordinator again, it begins with the old state,
+    from the end of its previous leadership."""
     kept: dict[tuple[Any, str], tuple[Any, int]] = {}
     stop, load, run = ShardHost.stop, ShardHost._load_once, ShardLoader.run
     resumed: dict[Any, int] = {}

@@ -1,6 +1,6 @@
-"""A kind of topics that is fixed at creation consists of one row, and the ``KindClaim`` of a subsystem.
-The metadata keep the kind of a topic in the log and in snapshots. The controller reads the row for its
-decisions."""
+"""A kind of topics that is fixed at creation needs only one row (a ``TopicKind``) and the ``KindClaim`` of a
+subsystem. The metadata keep the kind of a topic in the log and in snapshots. The controller reads the row for
+its decisions."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -1,8 +1,9 @@
 """The brokers of a restored cluster, and the assignment of replicas to them. Pure.
 
-If a new broker has the id of an old one, it keeps the replicas of the old broker. Each other replica goes to
-the broker of the same rack that has the fewest replicas. If that rack has no broker left, the replica goes to
-any broker. If there are fewer brokers than replicas, the partition has a replica on each broker.
+If a new broker has the id of an old broker, the new broker gets the replicas of the old broker. Each other
+replica goes to the broker of the same rack that has the fewest replicas. If that rack has no broker left, the
+replica goes to any broker. If there are fewer brokers than replicas, the partition has a replica on each
+broker.
 """
 
 from collections import Counter

@@ -461,8 +461,8 @@ class DisklessCoordinator:
     async def apply_retention(
         self, coordinator_id: int, policies: Sequence[calls.RetentionPolicy]
     ) -> list[calls.DeletedRecords]:
-        """Do one limited pass of retention by time and size. Call this method again while it deletes
-        records."""
+        """Do one limited pass of retention by time and size. Call this method again as long as the last call
+        has deleted records."""
         now_ms = self._machine.deletion_clock.now_ms()
         offsets: list[calls.OffsetToDelete] = []
         for policy in policies:

@@ -230,8 +230,8 @@ class PartitionAppends:
             self._next_pending()
 
     def refuse_waiting(self) -> None:
-        """The broker stops, so refuse the batches that wait until it is certain that the coordinator has the
-        partition."""
+        """The broker stops. Therefore refuse the batches that are waiting for the confirmation that the
+        coordinator has the partition."""
         while self._pending:
             pending = self._next_pending()
             if not pending.answer.done():

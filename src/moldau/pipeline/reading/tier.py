@@ -182,9 +182,9 @@ class TierPartitionReader:
         self._position = max(self._position, part.end)
 
     def _taken(self, batches: list[memoryview], end: int) -> tuple[list[FoundBatch], bool]:
-        """Return the batches to decode, up to the first batch that must be read through the leader. The
-        second value is False if there is such a batch, because only the leader knows whether its transaction
-        was aborted."""
+        """Return the batches to decode, up to the first batch that must be read through the leader. Such a
+        batch must be read through the leader, because only the leader knows whether its transaction was
+        aborted. The second value is False if there is such a batch."""
         found: list[FoundBatch] = []
         for data in batches:
             header = parse_header(data)

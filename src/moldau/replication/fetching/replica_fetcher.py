@@ -402,7 +402,7 @@ class ReplicaFetcher:
         address = self._brokers.address(self._leader_id)
         return None if address is None else RemoteNode(self._client, address)
 
-    # -- held partitions ------------------------------------------------------------------------
+    # -- partitions that are left out of requests -----------------------------------------------
 
     def _hold(self, followed: "_Followed", work: Work) -> asyncio.Task[None]:
         """Leave a partition out of requests until ``work`` on it is complete. Returns the task of the

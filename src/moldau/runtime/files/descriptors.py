@@ -58,7 +58,8 @@ class Descriptors:
     used file is first."""
 
     def __init__(self, limit: Callable[[], int] = descriptors_for_files) -> None:
-        """``limit`` is read each time a file is opened. If more files are in use, the limit is exceeded."""
+        """``limit`` is read each time a file is opened. Files that are in use are never closed, so the number
+        of open files may be above the limit."""
         self._limit = limit
         self._lock = threading.RLock()
         self._holders: OrderedDict[Holder, None] = OrderedDict()

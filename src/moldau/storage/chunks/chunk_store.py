@@ -205,8 +205,8 @@ class ChunkStore:
         """Copy a chunk that ends before ``end_offset`` into the log directory with the fewest chunks.
 
         The copy gets the chunk's name only after it is complete and checked. If the chunk is already on this
-        broker, the copy replaces it in its directory, and the earlier folder is moved aside. Raises
-        ``KafkaError`` and ``OSError``.
+        broker, the copy is put into the log directory of the existing chunk, and the folder of the existing
+        chunk is moved aside. Raises ``KafkaError`` and ``OSError``.
         """
         old = self._folders[chunk] if chunk in self else None
         directory = self._emptiest() if old is None else old.directory
@@ -216,8 +216,8 @@ class ChunkStore:
             await self._fetch(path, source)
             await run(self._check_copy, path, name, chunk, end_offset)
         except (KafkaError, OSError):
-            # A copy that fails begins again later. Its part must not fill the disk until then. If the broker
-            # stops, the part is removed at the next start.
+            # A copy that fails begins again later. The part that was already copied must not fill the disk
+            # until then. If the broker stops, the part is removed at the next start.
             with suppress(OSError):
                 await run(self._discard, path)
             raise

@@ -71,7 +71,7 @@ class LogDirectory:
     def open(self) -> None:
         """Lock the folder and read its checkpoints. If the folder does not exist, it is created.
 
-        Removes the clean-shutdown mark, because only a clean stop may write this mark. Raises
+        Removes the clean-shutdown mark, because this mark may exist only after a clean stop. Raises
         :class:`LogDirectoryError` when another process has locked the folder, and ``OSError``.
         """
         self._disk.make_dirs(self.path)

@@ -177,7 +177,7 @@ class PartitionLog:
         in the remote tier. ``was_killed`` means that the machine has kept every byte that an earlier process
         wrote, so that indexes may be compared with the bytes after ``recovery_point``.
 
-        With ``guard``, only an incomplete end is cut off; ``report`` gets all repairs.
+        With ``guard``, only an incomplete end is cut off. All repairs are reported to ``report``.
 
         Raises ``KafkaError(kafka_storage_error)`` when the disk fails, and
         ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id. Raises

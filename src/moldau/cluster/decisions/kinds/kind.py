@@ -68,8 +68,8 @@ class TopicKind:
     """Returns the owners of a number of new partitions. The owners are recorded with the partitions. Raises
     ``KafkaError``."""
     metadata_topic: str | None = None
-    """The internal topic that contains the positions of the kind's records. Its partitions may be owners. It
-    is deleted after the topics of the kind."""
+    """The internal topic that contains the positions of the kind's records. Its partitions may own partitions
+    of the kind. It is deleted after the topics of the kind."""
 
     replicas_hold_data: bool
     """Whether records are stored on replicas. If records are not stored on replicas, every replica is

@@ -84,7 +84,7 @@ class CommitOrder:
         return self._advance(broker_id, place.broker_epoch, place.open_from)
 
     def restore(self, broker_id: int, epoch: int, next_number: int) -> None:
-        """Store the next number of a broker, as read from the log."""
+        """Store the number of a broker's next commit, which was read from the log."""
         self._advance(broker_id, epoch, next_number)
 
     def _advance(self, broker_id: int, epoch: int, next_number: int) -> list[Reply]:

@@ -151,7 +151,8 @@ class ChunkCreation:
         """Delay appends until all earlier records are committed. Raises REQUEST_TIMED_OUT if this takes too
         long.
 
-        After the time-out, appends are refused. The freeze continues, because the switch may be committed.
+        After the time-out, appends are refused. They are refused until the creation of the chunk has ended,
+        because the controller may have committed the creation.
         """
         freeze, epoch = AppendFreeze(partition, self._machine), partition.leader_epoch
         freeze.begin()

@@ -98,7 +98,7 @@ class ClusterDemo:
         self._await(awaited, lambda: self._stream.is_served_since(moment))
         self._cluster.start_again(node_id)
         wait_until_back()
-        # The pauses after this kill end when each partition acknowledges its next record.
+        # After this kill, the pause of each partition ends when the partition acknowledges its next record.
         moment = time.monotonic()
         self._await(awaited, lambda: self._stream.is_served_since(moment))
         self._kills.append(Kill(f"{name} ({node_id})", self._stream.pauses_s(begin, time.monotonic())))

@@ -42,7 +42,8 @@ async def kept_topics(storage: ObjectStorage) -> dict[str, list[UUID]]:
 
 
 class KeptObjects:
-    """The kept objects of a store. Lists are read only once, because only a restore adds a list."""
+    """The kept objects of a store. Each list of kept objects is read once, because only a restore adds a
+    list."""
 
     def __init__(self, storage: ObjectStorage) -> None:
         self._storage = storage

@@ -128,7 +128,7 @@ def commit(
         try:
             await committer.commit_batch(query_id, batch_id, parts)
         except ToolError:
-            # Spark calls ``abort`` after a failed commit, which discards the parts.
+            # After a failed commit Spark calls ``abort``. This call discards the parts.
             await committer.discard(parts)
             raise
 

@@ -375,9 +375,9 @@ class ControllerService:
     async def _decide_aside(
         self, decision: Callable[[], Callable[[], Sequence[Message]]]
     ) -> Sequence[Message]:
-        """Decide on a worker, append the records and return them. Returns no records if the leadership ends
-        in the meantime. ``decision`` is called when no other decision is in progress. It returns the function
-        that the worker then calls."""
+        """Run the decision on a worker, append its records and return them. Returns no records if the
+        leadership ends in the meantime. ``decision`` is called when no other decision is in progress. It
+        returns the function that the worker then calls."""
         async with self._deciding:
             epoch = self._epoch
             if epoch < 0:

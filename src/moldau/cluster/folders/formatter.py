@@ -54,7 +54,7 @@ class FormatRequest:
     standalone: VoterEndpoint | None = None
     """The address of the first and only voter (KIP-853). Other controllers are added later."""
     initial_voters: tuple[VotersRecordEntry, ...] = ()
-    """The first voters, including this node. If it is empty, the voters are static
+    """The first voters, including this node. If this list is empty, the voters are static
     (``controller.quorum.voters``), or another node adds them later."""
 
 

@@ -111,7 +111,7 @@ def compare_batch(data: Buffer, coordinate: BatchCoordinate) -> str | None:
 
 
 class Findings:
-    """Collects the sums and the damages of a unit."""
+    """Collects the totals of a unit (batches, records, bytes) and the damage that was found in the unit."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic

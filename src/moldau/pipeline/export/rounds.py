@@ -52,7 +52,7 @@ class Request:
             if units:
                 wanted = inferred(wanted, self.run(InferUnits(self.source), units))
             # A replay has no units, so it finds no new columns. If the columns were not declared, a value
-            # with a member that has no column is rejected, so that no part of it is lost.
+            # with a member that has no column is rejected, so that no part of the value is lost.
             elif table is not None:
                 wanted = replace(wanted, declared=table.declared, whole=not table.declared)
         for change in self.changes:

@@ -379,8 +379,9 @@ class RaftCore:
             raise RaftInvariantError(f"epoch {self.election.epoch} would go back to {election.epoch}")
         if election != self.election:
             self.election = election
-            # There is one write of the state in a step. It contains the last state of the step, and has the
-            # position of the first write. The effects after this position may need the newer state.
+            # All writes of the state in one step are combined into one write. This write contains the last
+            # state of the step, and is at the position of the first of the combined writes. The effects after
+            # this position may need the newer state.
             for position, effect in enumerate(self._effects):
                 if isinstance(effect, PersistElectionState):
                     self._effects[position] = PersistElectionState(election)

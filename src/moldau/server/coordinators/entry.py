@@ -27,7 +27,7 @@ class Leaders(Protocol):
         ...
 
     def leave(self, partition: int, epoch: int) -> None:
-        """End the term of leadership, because this broker no longer leads from ``epoch`` on."""
+        """End the term of leadership, because this broker is not the leader in ``epoch`` and later epochs."""
         ...
 
 

@@ -1,1 +1,1 @@
-"""The way of a request through a node: dispatch, large requests, fetch sessions."""
+"""The path of a request through a node: dispatch, large requests, fetch sessions."""

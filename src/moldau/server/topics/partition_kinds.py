@@ -124,8 +124,8 @@ class KindClaim(NamedTuple):
     """Returns callbacks for partitions that are read without a replica. Only a kind that wraps another kind
     has such callbacks."""
     gives_tier: bool = False
-    """Whether this kind decides about the remote tier of the wrapped partitions: it gives them a remote tier,
-    or refuses tiered topics."""
+    """Whether this kind decides about the remote tier of the wrapped partitions. Such a kind either gives
+    them a remote tier, or refuses tiered topics."""
     gives_chunks: bool = False
     """Whether this kind gives partitions of the wrapped kind chunks."""
 

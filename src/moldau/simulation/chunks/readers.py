@@ -12,7 +12,7 @@ class ChunkReader(Consumer):
     """A consumer that may name a rack. It then reads chunks from the brokers to which it is sent.
 
     It keeps its connections to the brokers, as clients do. A leader remembers for each connection that it has
-    sent the consumer away.
+    sent the consumer to another broker.
     """
 
     on_sent: Callable[[], None] = staticmethod(lambda: None)

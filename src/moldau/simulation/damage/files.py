@@ -83,8 +83,8 @@ def siblings_of(path: str, copy: Copy, *, trusts_indexes: bool) -> list[str]:
     """Return the files that an operator might restore by mistake instead of this file. They are files with
     the same name in other folders, and files of the same folder with the same suffix.
 
-    A log file whose time index has too few entries has no such files, because no check could detect the
-    replacement.
+    For a log file whose time index has too few entries, no files are returned, because no check could detect
+    the replacement.
     """
     folder, name = posixpath.split(path)
     stem, suffix = posixpath.splitext(path)

@@ -133,8 +133,8 @@ class FileSnapshotReader:
         found = _header_in(first)
         origin = None if found is None else found.origin
         if origin is None:
-            # The batches of every snapshot have its epoch. Only the first snapshot of a formatted folder may
-            # have another epoch.
+            # The batches of a snapshot have the epoch of the snapshot. Only the first snapshot of a formatted
+            # folder may have another epoch.
             held = parse_header(first).partition_leader_epoch
             if offset and held != epoch:
                 raise CorruptRecordError(

@@ -193,7 +193,8 @@ class ConsolidationLeader:
         return status if is_fresh else None
 
     async def _is_due(self, led: LedPartition, status: ConsolidationStatus) -> bool:
-        """Whether a segment may be due, by the size or the age of the batches in the WAL."""
+        """Whether it may be time to build a segment, because of the size or the age of the batches in the
+        WAL."""
         if not 0 <= status.wal_size_bytes < led.rules.segment_bytes:
             return True
         topic_id, _, index = led.partition

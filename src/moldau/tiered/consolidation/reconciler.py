@@ -224,7 +224,7 @@ class SegmentReconciler:
             if not moved:
                 break
             # The start of the WAL has already moved, because records were deleted or because an earlier call
-            # did this step. The start must still reach the segment's end.
+            # did this step. It must be moved further, to the end of the segment.
             wal_start = here.wal_start_offset
             if wal_start > segment.end_offset:
                 return here._replace(error=ErrorCode.none, message=None)

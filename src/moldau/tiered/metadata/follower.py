@@ -157,7 +157,8 @@ class MetadataFollower:
     def want(self, partition: TopicIdPartition, *, afresh: bool = False) -> None:
         """From now on, keep a partition in memory. It is loaded from the store.
 
-        With ``afresh`` the partition is not ready before all events that are acknowledged by now are applied.
+        With ``afresh`` the partition becomes ready only after all events that were acknowledged before this
+        call are applied.
         """
         self._held.add(partition)
         known = self.followed.get(partition)

@@ -24,8 +24,8 @@ CLASSIC: Final = TopicKind(
 
 
 def checked_kinds(*kinds: TopicKind) -> tuple[TopicKind, ...]:
-    """Return the kinds. Raises ``ValueError``, with the file to change, for a row that names a config that is
-    not declared, and for two rows with the same name, config or feature."""
+    """Return the kinds. Raises ``ValueError`` for a row that names a config that is not declared, and for two
+    rows with the same name, config or feature. The error names the file that must be changed."""
     for kind in kinds:
         _check_row(kind)
     every = (CLASSIC, *kinds)

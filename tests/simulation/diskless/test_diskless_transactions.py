@@ -84,7 +84,7 @@ def fence_no_epoch(patch: pytest.MonkeyPatch) -> None:
         (forget_a_marker, 0),
         (read_one_too_far, 0),
         (cut_the_aborted_list, 0),
-        (check_no_guard, 5),
+        (check_no_guard, 12),
         (fence_no_epoch, 1),
     ],
 )

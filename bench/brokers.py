@@ -171,7 +171,7 @@ def quiet_logging(folder: pathlib.Path) -> pathlib.Path:
 
 
 def kafka_properties(data: pathlib.Path, port: int, controller_port: int) -> str:
-    """Kafka's defaults, except the settings that a single node needs."""
+    """The configuration of a single node of Kafka. All other keys have Kafka's defaults."""
     return "\n".join(
         [
             "process.roles=broker,controller",

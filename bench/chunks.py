@@ -214,7 +214,8 @@ def measure_reads(report: Report, size_bytes: int) -> None:
 
 
 def _read(nodes: MoldauNodes, topic: str, count: int, settings: dict[str, str]) -> tuple[float, float, float]:
-    """Seconds of a read, the CPU seconds of all brokers, and of the broker that needs more."""
+    """The duration of a read in seconds, the CPU seconds of all brokers, and the CPU seconds of the broker
+    that used the most."""
     before = {each: nodes.usage(each).cpu_s for each in nodes.brokers}
     start = time.perf_counter()
     common = {"fetch.message.max.bytes": str(8 << 20), "queued.max.messages.kbytes": "1000000"}

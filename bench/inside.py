@@ -170,7 +170,7 @@ def print_profile(profile: cProfile.Profile) -> None:
 def _size_and_crc(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
     """Check only that a batch is complete."""
     header = parse_header(buffer)
-    size = header[1] + LOG_OVERHEAD_BYTES  # the fields are read by index, as in the product
+    size = header[1] + LOG_OVERHEAD_BYTES  # by index, as in the broker
     if (
         size != len(buffer)
         or header[3] != MAGIC

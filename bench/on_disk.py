@@ -27,7 +27,7 @@ ROLLS = 400
 
 
 def write_segment(folder: str, batch: bytes, count: int) -> str:
-    """A segment that contains a batch this many times."""
+    """Write a segment that contains a batch ``count`` times. Returns its path."""
     path = pathlib.Path(folder, "00000000000000000000.log")
     path.parent.mkdir()
     records, content = parse_header(batch).records_count, bytearray(batch)

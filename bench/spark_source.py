@@ -80,7 +80,8 @@ def _compare(
             wall_s = _query(frame, reader, records)
             runs.append((wall_s, spent(before, cpu_seconds([broker.pid]))))
         walls[reader], cpus[reader] = (statistics.median(column) for column in zip(*runs, strict=True))
-        ending = frame.option("endingOffsets", first)  # This query is last: ``option`` changes the frame.
+        # This query is the last one, because ``option`` changes the frame.
+        ending = frame.option("endingOffsets", first)
         fixed[reader] = statistics.median(_query(ending, reader, PARTITIONS) for _ in range(repeats))
     for reader, wall_s in walls.items():
         row = {

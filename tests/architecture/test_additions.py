@@ -64,7 +64,7 @@ def stories() -> Iterator[str]:
 
 
 def test_every_story_has_a_row() -> None:
-    """``make simulate`` runs only the rows."""
+    """``make simulate`` runs only the scenarios that have a row in ``SCENARIOS``."""
     missing = [name for name in stories() if name.replace("_", "-") not in SCENARIOS]
     assert not missing, f"add rows for {missing} to SCENARIOS (simulation/nodes.py)"
 

@@ -42,8 +42,8 @@ async def _restore_open_transactions(folder: Path) -> None:
         }
     )
     # The transaction of STRAY is not in the saved logs of the transaction coordinator. The saved transaction
-    # of LATER is complete, and the next one of LATER began after the save. KNOWN has added partition 1 after
-    # the save.
+    # of LATER is complete, and the next transaction of LATER began after the save. KNOWN has added partition
+    # 1 after the save.
     async with cluster.saving_partition(0) as partition:
         for producer_id in (STRAY, LATER, KNOWN, DECIDED):
             await partition.write(producer_id, 0)

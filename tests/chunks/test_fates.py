@@ -40,8 +40,9 @@ def test_an_empty_log_of_a_follower_begins_by_itself_only_with_the_state(state: 
 
 
 def test_an_empty_log_that_is_not_in_sync_gets_the_state_from_the_leader() -> None:
-    """The state that was handed over has the start of the log at that time. A later deletion may have moved
-    the start, and would be undone if this replica became the leader."""
+    """The handed-over state contains the start of the log at the moment of the hand-over. A later deletion
+    may have moved the start. If this replica used the old state and became the leader, the deletion would be
+    undone."""
     two = replace(partition(chunk(0, 9, 1, 2), replicas=(2, 1)), isr=(2,))
     assert fate_of(LogRange(0, 0), two, BROKER, has_state=True, has_chunk=False)[0] is LogFate.KEEP
 

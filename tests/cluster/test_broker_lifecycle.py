@@ -276,7 +276,8 @@ def test_a_forgotten_broker_registers_again(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_stop_that_others_have_announced_does_not_end_a_broker(tmp_path: pathlib.Path) -> None:
-    """Before, the broker sent no further heartbeat, and its partitions had no leader until a restart."""
+    """In an earlier version, a broker whose stop another program had announced sent no further heartbeat.
+    Its partitions had no leader until a restart."""
 
     async def test() -> None:
         _format(tmp_path)

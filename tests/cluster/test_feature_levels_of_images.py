@@ -56,7 +56,8 @@ def test_the_level_is_checked_when_the_node_has_caught_up():
 
 @pytest.mark.parametrize(("name", "level"), [("transaction.version", 3), ("share.version", 1)])
 def test_levels_of_other_features_are_no_fault(name, level):
-    """Kafka checks these levels when a broker registers, so this check ignores them."""
+    """Kafka checks the levels of its own features when a broker registers, so the check of the image ignores
+    them."""
     replica = Replica()
     assert replica.publisher.check_levels() is None
     replica.commit(name, level)

@@ -183,7 +183,8 @@ def test_own_rows_agree_with_their_classes() -> None:
 
 @pytest.mark.parametrize("key", sorted(set(own.MODULES) - {DescribeOwnApisRequest.API_KEY}))
 def test_messages_of_own_calls_have_a_deadline_and_an_error(key: int) -> None:
-    """Every call needs these fields (``network/own_calls.py``)."""
+    """Every call needs the fields ``timeout_ms``, ``error_code`` and ``error_message``
+    (``network/own_calls.py``)."""
     request, response = request_class(key), codec.response_class(key)
     assert "timeout_ms" in fields_of(request), f"{request.__name__} needs timeout_ms"
     assert {"error_code", "error_message"} <= fields_of(response), f"{response.__name__} needs the error"

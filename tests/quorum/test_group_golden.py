@@ -81,7 +81,7 @@ def test_a_flaw_changes_its_script(
     mutate(monkeypatch)
     try:
         actual = play(text, Group().run)
-    # The inserted defect may also raise an error, because it violates the group's checks..
+    # The inserted defect may also raise an error, because it violates the group's checks.
     except Exception as error:
         actual = repr(error)
     assert actual != text

@@ -79,7 +79,8 @@ def test_the_store_begins_with_epoch_0_and_keeps_the_last_state(tmp_path: Path) 
 
 @pytest.mark.parametrize("epoch", [2**31 - 1, 2**31, 2**70])
 def test_an_epoch_without_a_successor_is_refused(epoch: int) -> None:
-    """Before, the node ended with an error of the encoder that did not name the file."""
+    """In an earlier version, the node ended later with an error of the encoder, and the error did not name
+    the file."""
     content = b'{"leaderId":1,"leaderEpoch":%d,"votedId":1,"currentVoters":[],"data_version":0}' % epoch
     with pytest.raises(QuorumStateError, match="after which no election is possible"):
         decode_quorum_state(content, voters=None)

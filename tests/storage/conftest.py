@@ -27,8 +27,8 @@ class TestMachine:
         self.disk = MemoryDisk()
         self.clock = StoppedClock()
         self.machine = Machine(self.clock, SeededEntropy(1), self.disk, InlineWorkers())
-        # The clock for deletions ignores jumps of the machine's clock. The test moves its clock only in small
-        # steps, so the code can use it as the clock for deletions, too.
+        # The clock for deletions ignores jumps of the machine's clock. A test moves the fake clock only in
+        # small steps, so the fake clock is also the clock for deletions.
         object.__setattr__(self.machine, "deletion_clock", self.clock)
 
     def run(self, awaitable):  # type: ignore[no-untyped-def]

@@ -88,7 +88,7 @@ class World:
     # -- produced batches -----------------------------------------------------------------------
 
     async def commit(self, *sent: Sent, partition: TopicIdPartition = TOPIC) -> None:
-        """Commit one object with these batches."""
+        """Commit one object with the batches ``sent``."""
         state = self.state(partition)
         self.files += 1
         key = f"wal/{self.files:08}"

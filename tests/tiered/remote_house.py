@@ -216,8 +216,8 @@ class House:
         self.clock = StandingClock()
         self.faults = Faults()
         self.machine = Machine(self.clock, SeededEntropy(1), LocalDisk(), InlineWorkers())
-        # The clock for deletions ignores jumps of the machine's clock. The test moves its clock only in small
-        # steps, so the code can use it as the clock for deletions, too.
+        # The clock for deletions ignores jumps of the machine's clock. A test moves the fake clock only in
+        # small steps, so the fake clock is also the clock for deletions.
         object.__setattr__(self.machine, "deletion_clock", self.clock)
         self.log = PartitionLog.open(self.machine, f"{folder}/t-0", TopicPartition("t", 0), config)
         self.metadata = Metadata(self.faults)

@@ -84,7 +84,6 @@ def test_the_wait_after_failures_doubles_up_to_a_bound() -> None:
             return (low + high) / 2
 
     settings = RemoteLogManagerSettings(retry_backoff_ms=500, retry_backoff_max_ms=3_000)
-    # Type: ignore[arg-type].
     waits = [settings.backoff_ms(failures, Middle()) for failures in (1, 2, 3, 4, 5, 100)]
     assert waits == [500, 1_000, 2_000, 3_000, 3_000, 3_000]
 
@@ -125,8 +124,8 @@ def test_only_the_first_wait_of_a_task_is_shorter(tmp_path: Path, monkeypatch: p
 
 
 def test_tasks_begin_anew_in_a_new_epoch_and_only_then(tmp_path: Path) -> None:
-    """A task of an earlier epoch has an old list of the remote segments. It must not be used in the new
-    epoch, because another broker may have led the partition between the two epochs."""
+    """A task of an earlier epoch has an old list of the remote segments. The new epoch needs a new task,
+    because another broker may have led the partition between the two epochs."""
 
     async def story() -> None:
         house = House(tmp_path)

@@ -35,7 +35,7 @@ Story = Callable[[House], Awaitable[None]]
 
 
 class NotingReader:
-    """Records requests. The test sends their responses at any time."""
+    """Records the requests for remote reads. The returned futures never complete."""
 
     def __init__(self) -> None:
         self.asked: list[RemoteRead] = []
@@ -61,7 +61,8 @@ def play(tmp_path: Path) -> Callable[[Story], None]:
 def ask(
     house: House, request: ReadRequest, read_local: Callable[[ReadRequest], ReadOutcome] | None = None
 ) -> RemoteRead:
-    """Start the remote part of a read, with the state that the partition has now."""
+    """Start the remote part of a read with the current state of the log. Returns the request to the remote
+    reader."""
     reader = NotingReader()
     local = read_local or (lambda request: ReadOutcome())
     part = ClassicRemotePart(PARTITION, house.log, cast(RemoteReader, reader), local)
@@ -222,7 +223,7 @@ class Broker:
 def test_a_partition_that_becomes_tiered_has_no_copies(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(3)
-        # An old task may set the offset even after all copies were removed.
+        # An old task may set the highest copied offset even after all remote copies were removed.
         house.log.highest_copied_offset = 5
         broker = Broker()
         broker.kind.reconfigure(led(house))

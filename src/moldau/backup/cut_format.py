@@ -144,7 +144,8 @@ class ClusterCut:
     number: int = 0
     """One more than the number of the previous cut. This cut continues the previous cut."""
     lease_ms: int = DEFAULT_LEASE_MS
-    """For this time after a restore has begun, a node of the saved cluster may write."""
+    """Time in ms. A node of the saved cluster may still write to the bucket for this time after the beginning
+    of a restore."""
     metadata: ObjectPart
     """Values of the records from which the metadata image can be built (``image_records.to_records``)."""
     metadata_offset: int

@@ -230,7 +230,8 @@ def _continues(found: _SavedRange) -> bool:
     if wanted.from_offset < log.log_start_offset or is_shorter:
         return False
     if wanted.from_offset < min(found.compacted_end, found.end_offset):
-        return False  # an earlier piece may have a record whose tombstone was removed
+        # Compaction may have removed the tombstone that deletes a record of an earlier piece.
+        return False
     return last < log.log_start_offset or log.epoch_for_offset(last) == wanted.saved_epoch
 
 

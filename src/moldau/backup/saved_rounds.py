@@ -49,7 +49,7 @@ class SavedRounds:
         self._waits: list[_Wait] = []
 
     def see(self, maker: str, complete: int) -> None:
-        """Process a request of a ``maker`` that has completed this number of rounds. The name ``maker`` is
+        """Process a request of a ``maker`` that has completed ``complete`` rounds. The name ``maker`` is
         unique: the sender takes another name whenever it counts from 0 again."""
         for wait in self._waits:
             wait.see(_Seen(maker, complete))

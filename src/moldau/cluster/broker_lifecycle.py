@@ -226,8 +226,8 @@ class BrokerLifecycle:
             code = await self._try_to_register()
             if code is ErrorCode.none:
                 return
-            # These two errors are temporary: a controller will be elected, or the session of this broker's
-            # former process will expire.
+            # NOT_CONTROLLER and DUPLICATE_BROKER_REGISTRATION are temporary: a controller will be elected, or
+            # the session of this broker's former process will expire.
             is_temporary = code in (ErrorCode.not_controller, ErrorCode.duplicate_broker_registration)
             reason = f"{code.name.replace('_', ' ')}.{_REFUSALS.get(code, '')}"
             if not is_temporary or loop.time() >= deadline:

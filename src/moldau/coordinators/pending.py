@@ -10,8 +10,9 @@ from moldau.records.record import Record
 
 BATCH_OVERHEAD_BYTES: Final = 61
 RECORD_OVERHEAD_BYTES: Final = 26
-"""These numbers include an upper limit for the size of the varints of a record. The varints are its length,
-attributes, two deltas, key length, value length and header count."""
+"""``BATCH_OVERHEAD_BYTES`` is the size of a batch's header. ``RECORD_OVERHEAD_BYTES`` is an upper limit for
+the bytes of a record without its key and value: its length, attributes, two deltas, key length, value length
+and header count."""
 
 
 class KeyValue(NamedTuple):

@@ -52,7 +52,7 @@ class BatchCoordinator(Protocol):
         directly after the producer's last batch.
 
         After an error that is not in ``DEFINITE_REFUSALS``, the outcome is unknown. The same call can be
-        repeated and then returns the outcome, except after FORGOTTEN.
+        repeated and then returns the outcome, except after FORGOTTEN and NUMBER_PASSED.
         """
         ...
 

@@ -89,8 +89,8 @@ class RoutingBatchCoordinator:
         self._commit_epoch = commit_epoch
 
     def commit_epoch(self) -> int:
-        """Return the epoch of this broker's registration. It is known because these coordinators decide
-        commits in the order of their numbers (``CommitFileCall.place``)."""
+        """Return the epoch of this broker's registration. Commits contain it, because Moldau's coordinators
+        decide on commits in the order of their numbers (``CommitFileCall.place``)."""
         return self._commit_epoch()
 
     def coordinator_of(self, topic_id: UUID, partition_index: int) -> int:

@@ -11,4 +11,4 @@ class ParsedSizeError(ProtocolError):
     def __init__(self, message: str, excess_bytes: int) -> None:
         super().__init__(message)
         self.excess_bytes = excess_bytes
-        """The limit is exceeded by at least this number of bytes."""
+        """Lower bound of the number of bytes by which the message exceeds the limit."""

@@ -32,7 +32,7 @@ _NULL = encode_varint(-1)
 def encode_record(
     offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Headers = ()
 ) -> bytes:
-    """One record as it is encoded in a batch. Its own length comes first."""
+    """The encoding of one record in a batch. The encoding begins with the length of the record."""
     parts = [b"\x00", encode_varint(timestamp_delta), encode_varint(offset_delta)]
     for field in (key, value):
         if field is None:

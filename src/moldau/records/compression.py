@@ -71,7 +71,8 @@ _BY_ID = {codec.value: codec for codec in Compression}
 
 _INT32 = Struct(">i")
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = _XERIAL_MAGIC + _INT32.pack(1) + _INT32.pack(1)  # version 1, for readers of version 1 on
+# The two numbers are the version of the format, and the oldest version that a reader must support.
+_XERIAL_HEADER = _XERIAL_MAGIC + _INT32.pack(1) + _INT32.pack(1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _FIRST_GUESS_BYTES = 16 * 1024
 _GROWTH = 4
@@ -155,7 +156,7 @@ def _decompress_stream(into: Callable[[Buffer, bytearray], int], data: Buffer, l
         try:
             size = into(data, output)
         except cramjam.DecompressionError as error:
-            del output  # The error's traceback would keep the buffer in memory.
+            del output  # Otherwise the error's traceback would keep the buffer in memory.
             if "whole buffer" not in str(error) or "write" not in str(error):
                 raise
             if capacity >= limit:

@@ -121,7 +121,7 @@ class LeaderChange:
 @dataclass(frozen=True, slots=True)
 class SnapshotOrigin:
     """The log of a snapshot, and the position of the snapshot in this log. Only Moldau's own writers store
-    it.
+    this information.
 
     ``topic_id`` is zero when it is not known.
     """
@@ -231,7 +231,8 @@ class RecordedVoters:
                     _NO_TAGS,
                 ]
             parts += [_INT16.pack(voter.min_supported_version), _INT16.pack(voter.max_supported_version)]
-            parts += [_NO_TAGS, _NO_TAGS]  # No tags of the range of versions, no tags of the voter.
+            # The range of versions and the voter end with empty lists of tagged fields.
+            parts += [_NO_TAGS, _NO_TAGS]
         parts.append(_NO_TAGS)
         return b"".join(parts)
 
@@ -380,7 +381,8 @@ class _Reader:
         self.tag(-1)
 
     def tag(self, wanted: int) -> bytes | None:
-        """Read all tagged fields. Returns the content of one of them."""
+        """Read all tagged fields. Returns the content of the field with the tag ``wanted``, or None if there
+        is no such field."""
         content = None
         for _ in range(self.unsigned_varint()):
             number = self.unsigned_varint()

@@ -200,8 +200,8 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
 
 def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     count, position = read_varlong(data, position, 32)
-    # A header takes at least two bytes. A count that needs more bytes is wrong, and no memory may be
-    # allocated for it.
+    # A header takes at least two bytes. If the headers need more bytes than the record has left, the number
+    # of headers is wrong. No memory may be allocated for so many headers.
     if count < 0 or count * 2 > end - position:
         raise InvalidRecordError(f"{count} headers in a record that has {end - position} bytes left")
     if count > HEADERS_PER_BATCH_MAX:

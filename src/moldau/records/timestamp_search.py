@@ -27,7 +27,8 @@ the best position, and whether the search is over."""
 
 
 def search_batch(batch: Buffer, choose: Choice) -> Steps[Position | None]:
-    """Pass the positions of a batch to ``choose``, many at a time, until the search is over."""
+    """Search the records of a batch. ``choose`` gets the positions (offset and timestamp) of many records at
+    a time, until it ends the search. Returns the best position, or None if no record was chosen."""
     header, data = yield from open_in_turn(batch)
     positions = _iter_opened(header, data)
     best: Position | None = None

@@ -104,7 +104,8 @@ class RecordWalk:
 
     @property
     def payload(self) -> bytes:
-        """The records. If it was necessary, they are renumbered."""
+        """The bytes of the records. If the producer numbered the records wrongly, these bytes contain
+        corrected offset deltas."""
         return self._data if self._renumbered is None else bytes(self._renumbered)
 
     def advance(self, records_count: int) -> bool:
@@ -132,7 +133,7 @@ class RecordWalk:
     # -- one by one ---------------------------------------------------------------------------
 
     def _read_singly(self, stop: int) -> _Shape | None:
-        """Read records up to ``stop``. Returns the last shape. Raises IndexError at the end of the data."""
+        """Read records up to index ``stop``. Returns the last shape. Raises IndexError if the data end."""
         # Nearly all varints have one byte, and are decoded here without a call.
         data, base_timestamp, renumbers = self._data, self._base_timestamp, self._renumbers
         size, index, end, latest = len(data), self._index, self._position, self.max_timestamp
@@ -205,8 +206,8 @@ class RecordWalk:
     def _skip_headers(self, position: int, end: int) -> int:
         data = self._data
         count, position = read_varlong(data, position, 32)
-        # A header takes at least two bytes. A count that needs more bytes is wrong, and no time may be spent
-        # on it.
+        # A header takes at least two bytes. If the headers need more bytes than the record has left, the
+        # number of headers is wrong. No time may be spent on so many headers.
         if count < 0 or count * 2 > end - position:
             raise InvalidRecordError(f"{count} headers in a record that has {end - position} bytes left")
         self._headers_count += count
@@ -284,8 +285,9 @@ class RecordWalk:
         return self._data[begin + at : begin + count * size : size]
 
     def _marks(self, shape: _Shape) -> "list[tuple[int, bytes | None, bytes]]":
-        """Return the bytes that identify the shape. Each of them has a position, a translation table (or
-        None), and the expected byte."""
+        """Return the bytes by which records of the shape are recognised. For each byte, the result has its
+        position in the record, a translation table (or None), and the expected value of the byte after the
+        translation."""
         begin = self._position - shape.size_bytes
         fixed = [
             *range(shape.attributes_at),

@@ -377,7 +377,7 @@ class ClassicPartition:
             return None
         self._staged_messages += header[12]
         self._staged_bytes += len(records)
-        # Each pipelined request makes such a tuple. A call of the class would take twice the time.
+        # Each pipelined request creates an ``AppendOutcome``. A call of the class would take twice as long.
         return _new(AppendOutcome, (_APPENDED, offset, -1, log.offsets.log_start_offset, None, ()))
 
     def write_staged(self) -> None:

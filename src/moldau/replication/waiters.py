@@ -185,7 +185,8 @@ class WaitingRoom(Generic[K]):
 
     def _forget(self, waiter: Waiter[K], places: list[dict[Waiter[K], None]]) -> None:
         for place in places:
-            place.pop(waiter, None)  # A key may appear twice in the arguments.
+            # If a key appeared twice in the arguments of the wait, the same place occurs twice.
+            place.pop(waiter, None)
         self._count -= 1
         if not self._count:
             # Empty entries stay in the index while there are waiters, because hashing a key is slow. All

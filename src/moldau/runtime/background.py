@@ -12,7 +12,7 @@ class Background:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin the work."""
+        """Begin to run ``work`` in a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -11,8 +11,8 @@ def weakly(method: Callable[P, None]) -> Callable[P, None]:
     """A bound method that does not keep its object in memory. When the object is gone, calls do nothing.
 
     If a part calls its owner back, the two refer to each other, which is a cycle of references. A node has
-    tens of thousands of some objects. They must be freed by reference counts, because a garbage collection of
-    so many objects takes a second.
+    tens of thousands of objects of some classes. These objects must be freed by reference counts, because a
+    garbage collection of so many objects takes a second.
     """
     found = weakref.WeakMethod(method)
 

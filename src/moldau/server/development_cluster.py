@@ -124,7 +124,7 @@ def properties_of(
         "log.dirs": node.data,
         **replication_factors(min(3, broker_count)),
         "offsets.topic.num.partitions": "4",
-        # These keys are the same as in `settings.development_config`, but all brokers share one store.
+        # The next keys are the same as in `settings.development_config`, but all brokers share one store.
         "remote.log.storage.system.enable": "true",
         "rsm.config.url": f"file://{quote(posixpath.dirname(node.data))}/objects",
         "remote.log.metadata.topic.num.partitions": "4",

@@ -267,7 +267,8 @@ class Nemesis:
         self._down.discard(host.name)
 
     def _links_one_way(self, host: Host) -> list[tuple[str, str]]:
-        """All messages from a host, or all messages to it."""
+        """Return the links in one direction as pairs of sender and receiver. They are either all links from
+        ``host``, or all links to ``host``."""
         others = [name for name in self._world.network.hosts if name != host.name]
         is_mute = self._chance.random() < 0.5
         return [(host.name, other) if is_mute else (other, host.name) for other in others]

@@ -93,7 +93,7 @@ class Story(Protocol):
 
 
 async def _no_program(machine: Machine) -> None:
-    """The program of scenarios that start their own programs."""
+    """A program that does nothing. It is used by scenarios that start their own programs."""
 
 
 @dataclass(frozen=True, slots=True)

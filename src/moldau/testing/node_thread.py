@@ -70,14 +70,14 @@ class NodeLoop(asyncio.SelectorEventLoop):
         return server
 
     def _make_socket_transport(self, *args: Any, **options: Any) -> asyncio.Transport:
-        # asyncio calls this private method for opened and for accepted connections. It has no public method
-        # for both.
+        # asyncio calls this private method for connections that the node opens and for connections that it
+        # accepts. asyncio has no public method that is called for both.
         made: asyncio.Transport = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
         self._sockets.add(made)
         return made
 
     def cut(self) -> None:
-        """Close the connections to other nodes that are not allowed any more."""
+        """Close this node's connections to nodes from which it is now isolated."""
         for transport, port in list(self._outgoing.items()):
             if self._wires.are_cut(self._node_id, port):
                 transport.abort()

@@ -65,7 +65,7 @@ def test_clients_of_a_rack_use_the_broker_there(cluster: moldau.testing.Cluster)
 
 
 def read_all(cluster: moldau.testing.Cluster, count: int, **settings: Any) -> set[int]:
-    """Read at least this many records. Returns the brokers that sent the last records."""
+    """Read at least ``count`` records. Returns the brokers that sent the last records."""
     group = "-".join(settings.values())
     watched = Watched(cluster, **{"group.id": group, **settings})
     consumer = Consumer(watched.settings)

@@ -195,8 +195,8 @@ INTS = {"type": "array", "items": "int"}
     ],
 )  # fmt: skip
 def test_bytes_that_are_not_of_the_schema_are_rejected(schema: Any, encoded: str, reason: str | None) -> None:
-    """The value is rejected whether the member is read or skipped. For most of these bytes, the library
-    returns other values."""
+    """A value whose bytes do not match the schema is rejected, whether the member is read or skipped. For
+    most of the tested bytes, the library fastavro returns a value instead of an error."""
     last = {
         "type": "record",
         "name": "R",

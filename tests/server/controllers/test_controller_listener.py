@@ -155,7 +155,7 @@ def epoch_of(port: int) -> int:
 
 
 def test_no_epoch_in_a_request_ends_the_quorum(free_port: Callable[[], int]) -> None:
-    """Before, one request with the highest epoch ended the node, and no restart succeeded."""
+    """In an earlier version, one request with the highest epoch ended the node, and no restart succeeded."""
     port = free_port()
     highest = 2**31 - 1
     candidate = vote.VoteRequestPartitionData(

@@ -145,7 +145,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 
 def flip(path: Path, position: int, count: int = 8) -> None:
-    """Invert this many bytes, beginning at a position."""
+    """Invert ``count`` bytes, beginning at ``position``."""
     content = bytearray(path.read_bytes())
     for at in range(position, min(position + count, len(content))):
         content[at] ^= 0xFF

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.real_time
 
 
 def read_in_rack(cluster: moldau.testing.Cluster, rack: str, count: int) -> tuple[int, int]:
-    """Read this many records. Returns their number, and the broker that sent the last records."""
+    """Read ``count`` records. Returns the number of records that were read, and the broker that sent the last
+    records."""
     brokers: list[int] = []
 
     def note(text: str) -> None:

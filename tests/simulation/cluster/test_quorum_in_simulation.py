@@ -163,8 +163,8 @@ def test_a_flaw_is_found(
     """The flaw must cause violations that contain ``words``. If a story makes no progress, the flaw does not
     count as detected.
 
-    ``seed`` detects the flaw soon. If this seed no longer detects the flaw, because the story has changed,
-    the test tries the first seeds.
+    The test first runs ``seed``, in which the story detects the flaw. If the story has changed, so that this
+    seed does not detect the flaw any more, the test runs the seeds from 0 on.
     """
     mutate(monkeypatch)
     # The time is limited, because a defective quorum never stops. While logs differ, each virtual second

@@ -191,7 +191,8 @@ def test_a_controller_of_another_cluster_is_logged_once_on_both_sides(lines: Lin
             group.start("node-3", 3, voters=(1, 2, 3), cluster_id=THEIRS)
             group.start("broker", 9, voters=(1, 2), cluster_id=THEIRS, role="broker")
             await asyncio.sleep(150)
-            # The start of a broker ends after initial.broker.registration.timeout.ms.
+            # A broker that cannot register ends its start with an error after
+            # initial.broker.registration.timeout.ms.
             for node_id in (1, 2):
                 problem = (
                     f"node {node_id} (node-{node_id}:9093) of the metadata quorum belongs to another cluster"
@@ -225,7 +226,8 @@ def test_voters_that_disagree_on_the_voters_are_reported(lines: Lines) -> None:
 
 
 def test_a_voter_that_a_working_quorum_does_not_know_is_reported(lines: Lines) -> None:
-    """The quorum has a leader, so the unknown voter never asks for a vote."""
+    """Node 4 takes itself for a voter, but the other voters do not know it. The quorum has a leader, so node
+    4 never asks for a vote."""
     with World(6) as world:
         group = Controllers(world)
 

@@ -128,8 +128,8 @@ def follow_with_another_log() -> list[str]:
     """A follower replaces its leader, although the follower lacks the last records. Then the former leader
     follows the new leader. Returns the errors.
 
-    At the offsets of the missing records, the new leader has other records. The producer of these records
-    waits for both replicas. The new leader is lost as soon as this producer gets its response.
+    At the offsets of the missing records, the new leader appends other records with acks=all. The new leader
+    is lost as soon as the producer of these other records gets its response.
     """
     with World(1) as world:
         brokers = Brokers(world, COMMON)
@@ -209,9 +209,10 @@ def test_that_a_follower_counts_before_its_log_was_compared_is_caught(
 
 
 def lose_the_only_coordinator_in_sync() -> list[str]:
-    """The leader of a coordinator is disconnected from its follower. Later it is lost. Returns the errors.
+    """The leader of a coordinator is disconnected from its follower. Later the leader's node is killed.
+    Returns the errors.
 
-    Producers continue during this time. At the end the lost node starts again.
+    Producers continue all the time. At the end the killed node starts again.
     """
     with World(2) as world:
         brokers = Brokers(world, DISKLESS)
@@ -320,7 +321,7 @@ def change_brokers_before_the_first_commit() -> list[str]:
             await asyncio.sleep(0.3)
             world.network.heal_all()
             answers = [await first, await second]
-            # After this error the producer sends the second batch again.
+            # After NOT_LEADER_OR_FOLLOWER the producer sends the second batch again.
             if answers[1].error is ErrorCode.not_leader_or_follower:
                 answers[1] = await append(leader, RECORD_COUNT)
             found = [(each.error, each.base_offset) for each in answers]

@@ -43,6 +43,6 @@ def test_a_flaw_is_caught(
     flaw: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flaw(monkeypatch)
-    # The first seed detects the flaw. If a change of the code has changed all histories, another seed detects
-    # it.
+    # The test first runs ``seed``, which detects the flaw. If a change of the code has changed all histories,
+    # one of the next nine seeds must detect the flaw.
     assert any(run_seed(SCENARIOS["upgrade"](), one).violations for one in range(seed, seed + 10))

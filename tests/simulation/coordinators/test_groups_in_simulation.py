@@ -1,5 +1,5 @@
-"""Generations of groups survive restarts of their coordinator. Mutants are detected, and no check ends too
-early."""
+"""Generations of groups survive restarts of their coordinator. Mutants are detected, and a snapshot of the
+coordinator's log never ends a check before its comparison."""
 
 from collections.abc import Callable
 from typing import Any
@@ -85,8 +85,8 @@ def test_a_coordinator_with_other_generations_than_its_log_is_caught(
 
 
 def test_an_assignment_that_is_given_before_it_is_written_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members get their assignments, but the log does not contain the assignments. So partitions are assigned
-    again after a kill."""
+    """Inserted defect: members get their assignments, but the log does not contain the assignments. So
+    partitions are assigned again after a kill."""
     from moldau.coordinators.groups.classic import syncing
 
     assign = syncing._assign

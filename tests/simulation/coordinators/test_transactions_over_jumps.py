@@ -55,7 +55,8 @@ def test_a_transaction_is_not_aborted_because_the_clock_jumps() -> None:
                 "producer", Bootstrap("node-1", PORT), History(world.loop.elapsed_s), stream(1, "producer")
             )
             await client.create_topic("events", 1, {})
-            find = FindCoordinatorRequest(key_type=1, coordinator_keys=["t"])  # creates the topic
+            # The handler of this request creates __transaction_state.
+            find = FindCoordinatorRequest(key_type=1, coordinator_keys=["t"])
             await client.ask(ApiKey.FIND_COORDINATOR, 4, find)
             opened = await until_done(
                 client,

@@ -34,7 +34,7 @@ FIRST: Final = NodeSet((1, 2, 3), (1, 2, 3))
 
 
 class LastChoice(random.Random):
-    """Selects the last item of each list."""
+    """A random source whose ``choice`` always returns the last item."""
 
     def choice(self, seq: Any) -> Any:
         return seq[-1]
@@ -59,7 +59,7 @@ class Chunked:
         return await process.main
 
     def client(self, kind: Any, name: str, *arguments: Any) -> Any:
-        """A client that connects to a current node."""
+        """A client whose first connection is to the node on the last host of the current cluster."""
         chance, host = stream(self.world.seed, name), self.cluster.hosts[-1].name
         bootstrap = next(each for each in self.cluster.addresses if each.host == host)
         return kind(name, bootstrap, self.history, chance, *arguments)

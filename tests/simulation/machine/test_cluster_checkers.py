@@ -66,7 +66,7 @@ def test_a_watermark_that_goes_back_is_found(history: History) -> None:
     watermarks = WatermarkMonotonicity(history)
     watermarks.seen("one.1", 5)
     watermarks.seen("one.1", 5)
-    watermarks.seen("one.2", 3)  # this is after a restart of the node
+    watermarks.seen("one.2", 3)  # one.2: the partition after a restart of its node
     assert not history.violations
     watermarks.seen("one.1", 4)
     assert "went back from 5 to 4" in history.violations[0]
@@ -75,7 +75,7 @@ def test_a_watermark_that_goes_back_is_found(history: History) -> None:
 def test_a_leader_that_answers_with_a_lower_watermark_than_its_predecessor_is_found(history: History) -> None:
     watermarks = WatermarkMonotonicity(history)
     watermarks.answered(2, 7)
-    watermarks.answered(1, 5)  # this former leader has no newer metadata yet
+    watermarks.answered(1, 5)  # a former leader, which does not know the newer epoch yet
     watermarks.answered(3, 7)
     assert not history.violations
     watermarks.answered(4, 6)

@@ -32,7 +32,7 @@ def run(request: pytest.FixtureRequest) -> Any:
 
 
 class Recorder(asyncio.Protocol):
-    """Records the calls of its transport."""
+    """A protocol that records the calls that its transport makes."""
 
     def __init__(self, answer: Callable[["Recorder", bytes], None] | None = None, keep_open: bool = False):
         self.events: list[Any] = []

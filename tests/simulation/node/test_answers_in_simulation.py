@@ -38,7 +38,7 @@ def forget_answers(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_bytes(patch: pytest.MonkeyPatch) -> None:
-    """Inserted defect: the bytes of a lost object are counted forever."""
+    """Inserted defect: the memory budget counts the bytes of a lost object forever."""
 
     def keep(files: Any, batches: Any, waiters: Any, payload_bytes: int, outcome: Any) -> None:
         waiters.stop()
@@ -59,7 +59,8 @@ def keep_read_budget(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_promises(patch: pytest.MonkeyPatch) -> None:
-    """Inserted defect: files are kept forever if their batches could not be cached."""
+    """Inserted defect: if the batches of files could not be written into the cache, the broker keeps these
+    files in memory forever."""
     keep = OwnCommits._keep
 
     async def fail_and_wait(own: OwnCommits, runs: Any) -> None:
@@ -73,7 +74,7 @@ def keep_promises(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_bytes_of_first_lives(patch: pytest.MonkeyPatch) -> None:
-    """Inserted defect: memory is released only in the last run of the node."""
+    """Inserted defect: in the first runs of the node, memory budgets do not get back all bytes."""
     give_back = ByteBudget._give_back
     count = iter(range(10**9))
 
@@ -93,7 +94,8 @@ def stop_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def say_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Inserted defect: errors are not reported. Each error affects only the work in which it occurs."""
+    """Inserted defect: unexpected errors are not reported. Apart from this, each error affects only the work
+    in which it occurs."""
     patch.setattr(UnexpectedErrors, "report", lambda *_: None)
 
 

@@ -18,7 +18,7 @@ STORIES = {
     "diskless-clock": range(2),
     "replication-clock": range(2),
     # In the story with seed 6, the clock of a broker is so far behind that a coordinator has already removed
-    # the file from its state.
+    # a file of this broker from its state when the broker repeats the file's commit.
     "diskless-cluster-clock": (0, 6),
 }
 

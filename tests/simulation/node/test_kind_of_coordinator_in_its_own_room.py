@@ -38,7 +38,7 @@ TALLIES = StateTopic(
 
 
 class TallyShard:
-    """A shard that counts. A record contains a count."""
+    """A shard whose state is a number. A record contains the new value of this number."""
 
     def __init__(self) -> None:
         self.total = 0

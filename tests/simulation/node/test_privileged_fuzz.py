@@ -69,7 +69,7 @@ MANAGED: Final = {
     ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS,
     ApiKey.UPDATE_FEATURES, ApiKey.CREATE_PARTITIONS,
 }  # fmt: skip
-"""An administrator uses these APIs. A request that is carried out may correctly stop other clients."""
+"""APIs of administrators. The effect of such a request may correctly stop other clients."""
 OF_BROKERS: Final = (
     ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.INIT_PRODUCER_ID, ApiKey.OFFSET_FOR_LEADER_EPOCH,
     ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.WRITE_TXN_MARKERS,
@@ -139,7 +139,7 @@ class Fuzzer:
             await self._send_one()
 
     async def _send_one(self) -> None:
-        if not self._deck:  # every API has its turn
+        if not self._deck:  # one shuffled round contains every API
             often = [pair for pair in self._served if pair[1] in TRUSTED]
             deck = [*self._served, *often, *often]
             self._deck = self._chance.sample(deck, len(deck))
@@ -147,7 +147,7 @@ class Fuzzer:
         version, message = self._changed(api_key)
         try:
             encode_request(api_key, version, message)
-        except Exception:  # the value cannot be sent in this version
+        except Exception:  # this version of the request cannot contain the changed value
             return
         self.last.append(message)
         try:
@@ -210,7 +210,7 @@ def feature_of(known: SupportedFeature) -> Feature:
 
 
 def known_values(host: Host, object_keys: Sequence[str]) -> Mapping[str, Sequence[Any]]:
-    """The true values of the running node, by the names of fields."""
+    """For each field name of a request, valid values of the running node (ids, epochs, names and so on)."""
     assert host.process is not None
     node: Any = host.process.exhibit
     image = node.metadata.publisher.image
@@ -284,7 +284,8 @@ class OrdinaryClient:
         self._created = 0
 
     async def is_served(self) -> str:
-        """An empty text, or a description of the failed request."""
+        """Send ordinary requests to the node. Returns an empty text if all of them succeeded, otherwise a
+        description of the failed request."""
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = await RpcConnection.open("ordinary", HOST, PORT)
@@ -410,18 +411,20 @@ def test_ordinary_clients_are_served_after_changed_requests(seed: int) -> None:
 
 
 def accept_every_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator remembers epochs of brokers that do not exist yet, and a broker goes on with numbers."""
+    """Inserted defect: a coordinator stores epochs that no broker has yet, and a broker never stops numbering
+    its commits."""
     patch.setattr(handlers, "check_epochs", lambda named: None)
     patch.setattr(OpenCommits, "abandon_numbers", lambda commits: None)
 
 
 def accept_the_highest_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A controller follows a request of the quorum to any epoch."""
+    """Inserted defect: a controller accepts any epoch in a request of the quorum."""
     patch.setattr(requests, "EPOCH_STEP_MAX", 1 << 31)
 
 
 def believe_every_stop(patch: pytest.MonkeyPatch) -> None:
-    """A running broker sends no heartbeats after the controller lets it stop."""
+    """Inserted defect: a running broker sends no heartbeats any more if a response of the controller allows
+    it to stop."""
     process = BrokerLifecycle._process_heartbeat
 
     def stop(lifecycle: BrokerLifecycle, response: Any) -> None:
@@ -434,7 +437,8 @@ def believe_every_stop(patch: pytest.MonkeyPatch) -> None:
 
 
 def replace_registrations(patch: pytest.MonkeyPatch) -> None:
-    """A request with the id of a broker's incarnation replaces the broker's addresses."""
+    """Inserted defect: a registration request with the id of another broker's incarnation replaces the
+    addresses of that broker."""
     patch.setattr(brokers, "_is_repeated", lambda *_, is_alive: True)
 
 
@@ -449,7 +453,8 @@ def replace_registrations(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], seed: int) -> None:
-    """``seed`` detects the mutant. If a change has made this seed useless, one of twelve others must."""
+    """``seed`` detects the mutant. If a change of the code has made this seed useless, one of the seeds from
+    0 to 11 must detect the mutant."""
 
     def is_caught(seed: int) -> bool:
         with pytest.MonkeyPatch.context() as patch:

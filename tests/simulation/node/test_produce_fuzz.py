@@ -91,7 +91,8 @@ async def fuzz(client: SimulatedClient, history: History) -> None:
         if bad.closed:
             bad = await RpcConnection.open("fuzzer", "node-1", PORT)
         batch = mutated(rng)
-        # One partition uses the fast path. Two partitions use the general path.
+        # The broker handles a request for one partition on its fast path, and a request for two partitions on
+        # its general path.
         topics = rng.choice([["plain"], ["diskless"], ["plain", "diskless"]])
         wanted = {PartitionName(name, 1 + rng.randrange(2)): batch for name in topics}
         sent = asyncio.ensure_future(produce(bad, wanted, ANSWERED_S))

@@ -96,7 +96,6 @@ def run(world: World, story: Callable[[Cluster, ServerNode, Process], Awaitable[
         assert process is not None
         node = cluster.nodes[HERE]
         await node.get(PartitionsSubsystem).settled()
-        # Type: ignore[arg-type].
         await asyncio.create_task(story(cluster, node, process), context=process.context())
 
     world.run(program())

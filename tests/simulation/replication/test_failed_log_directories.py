@@ -134,7 +134,7 @@ def test_a_broker_stops_when_no_controller_learns_of_the_failed_directory_in_tim
         async def story() -> None:
             await house.begin()
             main = {each: house.world.host(f"node-{each}").process.main for each in (11, 12)}
-            # The controller learns of this failure by a heartbeat.
+            # A heartbeat of broker 12 reports its failed directory to the controller.
             house.disk(12).failed_folders.add("/data/b")
             await house.cluster.until(lambda: len(house.hosted(12)) == COUNT / 2)
             await asyncio.sleep(10)

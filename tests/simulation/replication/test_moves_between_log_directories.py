@@ -147,7 +147,8 @@ def test_a_move_survives_the_end_of_its_process_while_it_copies() -> None:
 def test_an_exchange_survives_its_interruption_at_each_step(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk fails at one of the two renames. After a restart it works again."""
+    """At the end of a move, the broker exchanges the two logs by two renames. The disk fails at one of these
+    renames. After a restart of the broker the disk works again."""
     with World(5) as world:
         house = MovingHouse(world)
 

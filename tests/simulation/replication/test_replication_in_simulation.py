@@ -113,7 +113,8 @@ def watermark_goes_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def batches_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Inserted defect: a log that was moved keeps only the last batch of each producer."""
+    """Inserted defect: after a log has moved, the state of each producer contains only the producer's last
+    batch."""
     patch.setattr(ProducerState, "remember_batches", lambda self, other: None)
 
 
@@ -142,8 +143,8 @@ def test_a_flaw_is_caught(
     flaw: Callable[[pytest.MonkeyPatch], None], story: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flaw(monkeypatch)
-    # The first seed detects the flaw. If a change of the code has changed all histories, another seed detects
-    # it. The stories take less than a minute. If a flaw stops a story, the story would run for an hour
-    # without a limit.
+    # The test first runs ``seed``, which detects the flaw. If a change of the code has changed all histories,
+    # one of the next seeds must detect the flaw. Without a flaw, each story takes less than a minute. A flaw
+    # may stop the progress of a story. Without the time limit, such a story would run for an hour.
     scenario = replace(SCENARIOS[story](), time_limit_s=200.0)
     assert any(run_seed(scenario, one).violations for one in range(seed, seed + 20))

@@ -81,8 +81,8 @@ def test_a_replica_that_was_away_copies_at_the_rate_until_that_changes(side: str
             cluster.start(AWAY)
             await cluster.until(lambda: end_of(cluster, AWAY) > 0)
             await asyncio.sleep(12)
-            # The rate is an average. Therefore a replica that was offline may first copy the bytes that the
-            # rate allowed during that time.
+            # The configured rate limits an average. Therefore a replica that was offline may first copy all
+            # bytes that the rate allowed while the replica was offline.
             elapsed_s = world.loop.time() - appended_s
             copied_bytes = end_of(cluster, AWAY) * len(BATCH)
             assert 0.5 * RATE < copied_bytes / elapsed_s < 1.2 * RATE

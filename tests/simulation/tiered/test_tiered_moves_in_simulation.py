@@ -239,7 +239,7 @@ def reconcile_deletions_with_old_metadata() -> list[str]:
                     "the events have come, the metadata have not"
                 )
                 for _ in range(10):
-                    with contextlib.suppress(KafkaError, TimeoutError):  # the quorum does not respond
+                    with contextlib.suppress(KafkaError, TimeoutError):  # the owner cannot reach the quorum
                         await tiered.remover.reconcile_deletions()
                     await asyncio.sleep(1.0)
 

@@ -24,8 +24,8 @@ CONFIG = LogConfig(
     cleanup_compact=True,
     delete_retention_ms=1000,
     min_cleanable_dirty_ratio=0.0,
-    # If only a marker has created the state of a producer, the producer must not continue with its old
-    # sequence numbers.
+    # The states of producers never expire. Otherwise a marker could create an expired state again, and the
+    # producer could not continue with its sequence numbers.
     producer_id_expiration_ms=10**15,
 )
 NAME = TopicPartition("t", 0)

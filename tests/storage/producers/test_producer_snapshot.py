@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.protocol.types import Int16, Int32, Int64  # an independent encoder of the same types
+from aiokafka.protocol.types import Int16, Int32, Int64  # encodes without our code
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st

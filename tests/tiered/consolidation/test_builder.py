@@ -124,7 +124,7 @@ def test_damage_is_noticed(position: int, reason: str | None) -> None:
     (run, content), *_ = wal_batches([Sent()])
     damaged = bytearray(content)
     damaged[position] ^= 0x41
-    if reason is None:  # the base offset is overwritten in any case
+    if reason is None:  # the builder always overwrites the base offset
         assert bytes(build_segment([(run, damaged)]).log) == bytes(build_segment([(run, content)]).log)
     else:
         with pytest.raises(CorruptRecordError, match=reason):

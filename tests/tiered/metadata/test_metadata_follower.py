@@ -81,8 +81,8 @@ def test_a_deletion_that_is_known_and_not_loaded_yet_is_waited_for(
 
 
 def test_a_new_owner_of_deletions_is_told_when_it_has_all_events(tmp_path: Path) -> None:
-    """The new owner of the deletions already follows the metadata partition. Before it continues the
-    deletions of the previous owner, it must have read all events."""
+    """A broker becomes the owner of a metadata partition that it already follows. It must read all events
+    before it continues the deletions of the previous owner."""
 
     async def main() -> None:
         topic, workers, told = TopicInMemory(), ThreadWorkers(2), asyncio.Event()
@@ -105,8 +105,8 @@ def test_a_new_owner_of_deletions_is_told_when_it_has_all_events(tmp_path: Path)
 
 
 def test_a_broker_that_leads_again_while_the_metadata_are_prepared_has_them_ready(tmp_path: Path) -> None:
-    """A broker that becomes leader again waits until it has read all events that are in the metadata log at
-    this moment. The partition was loaded before, but without the latest events."""
+    """A broker that becomes leader again waits until it has read all events that are in the metadata log when
+    it becomes leader. It had loaded the partition earlier, but without the latest events."""
 
     async def main() -> None:
         topic, workers = TopicInMemory(), ThreadWorkers(2)

@@ -125,7 +125,8 @@ def test_the_writer_of_the_second_event_gets_an_error(tmp_path: Path) -> None:
         async with managing(topic, tmp_path, ORDERS) as manager:
             first = segment(1, 0, 99)
             await manager.add_remote_log_segment_metadata(first)
-            # The event of another broker is before our event, and this broker has not read it yet.
+            # In the log, an event of another broker is before the FINISHED event of this broker. This broker
+            # has not read the other event yet.
             topic.append_now(HOME, encode_event(event(first, DELETING)))
             with pytest.raises(IllegalTransitionError):
                 await manager.update_remote_log_segment_metadata(event(first, FINISHED))
@@ -354,7 +355,7 @@ def test_deletions_are_resumed_and_their_segments_stay_listed(tmp_path: Path) ->
 
 
 def test_a_deletion_that_the_lost_cache_does_not_know_goes_on_once_the_topic_is_read(tmp_path: Path) -> None:
-    """A loss of power may also remove the cache. In this case the first check is made before any event was
+    """A loss of power may also remove the cache. The remover then checks for deletions before any event was
     read."""
     topic = TopicInMemory()
     house = House(tmp_path)

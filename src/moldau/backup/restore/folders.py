@@ -143,7 +143,7 @@ def copy_log(machine: Machine, source: str, target: str) -> None:
     disk.make_dirs(target)
     for name in disk.list(source):
         if name.startswith(DATABASE_FILE):
-            continue  # not copied, because each replica builds its own database
+            continue  # the database is not copied, because each replica builds its own database
         with (
             closing(disk.open(f"{source}/{name}", read_only=True)) as read,
             closing(disk.open(f"{target}/{name}", create=True)) as written,

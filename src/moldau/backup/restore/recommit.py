@@ -64,7 +64,8 @@ class RecommitReport:
     objects: int = 0
     """Number of objects newer than the cut, including those that the cut refers to."""
     newest_ms: int | None = None
-    """The creation time of the newest of these objects, by the clock of its broker."""
+    """The creation time in ms of the newest object, by the clock of the broker that wrote it. ``None`` if
+    there is no such object."""
     known_objects: int = 0
     batches: int = 0
     """Number of batches that were committed."""

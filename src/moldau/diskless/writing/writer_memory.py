@@ -29,8 +29,8 @@ class WriterMemory:
         """Use these settings for all new arenas. A changed ``recent_bytes`` has no effect."""
         # An arena has space for the data, and for the footer of 4,096 batches in 64 partitions.
         arena_bytes = settings.buffer_max_bytes + footer_size_bytes(64, 4096)
-        # So many free arenas are kept that no allocation is needed under full load. An allocation takes ten
-        # times as long as filling an arena.
+        # The number of free arenas is so large that no allocation is needed under full load. An allocation
+        # takes ten times as long as filling an arena.
         in_flight = settings.max_buffered_bytes // settings.buffer_max_bytes + 2
         self.pool = ArenaPool(arena_bytes, free_max=min(64, in_flight))
 

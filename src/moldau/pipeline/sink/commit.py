@@ -75,7 +75,8 @@ class Part:
 
 
 class RefusedError(ToolError):
-    """A coordinator has refused all or some of these rows, and will never commit them."""
+    """A coordinator has refused all rows of a batch, or some of them, and will never commit the refused
+    rows."""
 
     def __init__(self, reason: str, *, is_partial: bool) -> None:
         super().__init__(reason)

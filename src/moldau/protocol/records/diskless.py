@@ -140,8 +140,8 @@ class DisklessFileTakenOverKey(Message):
 
 @message
 class DisklessFileTakenOverRecord(Message):
-    """This coordinator now owns the file. If it did not know the file's object, this record closes the
-    object."""
+    """The coordinator of this log has become the owner of a file. If the coordinator did not know the file's
+    object, this record also closes the object."""
 
     API_KEY = 105
     VERSIONS = "0"

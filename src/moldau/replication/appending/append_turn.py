@@ -36,7 +36,8 @@ class AppendTurn:
         return partition.append(records, required_acks=required_acks, timeout_ms=timeout_ms, client=client)
 
     def settle(self) -> None:
-        """Write the staged records. If a write fails, every call raises the error until the turn ends."""
+        """Write the staged records. If a write fails, this call and all later calls of ``settle`` and ``end``
+        in this turn raise the error."""
         if self._unsettled:
             partitions, self._unsettled = self._unsettled, {}
             for partition in partitions:

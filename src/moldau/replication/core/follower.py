@@ -48,9 +48,9 @@ class FollowerReplica:
         last record in this log, or the next lower epoch that the leader has. In the leader's log this epoch
         ends at ``end_offset``.
 
-        This log may not have the diverging epoch. Then it is truncated at the end of its own next
-        lower epoch, and the next fetch starts at this offset (KIP-279). Raises
-        :class:`IllegalMoveError` like :meth:`truncated`.
+        If this log does not have the diverging epoch, this log is truncated at the end of its next lower
+        epoch. The next fetch starts at that offset (KIP-279). Raises :class:`IllegalMoveError` like
+        :meth:`truncated`.
         """
         offset = self._agreed_offset(history, log_end_offset, diverging_epoch, end_offset)
         if self._is_lost(offset):

@@ -68,7 +68,8 @@ class InSyncProposal:
 
 
 class ProposalFailure(Enum):
-    """The known outcome of a proposal when the response contains no committed set."""
+    """The outcome of a proposal if the response of the controller contains no committed set, or if there is
+    no response."""
 
     NOT_ATTEMPTED = "the controller has not committed it and will not"
     SUPERSEDED = "the controller is ahead of this leader: newer metadata are on their way"
@@ -211,7 +212,7 @@ class LeaderReplica:
 
     def end_offsets_with(self, offset: int) -> dict[int, int]:
         """The log ends of in-sync followers, by the ids of the followers. A follower is included if its log
-        contains an offset, or ends at this offset."""
+        contains ``offset``, or ends at ``offset``."""
         return {
             replica: progress.log_end_offset
             for replica, progress in self.followers.items()
@@ -219,7 +220,7 @@ class LeaderReplica:
         }
 
     def starts_at(self, offset: int) -> bool:
-        """Whether the logs of all followers with active brokers start at or after an offset."""
+        """Whether the logs of all followers with active brokers start at or after ``offset``."""
         return all(
             progress.log_start_offset >= offset
             for replica, progress in self.followers.items()

@@ -24,7 +24,7 @@ async def find_timestamp(
     """Return the first record that is at or after a time and below ``end_offset``."""
     searched_to = -1
     # If segments at the start of the local log were removed during the search, search the remote part again.
-    # Otherwise no search would find the records of these segments.
+    # Without this second search, the records of the removed segments would not be found.
     while (part := remote()) is not None and (
         max(searched_to, log.log_start_offset) < log.local_log_start_offset
     ):

@@ -38,7 +38,8 @@ class Holder(Protocol):
     is_recent: bool
     """Whether the file was used since the last search for unused files."""
     pins: int
-    """While this number is above 0, the descriptor is not closed, because the path may name another file."""
+    """While this number is above 0, the descriptor is not closed, because the path may name no file or
+    another file. The number is above 0 during a rename of the path, and from a removal of the path on."""
 
     def hide_descriptor(self) -> int:
         """Hide the descriptor from new users, and return it."""
@@ -58,8 +59,8 @@ class Descriptors:
     used file is first."""
 
     def __init__(self, limit: Callable[[], int] = descriptors_for_files) -> None:
-        """``limit`` is read each time a file is opened. Files that are in use are never closed, so the number
-        of open files may be above the limit."""
+        """``limit`` returns the maximum number of descriptors. It is called each time a file is opened. Files
+        that are in use are never closed, so the number of open files may be above the limit."""
         self._limit = limit
         self._lock = threading.RLock()
         self._holders: OrderedDict[Holder, None] = OrderedDict()

@@ -254,8 +254,8 @@ class LocalFile:
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _O_DIRECT)
             yield
         except OSError as error:
-            # These errors mean that the content is not aligned, or that the file system does not support
-            # direct reads and writes.
+            # EINVAL and EOPNOTSUPP mean that the content is not aligned, or that the file system does not
+            # support direct reads and writes.
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
         finally:

@@ -49,7 +49,8 @@ FENCED_VERSIONS: Final = {
     ApiKey.ADD_OFFSETS_TO_TXN: 2,
     ApiKey.END_TXN: 2,
 }
-"""From these versions on, clients can handle PRODUCER_FENCED. Older clients get INVALID_PRODUCER_EPOCH."""
+"""For each API, the version from which on clients can handle PRODUCER_FENCED. In older versions they get
+INVALID_PRODUCER_EPOCH."""
 LISTED_A_TURN: Final = 1_000
 
 BATCHED_VERSION: Final = 4

@@ -93,7 +93,7 @@ class EncodedRows:
         self._last_rows.extend(getattr(rows[-1], field))
 
     def encoded(self, owner: Message) -> bytes:
-        """Encode the message ``owner``. Its array contains these rows."""
+        """Encode the message ``owner``, with the joined rows as the content of its array."""
         self._close()
         encoders = self._encoders
         return b"".join(

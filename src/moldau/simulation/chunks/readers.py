@@ -46,7 +46,7 @@ class ChunkReader(Consumer):
         """Close the connection. A consumer that was sent away goes back to the leader."""
         super().disconnect()
         self._connection, self._left = self._left, None
-        # The broker may no longer be the leader.
+        # Perhaps this broker is no longer the leader.
         self._is_back = self._connection is not None
 
 

@@ -213,8 +213,8 @@ class SimulatedClient:
     async def list_offset(
         self, partition: PartitionName, timestamp: int, version: int = LIST_OFFSETS_VERSION
     ) -> int:
-        """Ask the leader for an offset of a partition. The timestamp -2 means the first offset, and -1 means
-        the end. Raises RetryError or OSError."""
+        """Request an offset of a partition from the partition's leader. The timestamp -2 means the first
+        offset, and -1 means the end. Raises RetryError or OSError."""
         connection = await self.leader(partition)
         wanted = ListOffsetsPartition(partition_index=partition.index, timestamp=timestamp)
         topic = ListOffsetsTopic(name=partition.topic, partitions=[wanted])

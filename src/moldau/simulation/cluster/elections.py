@@ -27,7 +27,7 @@ class Voters(Protocol):
     """The voters of a quorum. Their elections are disturbed."""
 
     def leader_id(self) -> int:
-        """The leader in a replica's state; 0 when there is no leader."""
+        """The id of the leader that a replica knows; 0 when it knows no leader."""
         ...
 
     def election(self, node_id: int) -> ElectionState:
@@ -194,8 +194,8 @@ def _stands(voters: Voters, node_id: int) -> bool:
 async def _look_for(scene: Scene, condition: Callable[[], bool], limit_s: float) -> bool:
     """Wait until the condition holds. Returns false after ``limit_s``.
 
-    A voter stands for a short time, so the condition is checked often. A timer does it with much less work
-    than a task that sleeps.
+    A voter is a candidate only for a short time, so the condition is checked often. A timer needs much less
+    CPU time for these checks than a task that sleeps.
     """
     loop = scene.world.loop
     deadline_s = loop.elapsed_s() + limit_s

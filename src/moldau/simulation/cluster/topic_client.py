@@ -124,8 +124,8 @@ class TopicClient:
     ) -> int:
         """Send a request to one controller after another until one of them executes it.
 
-        Returns 1 if it is certain that no earlier attempt was executed; otherwise returns a larger number.
-        The errors in ``done_before`` are possible only after an attempt without a response.
+        Returns 1 if it is certain that no earlier attempt was executed. Otherwise the result is larger than
+        1. The errors in ``done_before`` are possible only after an attempt without a response.
         """
         lost = 0
         voters = self._voters

@@ -20,7 +20,8 @@ from moldau.simulation.transactions.routes import GROUP, TRANSACTION, BrokerRout
 _ATTEMPTS: Final = 60
 _POLL_CHANCE: Final = 0.3
 _REPEATED: Final = (RETRIED | RETRIABLE) - {ErrorCode.out_of_order_sequence_number}
-"""After this error, it does not help to send the batch again, because the batch is out of order."""
+"""Errors after which a client sends its batch again. After OUT_OF_ORDER_SEQUENCE_NUMBER this does not help,
+because the batch would be out of order again."""
 
 
 class LeaderReader(CommittedReader):

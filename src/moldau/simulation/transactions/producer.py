@@ -157,7 +157,7 @@ class TransactionalProducer(SimulatedClient):
         """Return a broker that accepts records of a partition."""
         return self.bootstrap
 
-    # requests
+    # Requests of a transaction
 
     async def _init(self) -> None:
         request = InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=TIMEOUT_MS)

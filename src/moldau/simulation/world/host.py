@@ -98,12 +98,12 @@ class Host:
         self.world.network.process_killed(process, power_lost=power_lost)
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Stop the program for a while, as SIGSTOP does. It keeps its memory and its connections."""
         if self.process is not None:
             self.world.loop.pause(self.process)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Let the program continue after :meth:`pause`, as SIGCONT does."""
         if self.process is not None:
             self.world.loop.resume(self.process)
 

@@ -73,7 +73,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._now_s
 
     get_debug = staticmethod(bool)
-    """Return false. Every future asks this, so the answer needs no Python code."""
+    """Return false, because debug mode is always off. Every future calls this method. For speed, the method
+    is the builtin ``bool`` and not a Python function."""
 
     def trace(self, event: bytes) -> None:
         """Add an event to the digest of this run's history."""
@@ -271,7 +272,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self._runnable.remove(process)
 
     def resume(self, process: Process) -> None:
-        """SIGCONT."""
+        """SIGCONT: callbacks and timers of the process run again."""
         if process.alive and process.paused:
             process.paused = False
             if process.ready:

@@ -172,7 +172,8 @@ class Network:
         return theirs
 
     def forget(self, transport: SimulatedTransport) -> None:
-        """Record that the protocol was notified of its lost connection."""
+        """Remove the transport from the open connections, because its protocol was notified that the
+        connection is lost."""
         self._transports.pop(transport.number, None)
 
     # Bytes in flight -----------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class SlowDownError(ObjectStoreError):
 
 
 class NoAnswerError(ObjectStoreError):
-    """It is unknown whether the request took effect."""
+    """The client gets no answer from the store, so it is unknown whether the request took effect."""
 
 
 @dataclass(slots=True)

@@ -72,7 +72,8 @@ class Process:
             self._prune_at = max(_TASKS_PRUNE_MIN, 2 * len(self.tasks))
 
     def note_sync(self, path: str) -> None:
-        """Begin a sync. If the process serves clients, the sync must run in a worker thread."""
+        """Called at the beginning of a sync. If the process serves clients and this code does not run in a
+        worker thread, record a violation."""
         if self.serves and not self.working:
             calls = [call.name for call in traceback.extract_stack() if _SIMULATION not in call.filename]
             self.loop_syncs.append(f"{self.name}: sync of {path} on the loop, in {' > '.join(calls[-8:])}")

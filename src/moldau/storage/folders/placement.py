@@ -14,7 +14,8 @@ class Assignment(NamedTuple):
     directory_id: uuid.UUID | None = None
     """The id of the assigned folder; None if the metadata assign no folder."""
     is_new: bool = True
-    """Whether no folder can contain a log of the partition yet."""
+    """Whether the partition was created after the start of this process, so that no folder can contain a log
+    of it yet."""
     is_cache: bool = False
     """Whether the log may be created again in any folder, because its records are also stored outside the log
     folders."""

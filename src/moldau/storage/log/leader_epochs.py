@@ -67,7 +67,8 @@ class LeaderEpochs:
         return self._entries[0] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """``epoch`` begins at ``start_offset``. A repeated call for the latest epoch changes nothing.
+        """Record that ``epoch`` begins at ``start_offset``. A repeated call for the latest epoch changes
+        nothing.
 
         Entries that contradict the new entry are removed. These are a later or equal epoch, and an epoch that
         begins at or after the offset. Raises ``ValueError`` for a negative epoch or offset.

@@ -249,7 +249,8 @@ class BrokerEngine:
             if not left:
                 break
         for copy in left:
-            # The next round finds the segment that is recorded but was not pruned, and completes the prune.
+            # Perhaps the segment was recorded as finished, but the WAL was not pruned. In this case the next
+            # round finds the segment, and completes the prune.
             self._failures.value += 1
             task.given_up.add(copy.partition)
             logger.warning("%s is not published now", copy.partition)

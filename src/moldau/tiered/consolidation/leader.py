@@ -186,8 +186,8 @@ class ConsolidationLeader:
         return status
 
     def _just_seen(self, led: LedPartition) -> ConsolidationStatus | None:
-        """Return the latest result of :meth:`reconcile_all` for the partition; ``None`` if that call fenced
-        with another epoch or is too long ago."""
+        """Return the latest result of :meth:`reconcile_all` for the partition; ``None`` if that call used
+        another leader epoch, or if it is too long ago."""
         epoch, seen_ms, status = self._fresh.pop(led.partition, (-1, 0, None))
         is_fresh = epoch == led.epoch and 0 <= self._clock.now_ms() - seen_ms < _FRESH_MS
         return status if is_fresh else None

@@ -115,8 +115,8 @@ class SegmentGathering:
     def add(
         self, batches: Iterable[BatchCoordinate], aborted: Sequence[AbortedRange] = ()
     ) -> list[GatheredSegment]:
-        """Returns the segments that are complete now. Raises ``ValueError`` for a batch that does not follow
-        the last batch.
+        """Add the next batches. Returns the segments that are complete after this. Raises ``ValueError`` for
+        a batch that does not follow the last batch.
 
         ``aborted`` are the aborted transactions with an offset in the batches. A segment contains a whole
         aborted transaction or no part of it, because only the segment's own index contains the abort. Such a

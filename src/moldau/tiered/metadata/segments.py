@@ -56,7 +56,7 @@ class RemoteLogSegmentId:
 
     @staticmethod
     def of(partition: TopicIdPartition, id: UUID) -> "RemoteLogSegmentId":
-        """Create an id for a segment of a partition from ``id``."""
+        """Return the identity of a copy: the partition, together with the UUID ``id`` of the copy."""
         return RemoteLogSegmentId(partition.topic_id, partition.topic, partition.partition, id)
 
     @property

@@ -38,7 +38,8 @@ class PartitionState:
         self.producers: dict[int, Window] = {}
         self.prune_epoch = -1
         self.last_prune = (-1, -1)
-        """Both offsets of the last prune, so that a repetition of it succeeds."""
+        """``from_offset`` and ``to_offset`` of the last prune, so that a repeated prune with these offsets
+        succeeds."""
         self.remote_position = -1
         self.transactions: PartitionTransactions | None = None
         """``None`` until the partition has its first transaction."""

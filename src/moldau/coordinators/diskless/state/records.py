@@ -32,15 +32,15 @@ class RecordsDeleted(NamedTuple):
 
 
 class FilesClosed(NamedTuple):
-    """This coordinator will never commit these objects."""
+    """The coordinator of this log will never commit the objects ``object_keys``."""
 
     closed_ms: int
     object_keys: Sequence[str]
 
 
 class FileTakenOver(NamedTuple):
-    """This coordinator now owns the file. If this coordinator did not know the object, the record also closes
-    the object."""
+    """The coordinator of this log has become the owner of a file. If the coordinator did not know the file's
+    object, the record also closes the object."""
 
     object_key: str
     size_bytes: int
@@ -50,7 +50,7 @@ class FileTakenOver(NamedTuple):
 
 
 class FilesReleased(NamedTuple):
-    """These files were handed over to other coordinators or deleted."""
+    """The files ``object_keys`` were handed over to other coordinators or deleted."""
 
     object_keys: Sequence[str]
 

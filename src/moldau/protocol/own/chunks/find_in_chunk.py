@@ -1,4 +1,4 @@
-"""FindInChunk: the first record of an inactive chunk at or after a time."""
+"""FindInChunk: find the first record of an inactive chunk at or after a time."""
 
 from uuid import UUID
 

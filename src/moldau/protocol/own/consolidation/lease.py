@@ -25,7 +25,7 @@ class ConsolidationLeaseRequest(Message):
     partitions: Sequence[ConsolidationLeasePartition] | None = wire(
         [ConsolidationLeasePartition], nullable="0+", default=None
     )
-    """If the duration is 0 ms, only these partitions are released. Null releases all partitions."""
+    """The partitions that a duration of 0 ms releases. Null means all partitions of the lease."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
 

@@ -60,7 +60,7 @@ class ConsolidationPlanRequest(Message):
     other engines have leases on the other partitions."""
     lease_ms: int = wire("int64", default=600_000)
     topics: Sequence[str] | None = wire(["string"], nullable="0+", default=None)
-    """Only these topics are planned. Null means all topics."""
+    """Names of the topics that the plan may contain. Null means all topics."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
 

@@ -1,4 +1,5 @@
-"""DisklessCloseFiles: these objects will never be committed, so they may be deleted as orphans."""
+"""DisklessCloseFiles: a coordinator records that it will never commit the named objects, so that they may be
+deleted as orphans."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""DisklessCreatePartitions (KIP-1164's API 93)."""
+"""DisklessCreatePartitions: add diskless partitions to the state of a coordinator (KIP-1164's API 93)."""
 
 from collections.abc import Sequence
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""DisklessDeleteRecords (KIP-1164's API 96)."""
+"""DisklessDeleteRecords: move the log start offsets of diskless partitions (KIP-1164's API 96)."""
 
 from collections.abc import Sequence
 from uuid import UUID

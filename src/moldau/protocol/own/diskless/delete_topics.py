@@ -1,4 +1,4 @@
-"""DisklessDeleteTopics (KIP-1164's API 94)."""
+"""DisklessDeleteTopics: delete topics from the state of a coordinator (KIP-1164's API 94)."""
 
 from collections.abc import Sequence
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""DisklessDescribeCoordinator: describe a coordinator's state and its progress, for tools."""
+"""DisklessDescribeCoordinator: get a coordinator's state and its progress, for tools."""
 
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode

@@ -1,4 +1,4 @@
-"""DisklessDescribeFiles (KIP-1164's API 100)."""
+"""DisklessDescribeFiles: get the state of files at a coordinator (KIP-1164's API 100)."""
 
 from collections.abc import Sequence
 

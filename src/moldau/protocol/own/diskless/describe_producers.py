@@ -1,4 +1,4 @@
-"""DisklessDescribeProducers: the producers of diskless partitions, with their open transactions."""
+"""DisklessDescribeProducers: get the producers of diskless partitions, with their open transactions."""
 
 from collections.abc import Sequence
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""DisklessDescribeTopics: offsets and sizes, for tools."""
+"""DisklessDescribeTopics: get the offsets and sizes of diskless topics, for tools."""
 
 from collections.abc import Sequence
 from uuid import UUID

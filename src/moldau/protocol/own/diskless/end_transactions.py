@@ -1,4 +1,5 @@
-"""DisklessEndTransactions: the markers of ended transactions, for partitions of a coordinator."""
+"""DisklessEndTransactions: write the markers of ended transactions to the partitions of a diskless
+coordinator."""
 
 from collections.abc import Sequence
 from uuid import UUID

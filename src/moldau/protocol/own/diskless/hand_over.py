@@ -1,4 +1,5 @@
-"""DisklessHandOver: the next owner takes over a file. KIP-1164 describes this step without an API."""
+"""DisklessHandOver: the owner of a file hands it over to the next coordinator that has batches in the file.
+KIP-1164 describes this step without an API."""
 
 from collections.abc import Sequence
 

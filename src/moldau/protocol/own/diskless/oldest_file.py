@@ -1,6 +1,5 @@
-"""DisklessOldestFile: the creation time of a coordinator's oldest file (implied by KIP-1164's orphan
-scan).
-"""
+"""DisklessOldestFile: get the creation time of a coordinator's oldest file. KIP-1164's orphan scan implies
+this call."""
 
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode

@@ -1,4 +1,5 @@
-"""DisklessPrune: remove offsets that are in remote storage from the WAL, by compare-and-set."""
+"""DisklessPrune: remove offsets that are in remote storage from the WAL of partitions. A coordinator does
+this only if the partition's WAL still begins at the offset in the request."""
 
 from collections.abc import Sequence
 from uuid import UUID

@@ -1,4 +1,5 @@
-"""TieredDescribeTopics: the remote segments of the partitions that a broker leads, for tools."""
+"""TieredDescribeTopics: get the offsets, sizes and numbers of remote segments of the partitions that a broker
+leads, for tools."""
 
 from collections.abc import Sequence
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""TieredEventOffsets: the offsets of a partition of ``__remote_log_metadata``, according to its leader."""
+"""TieredEventOffsets: get the offsets of a partition of ``__remote_log_metadata`` from its leader."""
 
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode

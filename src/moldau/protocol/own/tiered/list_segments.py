@@ -1,4 +1,4 @@
-"""TieredListSegments: the remote segments of a partition, for tools and for engines that read them."""
+"""TieredListSegments: list the remote segments of a partition, for tools and for engines that read them."""
 
 from collections.abc import Sequence
 from uuid import UUID

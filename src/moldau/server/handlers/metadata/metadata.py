@@ -84,8 +84,8 @@ class MetadataHandlers:
             )
         wanted = tuple(dict.fromkeys(request.topics or ()))
         if context.api_version < TOPIC_IDS_SINCE and any(_is_by_id(topic) for topic in wanted):
-            # Versions 10 and 11 have the field, but in these versions the response cannot omit the name (as
-            # in Kafka).
+            # Requests of versions 10 and 11 have a field for the topic id, but responses of these versions
+            # must contain the topic's name. As in Kafka, a request by topic id is therefore refused.
             refused = [
                 _failed(topic.name or "", topic.topic_id, ErrorCode.invalid_request) for topic in wanted
             ]

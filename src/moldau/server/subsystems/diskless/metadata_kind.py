@@ -56,7 +56,8 @@ class MetadataReplicas:
 def metadata_kind_of(
     context: BrokerContext, min_in_sync: Callable[[], int], replicas: MetadataReplicas
 ) -> ClassicKind:
-    """Make the kind of these partitions for a broker; see :func:`diskless_metadata_kind`."""
+    """Make the kind of the partitions of ``__diskless_metadata`` for a broker; see
+    :func:`diskless_metadata_kind`."""
     return diskless_metadata_kind(ReplicaHost.of(context), min_in_sync, replicas)
 
 

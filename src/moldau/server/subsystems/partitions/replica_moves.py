@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 RETRY_S: Final = 0.05
 PREFERRED_MAX: Final = 10_000
 """Maximum number of stored requests for replicas that are not on this broker. The limit saves memory, because
-some of these names may never become replicas."""
+some of the named replicas may never come to this broker."""
 
 
 class ReplicaMoves:

@@ -257,8 +257,8 @@ def _made(
     meters: Meters,
     methods: Iterable[str],
 ) -> object:
-    """Call a plug-in's factory and check that its result has these methods. Raises ``ConfigError``, which
-    names the key."""
+    """Call a plug-in's factory ``make``, and check that its result has all of ``methods``. Raises
+    ``ConfigError``, which names ``key``."""
     try:
         made = make(configs, machine, meters)
     except (RemoteStorageError, TypeError, ValueError) as error:

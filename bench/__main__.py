@@ -7,6 +7,7 @@ from typing import Any
 
 from bench.brokers import Broker, Moldau
 from bench.cluster import FULL_CLUSTER, QUICK_CLUSTER, bench_cluster
+from bench.cluster.replication import FULL_REPLICATION, QUICK_REPLICATION, bench_replication
 from bench.consolidation import bench_consolidation
 from bench.diskless import DEFAULT_STORES, bench_diskless
 from bench.measuring.measure import BUSY_SHARE, Sample, measure, median_sample, watch_idle
@@ -129,7 +130,8 @@ CONSOLIDATION = "consolidation"
 TIERED = "tiered"
 SPARK = "spark"
 CLUSTER = "cluster"
-OF_THEIR_OWN = (DISKLESS, CONSOLIDATION, TIERED, SPARK, CLUSTER)
+REPLICATION = "replication"
+OF_THEIR_OWN = (DISKLESS, CONSOLIDATION, TIERED, SPARK, CLUSTER, REPLICATION)
 """The parts of the benchmark that start their own nodes."""
 
 
@@ -180,6 +182,8 @@ def main() -> None:
             bench_spark(report, folder, plan)
         if CLUSTER in (options.only or ()):
             bench_cluster(report, folder, QUICK_CLUSTER if options.quick else FULL_CLUSTER)
+        if REPLICATION in (options.only or ()):
+            bench_replication(report, folder, QUICK_REPLICATION if options.quick else FULL_REPLICATION)
     report.print()
     report.write()
 

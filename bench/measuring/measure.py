@@ -6,13 +6,22 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from bench.brokers import Broker, usage_of
+from bench.brokers import Usage
 
 MEGABYTE = 1_000_000
 BUSY_SHARE = 0.85
 """A process that uses more than this share of a core limits the load."""
+
+
+class Measured(Protocol):
+    """A broker, or several brokers whose resources are added."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    def usage(self) -> Usage: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,7 @@ class Sample:
         return self.broker_cpu_s / self.wall_s
 
 
-def measure(broker: Broker, load: str, **spec: Any) -> Sample:
+def measure(broker: Measured, load: str, **spec: Any) -> Sample:
     """Run a load against a broker. ``module`` is the module of the load, ``bench.loads.load`` by default."""
     module = spec.pop("module", "bench.loads.load")
     spec |= {"load": load, "bootstrap": broker.bootstrap}
@@ -60,11 +69,11 @@ def measure(broker: Broker, load: str, **spec: Any) -> Sample:
     assert worker.stdout is not None
     if worker.stdout.readline().strip() != "ready":
         raise RuntimeError(f"load {load} did not start")
-    before = usage_of(broker.pid)
+    before = broker.usage()
     worker.stdin.write("go\n")
     worker.stdin.flush()
     marked = worker.stdout.readline().strip() == "finished"
-    after = usage_of(broker.pid)
+    after = broker.usage()
     line = worker.stdout.readline()
     worker.wait()
     if not marked or worker.returncode:
@@ -83,7 +92,7 @@ def measure(broker: Broker, load: str, **spec: Any) -> Sample:
     )
 
 
-def watch_idle(broker: Broker, seconds: float) -> Sample:
+def watch_idle(broker: Measured, seconds: float) -> Sample:
     """The resources of a broker without requests."""
     before = broker.usage()
     start = time.perf_counter()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from bench.brokers import Broker
+from bench.measuring.measure import Measured
 
 RECORD_SIZES = (100, 1024, 10_240)
 PARTITION_COUNTS = (1, 12)
@@ -52,12 +52,12 @@ QUICK = Plan(
 
 
 @contextlib.contextmanager
-def topic(broker: Broker, name: str, partitions: int) -> Iterator[str]:
+def topic(broker: Measured, name: str, partitions: int, replicas: int = 1) -> Iterator[str]:
     """A topic for one measurement. It is deleted after the block, and its files are then removed
     immediately."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
     new = NewTopic(
-        name, num_partitions=partitions, replication_factor=1, config={"file.delete.delay.ms": "100"}
+        name, num_partitions=partitions, replication_factor=replicas, config={"file.delete.delay.ms": "100"}
     )
     admin.create_topics([new])[name].result(30)
     try:

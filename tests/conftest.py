@@ -3,11 +3,14 @@ in one process. All tests share one S3 server."""
 
 import ast
 import functools
+import os
 import pathlib
 import random
+import shutil
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -96,7 +99,8 @@ REAL_TIME = ("aiokafka", "confluent_kafka", "kafka", "moldau.testing", "pyspark"
 """Imports of tests with real nodes, processes and clients, whose outcome may depend on the machine's
 speed."""
 PURE = ("aiokafka.record", "kafka.record")
-"""Modules of these packages that only compute."""
+"""Parts of the packages in ``REAL_TIME`` that only compute. A test that imports nothing else of these
+packages is deterministic."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -237,6 +241,66 @@ def s3_endpoint() -> Iterator[str]:
             process.wait()
 
 
+S3PROXY = pathlib.Path(__file__).parents[1] / ".tools" / "s3proxy"
+S3PROXY_OPTIONS = {"access.key.id": "key", "secret.access.key": "secret"}
+
+
+@pytest.fixture(scope="session")
+def s3proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, pathlib.Path]]:
+    """S3Proxy on loopback, in a separate process. It checks signatures. The values are its address and its
+    folder, in which each folder is a bucket."""
+    java, jars = shutil.which("java"), list(S3PROXY.glob("*.jar"))
+    if java is None or not jars:
+        if os.environ.get("CI") == "true":
+            pytest.fail("java or S3Proxy is missing, and CI=true allows no skips")
+        pytest.skip("java or S3Proxy is missing (tools/fetch_clients.py fetches S3Proxy)")
+    folder = tmp_path_factory.mktemp("s3proxy")
+    (folder / "buckets").mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    lines = {
+        "s3proxy.authorization": "aws-v2-or-v4",
+        "s3proxy.endpoint": endpoint,
+        "s3proxy.identity": S3PROXY_OPTIONS["access.key.id"],
+        "s3proxy.credential": S3PROXY_OPTIONS["secret.access.key"],
+        "s3proxy.ignore-unknown-headers": "true",
+        "jclouds.provider": "filesystem-nio2",
+        "jclouds.identity": "unused",
+        "jclouds.credential": "unused",
+        "jclouds.filesystem.basedir": str(folder / "buckets"),
+    }
+    config = folder / "s3proxy.conf"
+    config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-jar", str(jars[0]), "--properties", str(config)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        host, port = "127.0.0.1", int(endpoint.rpartition(":")[2])
+        deadline = time.monotonic() + 60
+        while not _is_served(host, port):
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline, "S3Proxy does not start"
+            time.sleep(0.1)
+        yield endpoint, folder / "buckets"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def _is_served(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
+
+
+@pytest.fixture
+def s3proxy_bucket(s3proxy: tuple[str, pathlib.Path]) -> str:
+    """A bucket of S3Proxy for this test only."""
+    name = f"moldau-{uuid.uuid4().hex}"
+    (s3proxy[1] / name).mkdir()
+    return name
+
+
 @pytest.fixture
 def s3_bucket(s3_endpoint: str) -> str:
     """A bucket for this test only."""
@@ -245,3 +309,14 @@ def s3_bucket(s3_endpoint: str) -> str:
     with urllib.request.urlopen(request) as response:
         assert response.status == 200
     return name
+
+
+@pytest.fixture
+def s3_versioned_bucket(s3_endpoint: str, s3_bucket: str) -> str:
+    """A bucket for this test only. It keeps versions, so a deletion only adds a marker."""
+    body = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    headers = {"Content-Type": "application/xml"}
+    request = urllib.request.Request(f"{s3_endpoint}/{s3_bucket}?versioning", body, headers, method="PUT")
+    with urllib.request.urlopen(request) as response:
+        assert response.status == 200
+    return s3_bucket

@@ -2,9 +2,9 @@
 the server, or if a kind of coordinator imports another kind. Also fail if a pure module imports a module that
 is not pure.
 
-A module or package is pure if the first paragraph of its docstring says "Pure." For a package, this includes
-all its modules. Imports that are needed only for types count, too, except for circles in the groups of this
-module. See docs/decisions/0021-circles-of-types.md.
+A module or package is pure if its docstring says "Pure." For a package, this includes all its modules.
+Imports that are needed only for types count, too, except for circles in the groups of this module. See
+docs/decisions/0021-circles-of-types.md.
 """
 
 import ast
@@ -130,8 +130,8 @@ def says_pure(module: str) -> bool:
     """Whether the docstring of a module, or of a package around it, says that it is pure."""
     path = SOURCES / module.replace(".", "/")
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    summary = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n\n")[0]
-    if re.search(r"\bPure[.:]", summary):
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
+    if re.search(r"\bPure[.:]", text):
         return True
     package, _, _ = module.rpartition(".")
     return bool(package) and says_pure(package)

@@ -62,9 +62,9 @@ def riddles(name: str, source: str) -> Iterator[str]:
 
 
 def class_names(name: str, source: str) -> Iterator[tuple[str, str]]:
-    """Public classes of a module, with their places."""
+    """Classes of a module, with their places."""
     for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+        if isinstance(node, ast.ClassDef):
             yield node.name, f"{name}:{node.lineno}"
 
 

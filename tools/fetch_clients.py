@@ -1,9 +1,9 @@
 """Fetch the clients of other projects, which the integration tests use, into ``.tools/``.
 
-Kafka's own jars and its metadata shell, Spark's connector and Avro's Java library come from Maven. The
-JavaScript clients come from npm, with versions that are pinned in ``tools/clients/``. kafka-python's test
-suite comes from its source distribution, in the version that is installed. Moldau itself does not need these
-clients. The exit code is 1 if one of them is not available.
+Kafka's own jars and its metadata shell, Spark's connector, Avro's Java library and an S3 server come from
+Maven. The JavaScript clients come from npm, with versions that are pinned in ``tools/clients/``.
+kafka-python's test suite comes from its source distribution, in the version that is installed. Moldau itself
+does not need these clients. The exit code is 1 if one of them is not available.
 """
 
 import importlib.metadata
@@ -44,6 +44,11 @@ def fetch_metadata_shell() -> None:
 def fetch_streams() -> None:
     """Kafka Streams into ``.tools/streams``. It also needs the jars of ``.tools/jars``."""
     _fetch_from_maven(HERE / "streams" / "pom.xml", TARGET / "streams")
+
+
+def fetch_s3_server() -> None:
+    """S3Proxy, an S3 server, into ``.tools/s3proxy``."""
+    _fetch_from_maven(HERE / "s3proxy" / "pom.xml", TARGET / "s3proxy")
 
 
 def fetch_spark_connector() -> None:
@@ -99,8 +104,8 @@ def fetch_kafka_python_tests() -> None:
     (unpacked / "test").rename(target / "test")
     # The source package beside the tests would be imported instead of the installed package.
     shutil.rmtree(unpacked)
-    # Both files are missing in the distribution. Without the first file, Python would import the package
-    # "test" of the standard library.
+    # The distribution lacks test/__init__.py and test/service.py. Without __init__.py, Python would import
+    # the package "test" of the standard library.
     (target / "test" / "__init__.py").touch()
     shutil.copy(service, target / "test" / "service.py")
     stamp.write_text(content)
@@ -113,6 +118,7 @@ def main() -> int:
         fetch_jars,
         fetch_metadata_shell,
         fetch_streams,
+        fetch_s3_server,
         fetch_spark_connector,
         fetch_avro,
         fetch_iceberg,

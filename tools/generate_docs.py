@@ -106,7 +106,7 @@ This table lists the APIs and versions that a broker serves.
 
 ## Moldau's own
 
-| key | API | versions | right | |
+| key | API | versions | right | effect of a request |
 |---:|---|---|---|---|
 {own_rows}
 """
@@ -211,9 +211,9 @@ _RIGHTS: Mapping[Right | None, str] = {
 
 
 def _own_rows(handlers: HandlerTable) -> Iterator[str]:
-    """Each API of Moldau's own, with its right and the first sentence of its module.
+    """Each API of Moldau's own, with its right and the first paragraph of its module's docstring.
 
-    This sentence begins with the API's name. ``handlers`` are the handlers of a broker with all features.
+    This paragraph begins with the API's name. ``handlers`` are the handlers of a broker with all features.
     """
     rights = {key: decided.right for key, decided in DECIDED_APIS.items()}
     rights |= {key: served(handler).right for key, handler in handlers.items()}

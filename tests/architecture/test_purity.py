@@ -19,6 +19,7 @@ def test_a_module_is_pure_where_its_docstring_or_that_of_its_package_says_so(
 ) -> None:
     assert check_imports.says_pure("moldau.quorum.core.raft")
     assert check_imports.says_pure("moldau.coordinators.transactions.shard")
+    assert check_imports.says_pure("moldau.cluster.decisions.kinds.diskless"), "in its second paragraph"
     assert not check_imports.says_pure("moldau.coordinators.transactions.service")
 
 

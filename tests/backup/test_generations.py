@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from moldau.backup.store_generations import GenerationGuard, begin_generation
+from moldau.backup.store_generations import GenerationFence, begin_generation
 from moldau.objects import MemoryStorage
 from moldau.objects.retrying import RetryingStorage
 from moldau.objects.storage import Buffer, StorageError
@@ -38,12 +38,12 @@ class OldNode:
         machine = Machine.real()
         self.memory = MemoryStorage(machine.clock)
         self.reasons: list[str] = []
-        self.guard = GenerationGuard(self.memory, lambda: 0, lambda: 0.0, self.reasons.append, LEASE_S)
-        self.guard.has_metadata = True
+        self.fence = GenerationFence(self.memory, lambda: 0, lambda: 0.0, self.reasons.append, LEASE_S)
+        self.fence.has_metadata = True
         self.storage = RetryingStorage(self.memory, machine.entropy)
         self.tier = ObjectStorageManager(self.memory)
         self.foreign = ForeignStorageManager(ObjectStorageManager(self.memory), "a plug-in")
-        self.storage.guard = self.tier.guard = self.foreign.guard = self.guard
+        self.storage.fence = self.tier.fence = self.foreign.fence = self.fence
 
     async def restore(self) -> None:
         await begin_generation(self.memory, 1, "c")
@@ -103,7 +103,8 @@ def test_an_old_node_writes_nothing_after_its_lease(change: Change) -> None:
 
 
 def test_an_upload_that_outlasts_its_lease_does_not_succeed() -> None:
-    """A restore waits for the lease before it lists the objects. Its list may lack this object."""
+    """A restore waits until the leases of old nodes have ended, and then lists the objects. If an upload of
+    an old node ends after that, the list may lack the uploaded object. Therefore the upload must fail."""
 
     async def story(node: OldNode) -> None:
         stored = node.memory.upload
@@ -136,14 +137,14 @@ def test_uploads_share_a_look_and_begin_the_next_one_early(monkeypatch: pytest.M
 
     async def story(node: OldNode) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.gather(*(node.guard.before_upload() for _ in range(10)))
+        await asyncio.gather(*(node.fence.before_upload() for _ in range(10)))
         assert looks == 1
         for expected in (2, 3):
             # The lease is nearly over. All uploads continue, and one of them reads the latest generation from
             # the store.
             await asyncio.sleep(LEASE_S * 0.85)
             began_s = loop.time()
-            await asyncio.gather(*(node.guard.before_upload() for _ in range(10)))
+            await asyncio.gather(*(node.fence.before_upload() for _ in range(10)))
             assert loop.time() - began_s < 0.1
             await asyncio.sleep(2)
             assert looks == expected
@@ -154,10 +155,10 @@ def test_uploads_share_a_look_and_begin_the_next_one_early(monkeypatch: pytest.M
 
 def test_a_node_whose_metadata_are_not_complete_waits() -> None:
     async def story(node: OldNode) -> None:
-        node.guard.has_metadata = False
+        node.fence.has_metadata = False
         await node.restore()
         with pytest.raises(StorageError) as refusal:
-            await node.guard.before_delete()
+            await node.fence.before_delete()
         assert refusal.value.transient
         assert node.reasons == []
 

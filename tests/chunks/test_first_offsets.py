@@ -24,12 +24,12 @@ class Classic:
     def __init__(self, *, leads: bool) -> None:
         self._leads = leads
 
-    def take_role(self, replica: ClassicPartition, topic: Any, taken: Callable[[], None]) -> None:
+    def apply_role(self, replica: ClassicPartition, topic: Any, applied: Callable[[], None]) -> None:
         if self._leads:
             replica.become_leader(0, (1,), (1,))
         else:
             replica.follow(0, 2)
-        taken()
+        applied()
 
 
 BOTH = partition(chunk(0, 9, 1), chunk(10, 19, 1))
@@ -47,10 +47,10 @@ def test_a_leader_begins_at_the_first_chunk_that_is_left(
         inner: Any = Classic(leads=leads)
         other: Any = None
         topic: Any = SimpleNamespace(topic_id=KEY.topic_id, partitions=[replace(BOTH, chunks=chunks)])
-        taken: list[int] = []
+        applied: list[int] = []
         kind = ChunkedKind(inner, other, other, other, other, other)
-        kind.take_role(replica, topic, lambda: taken.append(replica.log.log_start_offset))
-        assert taken == [start_offset]
+        kind.apply_role(replica, topic, lambda: applied.append(replica.log.log_start_offset))
+        assert applied == [start_offset]
 
     asyncio.run(run())
 

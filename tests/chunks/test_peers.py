@@ -57,7 +57,7 @@ async def ask(failure: Exception, answer: Any, *holders: int) -> Any:
     holder: Any = BadHolder(failure)
     unused: Any = None
     meters = ChunkMeters(Meters())
-    peers: Any = ChunkPeers(context, holder, unused, meters)
+    peers: Any = ChunkPeers(context, holder, unused, meters, unused)
     unreadable: list[Any] = []
     peers.on_unreadable = unreadable.append
     peers._channel = lambda broker_id, timeout_ms: Others(answer)

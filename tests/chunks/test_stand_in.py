@@ -32,13 +32,17 @@ ABORTED = AbortedTransaction(5, 3)
 class Holder:
     """Broker 1, which has the first chunk. A transaction may be open at the end of the chunk."""
 
-    def __init__(self, open_offset: int = -1, error: KafkaError | None = None) -> None:
+    def __init__(self, open_offset: int = -1, error: KafkaError | None = None, first_offset: int = 0) -> None:
+        self._first_offset = first_offset
         self.wanted: list[ChunkRead] = []
         self._open_offset = open_offset
         self._error = error
 
     def has(self, chunk: Any) -> bool:
         return bool(chunk == (*KEY, 0))
+
+    async def first_offset(self, topic: str, chunk: Any) -> int:
+        return self._first_offset
 
     async def open_offset(self, topic: str, chunk: Any) -> int:
         return self._open_offset

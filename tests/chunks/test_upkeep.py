@@ -11,8 +11,8 @@ import pytest
 from active_replica import KEY, active, machine
 from registered_chunks import chunk, partition
 
+from moldau.chunks.chunk_retention import retained_start
 from moldau.chunks.meters import ChunkMeters
-from moldau.chunks.retention import retained_start
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.metrics import Meters
 from moldau.replication.appending.freezing import AppendFreeze
@@ -31,7 +31,7 @@ class Reports:
     def __init__(self) -> None:
         self.told: list[int] = []
 
-    async def dropped(self, partition: ClassicPartition) -> None:
+    async def dropped(self, partition: ClassicPartition, start_offset: int) -> None:
         self.told.append(partition.key.partition)
         if len(self.told) == 1:
             raise KafkaError(ErrorCode.not_controller)

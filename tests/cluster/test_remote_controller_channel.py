@@ -7,7 +7,7 @@ import pytest
 
 from moldau.cluster.controller.channel import DEADLINE_MAX_S, Caller, deadline_of
 from moldau.cluster.controller.envelope import seal, unwrap
-from moldau.cluster.controller.remote_channel import RemoteControllerChannel
+from moldau.cluster.controller.network_channel import NetworkControllerChannel
 from moldau.network.context import ConnectionContext, Principal, RequestContext
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -47,7 +47,7 @@ async def send_over_a_move(client: Any) -> tuple[Any, float]:
     response or the error code, and the time."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    channel = RemoteControllerChannel(client, VOTERS.get, lambda: 1 if loop.time() < began + 1 else 2)
+    channel = NetworkControllerChannel(client, VOTERS.get, lambda: 1 if loop.time() < began + 1 else 2)
     try:
         answer = await channel.send(BrokerHeartbeatRequest())
     except KafkaError as error:
@@ -80,7 +80,7 @@ async def send_until(client: Any, leader_id: int | None, wait_s: float | None) -
     """Send a request for a client that waits for ``wait_s``. Returns the error code and the time."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    channel = RemoteControllerChannel(client, VOTERS.get, lambda: leader_id)
+    channel = NetworkControllerChannel(client, VOTERS.get, lambda: leader_id)
     with pytest.raises(KafkaError) as raised:
         await channel.send(CreateTopicsRequest(), ALICE, None if wait_s is None else began + wait_s)
     return raised.value.code, round(loop.time() - began, 1)
@@ -125,7 +125,7 @@ def test_a_request_that_was_not_begun_goes_to_the_next_leader() -> None:
     async def story() -> Any:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        channel = RemoteControllerChannel(
+        channel = NetworkControllerChannel(
             cast(Any, Resigned({"c1", "c2"}, set())), VOTERS.get, lambda: 1 if loop.time() < began + 1 else 2
         )
         return await channel.send(CreateTopicsRequest(), ALICE, began + 30)
@@ -150,7 +150,7 @@ def test_the_deadline_of_a_request_counts_from_its_arrival(timeout_ms: int, dead
 def test_a_client_is_told_by_its_deadline_in_each_row_that_there_is_no_controller() -> None:
     async def ask() -> Any:
         loop = asyncio.get_running_loop()
-        channel = RemoteControllerChannel(cast(Any, Client(set(), set())), VOTERS.get, lambda: None)
+        channel = NetworkControllerChannel(cast(Any, Client(set(), set())), VOTERS.get, lambda: None)
         request = CreateTopicsRequest(topics=[CreatableTopic(name="t")], timeout_ms=700)
         response = await forward(channel, context_with(loop.time()), request)
         return response, loop.time()

@@ -31,7 +31,6 @@ COMPUTED = {
         "cluster_id",
         "supported_features",
         "partitions_per_request_max",
-        "only_broker_id",
         "leader_balance_interval_ms",
         "enabled_kinds",
     },

@@ -125,7 +125,7 @@ def test_the_metadata_log_lingers_only_where_that_is_set(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("roles", ["broker", "broker,controller"])
-def test_a_broker_of_several_nodes_consolidates_nothing(tmp_path: Path, roles: str) -> None:
+def test_a_broker_of_several_nodes_consolidates_if_it_has_a_remote_tier(tmp_path: Path, roles: str) -> None:
     node_id = 1 if "controller" in roles else 4
     common = {
         "process.roles": roles,
@@ -137,5 +137,6 @@ def test_a_broker_of_several_nodes_consolidates_nothing(tmp_path: Path, roles: s
     }
     both = development_config(str(tmp_path), 0, {**common, "diskless.system.enable": "true"})
     check_supported(both)
-    assert not consolidates(both)
+    assert consolidates(both)
+    assert not consolidates(development_config(str(tmp_path), 0, common))
     assert consolidates(development_config(str(tmp_path), 0, {}, diskless=True))

@@ -119,7 +119,7 @@ class TermModel:
             case "lead", [partition, epoch]:
                 self.registry.leads(LedPartition(topic_id, partition), epoch)
             case "resign", [partition, epoch]:
-                self.registry.leads_no_more(TOPIC, topic_id, partition, epoch)
+                self.registry.no_longer_leads(TOPIC, topic_id, partition, epoch)
             case "damage", [partition, epoch]:
                 self.runtime.reload(partition, epoch)
             case "write", [partition, number]:

@@ -19,7 +19,7 @@ from moldau.coordinators.diskless.calls import (
     PartitionsToCreate,
     RetentionPolicy,
 )
-from moldau.coordinators.diskless.reads import retention
+from moldau.coordinators.diskless.reads import wal_retention
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.image_sync import ImageSync
 from moldau.diskless.kept_objects import kept_topics, store_kept
@@ -250,7 +250,8 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
         async with cluster(tmp_path) as here:
             strays = UnownedFileScan(here.service, here.service, lambda: (0, 1), here.clock, 180_000)
             stray, whole, live = [await here.upload() for _ in range(3)]
-            # As if the broker had stopped before it committed the file at the file's owner, coordinator 0.
+            # The file is committed only at coordinator 1. The same happens if the broker stops before it
+            # commits the file at its owner, coordinator 0.
             await here.commit(stray, 1, owners=(0, 1))
             await here.commit(whole, 0, 1)
             await here.delete_all(0, 1)
@@ -290,7 +291,7 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
 def test_retention_by_time_goes_on_until_nothing_is_too_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "RETENTION_EXTENTS", 1)
+    monkeypatch.setattr(wal_retention, "RETENTION_EXTENTS", 1)
 
     async def story() -> None:
         async with cluster(tmp_path) as here:

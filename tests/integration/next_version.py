@@ -9,7 +9,7 @@ import sys
 from moldau.cli.main import main
 from moldau.cli.serving import serve
 from moldau.server.node import ServerNode
-from moldau.simulation.cluster.upgrade_stories import NEXT_FEATURES
+from moldau.simulation.cluster.stories.upgrade_stories import NEXT_FEATURES
 
 if __name__ == "__main__":
     serve.ServerNode = functools.partial(ServerNode, features=NEXT_FEATURES)  # type: ignore[misc,assignment]

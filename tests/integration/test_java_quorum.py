@@ -199,7 +199,7 @@ def test_our_nodes_join_a_cluster_of_kafka(java: Java, tmp_path: Path) -> None:
         assert not created(admin, "mixed", 2, replicas=2)
         copied(broker, "mixed", 2)
         folders = {3000: tmp_path / "kafka", 7: tmp_path / "broker-7", 8: tmp_path / "broker-8"}
-        check_a_move_from_kafka_and_back(f"{broker},{second}", 3000, (7, 8), folders)
+        check_a_move_from_kafka_and_back(java, f"{broker},{second}", 3000, (7, 8), folders)
         process.kill()
         admin = AdminClient({"bootstrap.servers": broker, "log_level": 0})
         assert not created(admin, "led-by-ours", 1)

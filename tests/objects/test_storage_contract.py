@@ -25,15 +25,20 @@ from moldau.runtime import SeededEntropy, SystemClock
 
 Opener = Callable[[], ObjectStorage]
 
-KINDS = ("memory", "file", "s3", "faults", "retrying", "simulated")
+KINDS = ("memory", "file", "s3", "s3-versioned", "s3proxy", "faults", "retrying", "simulated")
 
 
 @pytest.fixture(params=KINDS)
 def open_it(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     kind: str = request.param
-    if kind == "s3":
-        endpoint = request.getfixturevalue("s3_endpoint")
-        bucket = request.getfixturevalue("s3_bucket")
+    if kind.startswith("s3"):
+        if kind == "s3proxy":
+            endpoint, _ = request.getfixturevalue("s3proxy")
+            bucket = request.getfixturevalue("s3proxy_bucket")
+        else:
+            endpoint = request.getfixturevalue("s3_endpoint")
+            versioned = kind == "s3-versioned"
+            bucket = request.getfixturevalue("s3_versioned_bucket" if versioned else "s3_bucket")
         options = {"endpoint": endpoint, "access.key.id": "key", "secret.access.key": "secret"}
         return lambda: open_storage(
             StorageSettings(f"s3://{bucket}/some/prefix", options=options), machine(), Meters()

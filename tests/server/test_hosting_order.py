@@ -28,7 +28,7 @@ def test_coordinators_and_small_topics_do_not_wait_for_a_large_topic() -> None:
 
     kind = SimpleNamespace(
         open=open_one,
-        take_role=lambda partition, topic, taken: None,
+        apply_role=lambda partition, topic, applied: None,
         must_exchange=lambda topic, index: False,
     )
     logs = SimpleNamespace(directories=(), lacks=lambda name, topic_id: False, home_of=lambda name: None)

@@ -30,13 +30,13 @@ def cut_the_aborted_list_of_classic(patch: pytest.MonkeyPatch) -> None:
 
 def leave_prepared_transactions(patch: pytest.MonkeyPatch) -> None:
     """Inserted defect: a coordinator ignores prepared transactions in its log."""
-    look = TransactionCompletion.look
+    find_prepared = TransactionCompletion.find_prepared
 
-    def look_when_active(self: Any, partition: int) -> None:
+    def find_when_active(self: Any, partition: int) -> None:
         if self._runtime.is_active(partition):
-            look(self, partition)
+            find_prepared(self, partition)
 
-    patch.setattr(TransactionCompletion, "look", look_when_active)
+    patch.setattr(TransactionCompletion, "find_prepared", find_when_active)
 
 
 def commit_offsets_at_once(patch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ class Broker:
         self.topic = topic()
         self.tasks: list[Coroutine[Any, Any, None]] = []
         image = SimpleNamespace(topics=SimpleNamespace(get_by_id=lambda topic_id: self.topic))
-        inner = SimpleNamespace(close=self._closed)
+        inner = SimpleNamespace(close=self._closed, log_config=lambda topic: None)
         self.kind = ChunkedKind(
             cast(Any, inner),
             self.chunks,
@@ -102,7 +102,7 @@ class Broker:
             self.logs.delete(NAME)
 
     async def log(self, count: int) -> PartitionLog:
-        """The log of the partition, with this number of records."""
+        """Create the log of the partition, with ``count`` records."""
         log = await get_or_create(self.logs, NAME, LogConfig(), TOPIC_ID)
         for number in range(count):
             batch = build_batch([Record(0, self.clock.time_ms + number, None, b"v", ())])
@@ -165,8 +165,8 @@ def test_the_incomplete_log_of_a_broker_that_leaves_is_kept_aside(box: Any) -> N
 
 @pytest.mark.parametrize("epochs", [b"", b"0\n1\n2 0\n"])
 def test_a_leader_without_the_state_begins_at_the_border(box: Any, epochs: bytes) -> None:
-    """The leader may lack the state, because it was not in sync when it was elected, or has lost its first
-    log folder."""
+    """The leader may lack the state at the border, because the leader was not in sync when it was elected, or
+    has lost its first log folder."""
 
     async def story(broker: Broker) -> None:
         log = await broker.log(0)
@@ -186,7 +186,8 @@ def state(leader_epoch: int, start_offset: int) -> HandedOver:
 
 
 def test_a_state_has_all_remembered_batches_of_a_producer(box: Any) -> None:
-    """If the responses to these batches were lost, a client sends the batches again after the border."""
+    """If the responses to the last batches of a producer were lost, the producer sends these batches again
+    after the border."""
 
     async def story(broker: Broker) -> None:
         batches = [BatchMetadata(number, 100 + number, 0, 5 + number) for number in range(5)]

@@ -14,6 +14,7 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime import KafkaError
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
+from moldau.storage.critical_logs.recovery_report import RepairKind
 from moldau.storage.folders.file_names import (
     chunk_folder,
     chunk_of,
@@ -21,7 +22,6 @@ from moldau.storage.folders.file_names import (
     is_stray_folder,
     partition_of,
 )
-from moldau.storage.guards.recovery_report import RepairKind
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.leader_epochs import EpochEntry
@@ -127,7 +127,7 @@ def test_a_chunk_of_an_unknown_topic_is_put_aside_and_removed_late(box: Any) -> 
         assert logs.stray_count == 1
         await logs.stop()
 
-        # The next start finds the chunk again.
+        # At the next start, the folder is still a stray folder and not a chunk.
         logs = LogManager(box.machine, ["/data"], LogManagerSettings(stray_delete_delay_ms=0))
         await logs.start(lambda _: LogConfig())
         store = ChunkStore(box.machine, logs)
@@ -170,7 +170,7 @@ def test_a_folder_whose_topic_is_unknown_is_moved_aside_and_makes_room_for_a_cop
 
 
 class Copied:
-    """The files of a chunk at another broker."""
+    """A fake of another broker, which has the files of a chunk."""
 
     def __init__(self, content: dict[str, bytes]) -> None:
         self._content = content

@@ -15,9 +15,9 @@ from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.storage.critical_logs.inventory import CriticalTopic
+from moldau.storage.critical_logs.recovery_report import RepairKind
 from moldau.storage.folders.log_directory import LogDirectoryError, previous_broker_epoch
-from moldau.storage.guards.log_guards import GuardedTopic
-from moldau.storage.guards.recovery_report import RepairKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.files.disk_steps import run_whole
 from moldau.storage.log.partition_log import PartitionLog
@@ -74,8 +74,8 @@ def test_a_clean_stop_leaves_kafkas_files_and_loads_again(box: Any) -> None:
 
 
 def test_a_start_without_a_registration_keeps_the_epoch_of_the_clean_stop(box: Any) -> None:
-    """Otherwise the controller takes the clean stop for an unclean one, and removes the broker from all
-    in-sync sets."""
+    """If the epoch were lost, the controller would take the clean stop for an unclean stop, and remove the
+    broker from all in-sync sets."""
 
     async def scenario() -> None:
         first = LogManager(box.machine, ["/one", "/two"])
@@ -230,8 +230,8 @@ def test_a_start_that_cannot_be_written_is_an_error_to_all_that_wait(box: Any) -
 
 def test_a_kill_after_the_removal_of_a_deleted_log_does_not_look_like_a_loss(box: Any) -> None:
     async def scenario() -> None:
-        guarded = {"a": GuardedTopic()}
-        manager = LogManager(box.machine, ["/one"], guarded=guarded)
+        critical = {"a": CriticalTopic()}
+        manager = LogManager(box.machine, ["/one"], critical=critical)
         await manager.start(config_of)
         for name in ("a", "b"):
             log = await get_or_create(manager, TopicPartition(name, 0), CONFIG, TOPIC_ID)
@@ -246,7 +246,7 @@ def test_a_kill_after_the_removal_of_a_deleted_log_does_not_look_like_a_loss(box
         await manager.clean_up()
         assert not any(folder.endswith("-delete") for folder in box.disk.dirs)
         box.disk.crash(random.Random(1))
-        again = LogManager(box.machine, ["/one"], guarded=guarded)
+        again = LogManager(box.machine, ["/one"], critical=critical)
         await again.start(config_of)
         await get_or_create(again, TopicPartition("b", 0), CONFIG, uuid.UUID(int=8))
         assert not again.report.repairs
@@ -279,7 +279,8 @@ def test_a_missing_or_emptied_folder_is_reported_when_its_log_is_made_anew(
         assert again.report.count(RepairKind.LOST) == lost
         assert not lost or "/one/a-0" in str(again.report.summary(RepairKind.LOST))
         await again.stop()
-        # The checkpoints do not contain the lost folder any more.
+        # The previous start has removed the lost folder from the checkpoints, so this start does not report
+        # the loss again.
         third = LogManager(box.machine, ["/one"])
         await third.start(config_of)
         await get_or_create(third, A0, config, TOPIC_ID)

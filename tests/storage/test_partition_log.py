@@ -238,7 +238,7 @@ def test_lost_indexes_are_built_again(box: Any) -> None:
 def test_a_full_disk_acknowledges_nothing_and_shows_nothing(box: Any) -> None:
     log = open_log(box)
     failures: list[OSError] = []
-    log.gate.on_failure = failures.append
+    log.access.on_failure = failures.append
     batch = build_batch(records(box, value=b"v" * 100))
     append(log, batch)
     box.disk.room_bytes = 90

@@ -1,4 +1,5 @@
-"""Recovery after a kill. It has the same result as a check of each batch, and writes in large pieces."""
+"""Recovery of a segment after a kill. The result is the same as if each batch was checked separately.
+Recovery writes in large pieces."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +9,7 @@ from moldau.records.batch import HEADER_SIZE_BYTES, check_batch
 from moldau.records.builder import build_batch
 from moldau.records.errors import CorruptRecordError
 from moldau.records.record import Record
-from moldau.storage.guards.recovery_report import RecoveryReport
+from moldau.storage.critical_logs.recovery_report import RecoveryReport
 from moldau.storage.log.config import LogConfig
 from moldau.storage.segments import batch_scan
 from moldau.storage.segments.batch_scan import scan, scan_checked, scan_headers

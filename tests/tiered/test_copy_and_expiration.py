@@ -23,8 +23,8 @@ from moldau.tiered.metadata.segments import (
 )
 from moldau.tiered.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.removal.expired_segments import ExpiryPlan, is_of_lineage
+from moldau.tiered.removal.remote_retention import Retention
 from moldau.tiered.removal.remover import NoHostedPartitions, RemotePartitionRemover
-from moldau.tiered.removal.retention import Retention
 from moldau.tiered.restoring import restore_start
 from moldau.tiered.storage.storage_manager import IndexType, RemoteStorageError
 from moldau.tiered.tasks.cleanup_task import ExpirationTask
@@ -286,7 +286,7 @@ def test_what_is_past_its_retention(
         LogGenerations(), retention, log_start_offset=log_start, local_only_bytes=local_only, now_ms=650
     )
     for each in THREE:
-        plan.look_at([each])
+        plan.add([each])
     found = plan.decide()
     assert found.log_start_offset == new_start
     assert list(found.segments) == THREE[:due]
@@ -421,7 +421,7 @@ def test_a_segment_that_ends_in_records_of_a_replaced_leader_keeps_the_start(
         house.log.leader_epochs.truncate_from_end(9)
         house.log.leader_epochs.assign(5, 9)
         assert not is_of_lineage(replace(first, end_offset=11), LogLineage(house.log.leader_epochs), 0)
-        await restore_start(house.context, PARTITION, house.log)
+        await restore_start(house.context, PARTITION, house.log, house.log.local_log_start_offset)
         assert house.log.log_start_offset == 0
 
     play(story)

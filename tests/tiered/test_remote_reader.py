@@ -17,6 +17,7 @@ from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.byte_quota import QuotaSettings
 from moldau.storage.log.leader_epochs import LeaderEpochs
 from moldau.tiered.metadata.lineage import LogLineage
+from moldau.tiered.metadata.manager import MetadataPosition
 from moldau.tiered.reading.offset_search import RemoteOffsetSearch
 from moldau.tiered.reading.reader import ReaderSettings
 from moldau.tiered.reading.requests import RemoteRange
@@ -225,6 +226,48 @@ def test_a_late_answer_waits_for_its_next_asker(play: Callable[[Story], None]) -
     play(story)
 
 
+def test_a_read_waits_until_the_metadata_of_its_segments_are_read(play: Callable[[Story], None]) -> None:
+    """Another broker has moved the records to the tier a moment ago. This is no error for clients: the first
+    response has no records, and the next has them. Searches by time wait, too."""
+
+    async def story(house: House) -> None:
+        house.fill(1)
+        await house.copying.run()
+        await house.free()
+        position = MetadataPosition(2, 70)
+        applied = asyncio.Event()
+        find = house.metadata.remote_log_segment_metadata
+
+        async def wait_applied(wanted: MetadataPosition) -> None:
+            assert wanted == position
+            await applied.wait()
+
+        house.metadata.wait_applied = wait_applied  # type: ignore[method-assign]
+        house.metadata.remote_log_segment_metadata = (  # type: ignore[method-assign]
+            lambda *given: find(*given) if applied.is_set() else None
+        )
+        reader = house.new_reader(ReaderSettings(fetch_max_wait_ms=10))
+        wanted = replace(house.wanted(0), metadata_position=position)
+        assert await reader.read(wanted, ReadOutcome()) == ReadOutcome()
+        whole = RemoteRange(
+            partition=PARTITION,
+            lineage=LogLineage(house.log.leader_epochs),
+            end_offset=house.log.log_end_offset,
+            log_start=lambda: 0,
+            metadata_position=position,
+        )
+        searching = RemoteOffsetSearch(reader).find_timestamp(whole, 0, 0, lookup_of(house))
+        search = asyncio.ensure_future(searching)
+        applied.set()
+        found = await search
+        assert found is not None
+        assert found.offset == 0
+        while not offsets(await reader.read(wanted, ReadOutcome())):
+            pass
+
+    play(story)
+
+
 def test_late_answers_are_kept_within_a_bound(
     play: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,11 +279,11 @@ def test_late_answers_are_kept_within_a_bound(
         await house.copying.run()
         await house.free()
         reader = house.new_reader(ReaderSettings(fetch_max_wait_ms=10))
-        # The index is cached, so no read waits for it. Therefore the reads reach the storage manager in
-        # order.
+        # The index of the segment is cached, so no read waits for the index. Therefore the reads reach the
+        # storage manager in the order of their offsets.
         await house.indexes.lookup_offset(house.metadata.cache.list()[0], 0)
         gate = Gate(house)
-        wanted = [house.wanted(offset, 1) for offset in range(6)]  # each contains a batch of 75 bytes
+        wanted = [house.wanted(offset, 1) for offset in range(6)]  # each read returns a batch of 75 bytes
         known = ReadOutcome(high_watermark=6, log_start_offset=0)
         assert await asyncio.gather(*(reader.read(each, known) for each in wanted)) == [known] * 6
         while gate.waiting < 6:  # noqa: ASYNC110

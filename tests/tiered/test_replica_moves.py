@@ -80,12 +80,12 @@ class TieredBroker:
         self.told.append(("leads", epoch))
         assert partition.is_leader
 
-    def leads_no_more(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None:
+    def no_longer_leads(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None:
         self.told.append(("leads no more", epoch))
 
     @contextlib.asynccontextmanager
     async def cut(self) -> AsyncIterator[ClassicPartition]:
-        """Until the end of the block, the log of the partition is in the state of a truncation."""
+        """Begin a truncation of the partition's log. It does not end before the ``async with`` block ends."""
         partition = self.registry.get("t", 0)
         assert isinstance(partition, ClassicPartition)
         log, gate = partition.log, asyncio.Event()
@@ -107,7 +107,8 @@ class TieredBroker:
             await cut
 
     def show(self, *replicas: int, epoch: int) -> None:
-        """Apply an image in which these brokers have the partition. The first of them is the leader."""
+        """Apply an image in which the brokers ``replicas`` have the partition. The first of them is the
+        leader."""
         partition = PartitionMetadata(
             replicas=replicas,
             isr=replicas,
@@ -121,7 +122,7 @@ class TieredBroker:
         self.hosting.apply(self.image, ["t"], [])
 
     def tier(self, *, enable: bool) -> None:
-        """Apply an image with this value of the topic's remote.storage.enable."""
+        """Set the topic's remote.storage.enable to ``enable``, and configure the partition again."""
         self.config = replace(CONFIG, remote_storage_enable=enable)
         partition = self.registry.get("t", 0)
         if partition is not None:

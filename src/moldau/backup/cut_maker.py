@@ -134,7 +134,7 @@ class CutMaker:
         begun_at, created_ms = asyncio.get_running_loop().time(), self._clock.now_ms()
         if self._current_at is None:
             # It is not known how old the unsaved records are. The age of the saved state is therefore counted
-            # from now on.
+            # from this moment.
             self._current_at = begun_at
         try:
             if self._ledger is None:
@@ -195,7 +195,7 @@ class CutMaker:
         cluster = self._cluster
         key = new_key(DATA_FOLDER, created_ms, cluster.broker_id, self._unique())
         self._round_keys = set()
-        await self._tell_others(ledger, key)
+        await self._notify_other_brokers(ledger, key)
         await self._save_all(ledger, key)
         await cluster.until_current()
         image = cluster.image
@@ -253,7 +253,7 @@ class CutMaker:
             return False
         return image.provenance.offset == known.provenance.offset or image == known
 
-    async def _tell_others(self, ledger: Ledger, key: str) -> None:
+    async def _notify_other_brokers(self, ledger: Ledger, key: str) -> None:
         """Tell the brokers that lead none of the logs about the round. Without this information, a broker
         does not delete objects."""
         cluster = self._cluster

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 __all__ = [
     "GENERATIONS_FOLDER",
     "LEASE_INTERVALS",
-    "GenerationGuard",
+    "GenerationFence",
     "begin_generation",
     "latest_generation",
 ]
@@ -47,11 +47,11 @@ async def begin_generation(storage: ObjectStorage, generation: int, cluster_id: 
     await storage.upload(f"{GENERATIONS_FOLDER}{generation:0{_DIGITS}d}", content, len(content))
 
 
-class GenerationGuard:
+class GenerationFence:
     """Stops this node if its cluster was restored from the store, because the restored cluster uses the store
     from then on.
 
-    Implements :class:`moldau.objects.guard.StoreGuard`. A deletion checks for a later generation directly
+    Implements :class:`moldau.objects.fence.StoreFence`. A deletion checks for a later generation directly
     before it deletes. A restore first announces its generation and then chooses the state that it restores.
     The chosen state therefore includes all deletions. An upload relies on a check that is at most ``lease_s``
     seconds old when the upload is complete. A restore waits for this time before it lists the objects, so its
@@ -89,7 +89,7 @@ class GenerationGuard:
         changes = self._changes()
         if changes == self._changes_seen:
             return
-        await self._look()
+        await self._check_generation()
         self._changes_seen = changes
 
     async def before_upload(self) -> None:
@@ -106,7 +106,7 @@ class GenerationGuard:
         """Begin a check if none is in progress. Wait for its result if the last check is too old."""
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(
-                self._look(), name="look at the generation"
+                self._check_generation(), name="look at the generation"
             )
             self._looking.add_done_callback(self._looked)
         if age_s > self._lease_s:
@@ -120,9 +120,9 @@ class GenerationGuard:
             logger.debug("no look at the generation: %s", error)
 
     async def before_delete(self) -> None:
-        await self._look()
+        await self._check_generation()
 
-    async def _look(self) -> None:
+    async def _check_generation(self) -> None:
         """Raises ``StorageError`` when there is a later generation, or when the store fails."""
         began_s = asyncio.get_running_loop().time()
         latest, own = await latest_generation(self._storage), self._generation()

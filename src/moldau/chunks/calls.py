@@ -1,4 +1,4 @@
-"""The calls between brokers about chunks (APIs 11142-11144 and 11147)."""
+"""The calls between brokers about chunks (APIs 11142-11144, 11147 and 11148)."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -6,7 +6,13 @@ from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from moldau.network.own_calls import BrokerCall, Fields
-from moldau.protocol.own.chunks import fetch_chunk_file, find_in_chunk, hand_over_chunk, read_chunk
+from moldau.protocol.own.chunks import (
+    fetch_chunk_file,
+    find_in_chunk,
+    hand_over_chunk,
+    read_chunk,
+    store_chunk_segment,
+)
 from moldau.protocol.own.rights import Right
 from moldau.replication.partition_interface import AbortedTransaction, FoundOffset
 
@@ -17,13 +23,16 @@ __all__ = [
     "HAND_OVER_CHUNK",
     "HAND_OVER_FILE",
     "READ_CHUNK",
+    "STORE_CHUNK_SEGMENT",
     "ChunkFileFetch",
     "ChunkFilePiece",
     "ChunkRead",
     "ChunkRecords",
     "ChunkSearch",
+    "ChunkSegment",
     "ChunkService",
     "HandedOver",
+    "SegmentCopy",
 ]
 
 HAND_OVER_FILE: Final = "hand-over"
@@ -89,6 +98,38 @@ class ChunkFilePiece(NamedTuple):
     checksum: int = 0
 
 
+class SegmentCopy(NamedTuple):
+    """A request to store the segment of a chunk in the remote tier, or to describe it. The fields are those
+    of the request."""
+
+    topic_id: UUID
+    partition_index: int
+    start_offset: int
+    segment_offset: int
+    segment_id: UUID = store_chunk_segment.NO_SEGMENT
+    leader_id: int = -1
+    event_timestamp: int = -1
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the segment is stored, and not only described."""
+        return self.segment_id != store_chunk_segment.NO_SEGMENT
+
+
+class ChunkSegment(NamedTuple):
+    """A segment of a chunk. ``end_offset`` is its last offset. ``leader_epochs`` has pairs of an epoch and
+    its first offset in the segment."""
+
+    base_offset: int
+    end_offset: int
+    max_timestamp: int
+    size_bytes: int
+    has_aborted: bool
+    leader_epochs: Sequence[tuple[int, int]]
+    custom_metadata: bytes | None = None
+    """The result of the storage manager that has stored the segment."""
+
+
 class HandedOver(NamedTuple):
     """The state of a partition at the border between two chunks, for a replica of the next active chunk. The
     border is ``start_offset``, the first offset of that chunk. The fields are those of the request, except
@@ -117,6 +158,8 @@ class ChunkService(Protocol):
         """Store the state durably."""
         ...
 
+    async def store_segment(self, wanted: SegmentCopy) -> ChunkSegment: ...
+
 
 async def _read(service: ChunkService, wanted: ChunkRead) -> ChunkRecords:
     return await service.read(wanted)
@@ -132,6 +175,10 @@ async def _fetch_file(service: ChunkService, wanted: ChunkFileFetch) -> ChunkFil
 
 async def _take_over(service: ChunkService, state: HandedOver) -> None:
     await service.take_over(state)
+
+
+async def _store_segment(service: ChunkService, wanted: SegmentCopy) -> ChunkSegment:
+    return await service.store_segment(wanted)
 
 
 def _fields(arguments: Any, version: int) -> Fields:
@@ -236,7 +283,34 @@ FETCH_CHUNK_FILE: Final[BrokerCall[ChunkService, ChunkFileFetch, ChunkFilePiece]
         {each.name: each.size_bytes for each in response.files}, bytes(response.content), response.checksum
     ),
 )
+STORE_CHUNK_SEGMENT: Final[BrokerCall[ChunkService, SegmentCopy, ChunkSegment]] = BrokerCall(
+    request=store_chunk_segment.REQUEST,
+    response=store_chunk_segment.RESPONSE,
+    right=Right.CLUSTER_ACTION,
+    serve=_store_segment,
+    request_fields=_fields,
+    arguments=lambda request: SegmentCopy(*(getattr(request, name) for name in SegmentCopy._fields)),
+    response_fields=lambda segment, version: {
+        **segment._asdict(),
+        "leader_epochs": [
+            store_chunk_segment.StoredSegmentEpoch(leader_epoch=epoch, start_offset=start)
+            for epoch, start in segment.leader_epochs
+        ],
+    },
+    result=lambda response: ChunkSegment(
+        response.base_offset,
+        response.end_offset,
+        response.max_timestamp,
+        response.size_bytes,
+        response.has_aborted,
+        [(each.leader_epoch, each.start_offset) for each in response.leader_epochs],
+        None if response.custom_metadata is None else bytes(response.custom_metadata),
+    ),
+)
 
 CALLS: Final[Mapping[int, BrokerCall[ChunkService, Any, Any]]] = MappingProxyType(
-    {call.api_key: call for call in (READ_CHUNK, FIND_IN_CHUNK, HAND_OVER_CHUNK, FETCH_CHUNK_FILE)}
+    {
+        call.api_key: call
+        for call in (READ_CHUNK, FIND_IN_CHUNK, HAND_OVER_CHUNK, FETCH_CHUNK_FILE, STORE_CHUNK_SEGMENT)
+    }
 )

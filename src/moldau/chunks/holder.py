@@ -65,6 +65,11 @@ class ChunkHolder:
         opened = -1 if unstable is None else unstable
         return ChunkRecords(result.views, result.size_bytes, result.next_offset, aborted, opened)
 
+    async def first_offset(self, topic: str, chunk: ChunkId) -> int:
+        """The first offset of this broker's copy. It is above the chunk's first offset if this broker had
+        removed segments that are in the remote tier. Raises ``KafkaError``."""
+        return (await self._log(topic, chunk)).local_log_start_offset
+
     async def open_offset(self, topic: str, chunk: ChunkId) -> int:
         """The first offset of a transaction that is open at the end of a chunk; -1 if there is no such
         transaction. Raises ``KafkaError``."""

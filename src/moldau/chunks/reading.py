@@ -51,7 +51,7 @@ class ChunkReads(Protocol):
 
     async def handed_over(self, key: PartitionKey, partition: PartitionRegistration) -> AuxiliaryState | None:
         """The state at the first offset of the active chunk, from a broker of this chunk. The result is
-        ``None`` if none of these brokers has it."""
+        ``None`` if no broker of the chunk has the state."""
         ...
 
 
@@ -79,20 +79,26 @@ class ChunkedPart:
     # -- reads ----------------------------------------------------------------------------------
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
-        loop = asyncio.get_running_loop()
-        if request.memory is not None and self._partition.is_leader:
-            chunk = chunk_containing(self._chunks, request.offset)
-            if chunk is not None:
-                target = self._redirects.target(
-                    self._partition.key, chunk, request.client_rack, request.memory
-                )
-                if target >= 0:
-                    answer: asyncio.Future[ReadOutcome] = loop.create_future()
-                    answer.set_result(known._replace(preferred_read_replica=target))
-                    return answer
-        return loop.create_task(self._read(request, known))
+        redirected = self.redirected(request, known)
+        if redirected is not None:
+            return redirected
+        return asyncio.get_running_loop().create_task(self.read_here(request, known))
 
-    async def _read(self, request: ReadRequest, known: ReadOutcome) -> ReadOutcome:
+    def redirected(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome] | None":
+        """The answer that sends a consumer to a broker of the chunk; ``None`` if this broker answers."""
+        if request.memory is None or not self._partition.is_leader:
+            return None
+        chunk = chunk_containing(self._chunks, request.offset)
+        if chunk is None:
+            return None
+        target = self._redirects.target(self._partition.key, chunk, request.client_rack, request.memory)
+        if target < 0:
+            return None
+        answer: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
+        answer.set_result(known._replace(preferred_read_replica=target))
+        return answer
+
+    async def read_here(self, request: ReadRequest, known: ReadOutcome) -> ReadOutcome:
         try:
             return await self._read_chunks(request, known)
         except KafkaError as error:
@@ -109,7 +115,9 @@ class ChunkedPart:
         nothing = known._replace(aborted=[]) if request.read_committed else known
         if request.max_bytes <= 0 and not request.min_one_batch:
             return nothing
-        for chunk in self._chunks:
+        # Chunks that are removed during the read may contain markers of its transactions.
+        chunks = self._chunks
+        for chunk in chunks:
             if chunk.end_offset < offset:
                 continue
             if offset >= bound:
@@ -122,7 +130,7 @@ class ChunkedPart:
             if found.size_bytes:
                 aborted = None
                 if request.read_committed:
-                    aborted = await self._aborted(chunk, found, offset)
+                    aborted = await self._aborted(chunks, chunk, found, offset)
                 return known._replace(
                     views=found.views, size_bytes=found.size_bytes, aborted=aborted, is_cut=True
                 )
@@ -148,36 +156,51 @@ class ChunkedPart:
         )
 
     async def _aborted(
-        self, read_from: ChunkRegistration, found: ChunkRecords, offset: int
+        self, chunks: Chunks, read_from: ChunkRegistration, found: ChunkRecords, offset: int
     ) -> list[AbortedTransaction]:
         """The aborted transactions with records in ``[offset, found.next_offset)``.
 
         The marker of a transaction may be in any later chunk. If a transaction that began before the read's
         end is still open at the end of a chunk, the search continues in the next chunk.
         """
-        end_offset, part = found.next_offset, found
-        aborted = dict.fromkeys(found.aborted)
-        for chunk in self._chunks:
-            if chunk.start_offset <= read_from.start_offset:
+        later = await self.aborted_from(
+            chunks, read_from.end_offset + 1, offset, found.next_offset, opened=found.open_offset
+        )
+        return list(dict.fromkeys([*found.aborted, *later]))
+
+    async def aborted_from(
+        self, chunks: Chunks, first_marker: int, offset: int, end_offset: int, *, opened: int = 0
+    ) -> list[AbortedTransaction]:
+        """The aborted transactions with records in ``[offset, end_offset)`` whose markers are at or after
+        ``first_marker``, in these chunks or in the log.
+
+        ``opened`` is the first offset of a transaction that is open at ``first_marker``. It is -1 if there is
+        no such transaction, and 0 if this is not known.
+        """
+        aborted: dict[AbortedTransaction, None] = {}
+        # The log may become shorter while the chunks are read.
+        in_log = self._partition.log.aborted_transactions(offset, ReadResult([], 0, end_offset, 0, 0))
+        for chunk in chunks:
+            if chunk.end_offset < first_marker:
                 continue
-            if not 0 <= part.open_offset < end_offset:
+            if not 0 <= opened < end_offset:
                 return list(aborted)
             wanted = ChunkRead(
                 *self._partition.key, chunk.start_offset, offset, 0, False, end_offset, with_aborted=True
             )
             part = await self._reads.read(self._partition.topic, chunk, wanted)
+            opened = part.open_offset
             aborted.update(dict.fromkeys(part.aborted))
-        if 0 <= part.open_offset < end_offset:
-            local = self._partition.log.aborted_transactions(offset, ReadResult([], 0, end_offset, 0, 0))
-            aborted.update({AbortedTransaction(each.producer_id, each.first_offset): None for each in local})
+        if 0 <= opened < end_offset:
+            aborted.update({AbortedTransaction(each.producer_id, each.first_offset): None for each in in_log})
         return list(aborted)
 
     # -- lookups --------------------------------------------------------------------------------
 
     async def find_timestamp(
-        self, timestamp_ms: int, before_offset: int, lookup: RecordLookup
+        self, timestamp_ms: int, before_offset: int, lookup: RecordLookup, *, from_offset: int = 0
     ) -> FoundOffset | None:
-        log_start_offset = self._partition.log.log_start_offset
+        log_start_offset = max(from_offset, self._partition.log.log_start_offset)
         for chunk in self._chunks:
             if chunk.end_offset < log_start_offset or chunk.max_timestamp_ms < timestamp_ms:
                 continue
@@ -195,12 +218,13 @@ class ChunkedPart:
         return None
 
     async def find_max_timestamp(
-        self, above_ms: int, before_offset: int, lookup: RecordLookup
+        self, above_ms: int, before_offset: int, lookup: RecordLookup, *, from_offset: int = 0
     ) -> FoundOffset | None:
-        latest = max((chunk.max_timestamp_ms for chunk in self._chunks), default=-1)
+        later = [chunk for chunk in self._chunks if chunk.end_offset >= from_offset]
+        latest = max((chunk.max_timestamp_ms for chunk in later), default=-1)
         if latest <= above_ms:
             return None
-        return await self.find_timestamp(latest, before_offset, lookup)
+        return await self.find_timestamp(latest, before_offset, lookup, from_offset=from_offset)
 
     async def highest_offset(self) -> int:
         """No chunk is in the remote tier."""

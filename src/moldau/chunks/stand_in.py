@@ -119,11 +119,11 @@ class ChunkStandIn(WithoutLog, Partition):
         self, partition: PartitionRegistration, chunk: ChunkRegistration, request: ReadRequest
     ) -> ReadOutcome:
         try:
-            bound = chunk.end_offset + 1
+            bound, chunk_id = chunk.end_offset + 1, ChunkId(*self._key, chunk.start_offset)
+            if request.offset < await self._holder.first_offset(self._topic, chunk_id):
+                return self._sent_back(partition, request)  # The leader reads the remote tier.
             if request.read_committed:
-                unstable = await self._holder.open_offset(
-                    self._topic, ChunkId(*self._key, chunk.start_offset)
-                )
+                unstable = await self._holder.open_offset(self._topic, chunk_id)
                 if unstable >= 0:
                     # Only the leader knows the outcome of the transaction that begins at this offset.
                     bound = min(bound, unstable)
@@ -137,15 +137,6 @@ class ChunkStandIn(WithoutLog, Partition):
             return self._sent_on(partition, request, chunk.end_offset + 1)
         self._traffic.fetched(found.size_bytes)
         return self._found(partition, found, request)
-
-    async def _bound(self, chunk: ChunkRegistration, request: ReadRequest) -> int:
-        """The offset before which this broker may serve the records of a chunk."""
-        end_offset = chunk.end_offset + 1
-        if not request.read_committed:
-            return end_offset
-        unstable = await self._holder.open_offset(self._topic, ChunkId(*self._key, chunk.start_offset))
-        # Only the leader knows the outcome of a transaction that is open at the end of the chunk.
-        return end_offset if unstable < 0 else min(end_offset, unstable)
 
     def _wanted(self, chunk: ChunkRegistration, request: ReadRequest, bound: int) -> ChunkRead:
         return ChunkRead(

@@ -5,7 +5,7 @@ addresses.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
@@ -13,8 +13,8 @@ from uuid import UUID
 import moldau
 from moldau.client.errors import ToolError
 from moldau.network.client import ClientLimits, RpcClient
+from moldau.network.node_connection import NodeAddress
 from moldau.network.own_calls import BrokerChannel
-from moldau.network.remote_node import NodeAddress
 from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.list_offsets import (
@@ -175,7 +175,7 @@ class Client:
             version = min(version_max, await self._rpc.version_of(*endpoint, key))
         return await self._rpc.request(*endpoint, key, version, message, timeout_ms)
 
-    async def tell(self, message: Any, *, broker: int) -> None:
+    async def send_one_way(self, message: Any, *, broker: int) -> None:
         """Send a request that has no response. Returns when the broker has received the request.
 
         A second request is sent on the same connection. Its response proves that the first request has
@@ -197,7 +197,7 @@ class Client:
         This is for requests to which every broker gives the same answer.
         """
 
-        async def look() -> Any:
+        async def attempt() -> Any:
             if not self._brokers:
                 await self.metadata([])
             failure = KafkaError(ErrorCode.broker_not_available, "no broker is there")
@@ -211,7 +211,7 @@ class Client:
             await self.metadata([])
             raise failure
 
-        return await self.retrying(look)
+        return await self.retrying(attempt)
 
     async def _broker(self, broker_id: int) -> NodeAddress:
         if broker_id not in self._brokers:
@@ -234,7 +234,7 @@ class Client:
 
         patience = iter(range(CREATION_ATTEMPTS_MAX))
 
-        async def look() -> ClusterTopic:
+        async def attempt() -> ClusterTopic:
             (row,) = (await self.metadata([name], create=create)).topics
             unknown = row.error_code is ErrorCode.unknown_topic_or_partition
             if create and unknown and next(patience, None) is not None:
@@ -248,11 +248,13 @@ class Client:
             leaders = {row.partition_index: row.leader_id for row in row.partitions}
             return ClusterTopic(name, row.topic_id, dict(sorted(leaders.items())))
 
-        return await self.retrying(look)
+        return await self.retrying(attempt)
 
-    async def retrying(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def retrying(
+        self, call: Callable[[], Coroutine[Any, Any, T]], also: Collection[ErrorCode] = ()
+    ) -> T:
         """Repeat the action until the action succeeds or fails permanently, or until the time-out is over.
-        Nodes may still be starting."""
+        Nodes may still be starting. The errors of ``also`` are transient for this action."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timeout_s
         while True:
@@ -260,7 +262,8 @@ class Client:
                 return await call()
             except KafkaError as error:
                 unreachable = error.code is ErrorCode.network_exception and not self._brokers
-                if error.code not in RETRIABLE or unreachable or loop.time() >= deadline:
+                transient = error.code in RETRIABLE or error.code in also
+                if not transient or unreachable or loop.time() >= deadline:
                     raise
             await asyncio.sleep(RETRY_BACKOFF_S)
 
@@ -271,14 +274,14 @@ class Client:
     async def find_coordinator(self, key_type: int, key: str, about: str) -> FoundCoordinator:
         """The broker that leads the coordinator of a key."""
 
-        async def look() -> FoundCoordinator:
+        async def attempt() -> FoundCoordinator:
             request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
             (row,) = (await self.ask(request)).coordinators
             if row.error_code is not ErrorCode.none:
                 raise KafkaError(row.error_code, f"{about}: {row.error_message or row.error_code.name}")
             return FoundCoordinator(row.node_id, NodeAddress(row.host, row.port))
 
-        return await self.retrying(look)
+        return await self.retrying(attempt)
 
     async def offsets(
         self, topic: ClusterTopic, timestamps: Mapping[int, int], *, committed_only: bool = False
@@ -286,7 +289,7 @@ class Client:
         """The offset of the first record that has at least this timestamp, for each partition. For a special
         timestamp, it is the offset of an end of the log."""
 
-        async def look() -> dict[int, OffsetOfTime]:
+        async def attempt() -> dict[int, OffsetOfTime]:
             current = await self.topic(topic.name)
             by_leader: dict[int, list[ListOffsetsPartition]] = {}
             for partition, timestamp in timestamps.items():
@@ -310,7 +313,7 @@ class Client:
                     found[answer.partition_index] = OffsetOfTime(answer.offset, answer.timestamp)
             return found
 
-        return await self.retrying(look)
+        return await self.retrying(attempt)
 
 
 def topic_problem(name: str, code: ErrorCode) -> str:

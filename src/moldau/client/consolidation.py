@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from moldau.client.cluster import Client
-from moldau.network.remote_node import NodeAddress
+from moldau.network.node_connection import NodeAddress
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.tiered.consolidation.calls import LeaseCall, PlanCall, PublishCall, RemoteConsolidation
+from moldau.tiered.consolidation.calls import LeaseCall, NetworkConsolidation, PlanCall, PublishCall
 from moldau.tiered.consolidation.leader import BuiltCopy, HeldPlan, Plan, PublishedSegment
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.storage.storage_manager import RemotePlace
@@ -114,7 +114,7 @@ async def publish_everywhere(
 async def renew(client: Client, plan: ClusterPlan, lease_ms: int = 600_000) -> bool:
     """Renew the leases. Returns False when a leader does not answer, or has given the plan to other
     engines."""
-    answers = await _tell(client, plan, lease_ms, None)
+    answers = await _lease_at_leaders(client, plan, lease_ms, None)
     return all(isinstance(one, int) for one in answers)
 
 
@@ -126,10 +126,10 @@ async def give_up(
 
     If a leader does not answer, the lease at that leader ends at its time limit.
     """
-    await _tell(client, plan, 0, partitions)
+    await _lease_at_leaders(client, plan, 0, partitions)
 
 
-async def _tell(
+async def _lease_at_leaders(
     client: Client, plan: ClusterPlan, lease_ms: int, partitions: Collection[TopicIdPartition] | None
 ) -> list[int | BaseException | None]:
     brokers = await _brokers(client)
@@ -148,5 +148,5 @@ async def _brokers(client: Client) -> dict[int, NodeAddress]:
     return {one.node_id: NodeAddress(one.host, one.port) for one in metadata.brokers}
 
 
-def _leader(client: Client, endpoint: NodeAddress) -> RemoteConsolidation:
-    return RemoteConsolidation(client.channel(endpoint))
+def _leader(client: Client, endpoint: NodeAddress) -> NetworkConsolidation:
+    return NetworkConsolidation(client.channel(endpoint))

@@ -18,8 +18,8 @@ from moldau.coordinators.diskless.calls import (
     PartitionToFind,
 )
 from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
-from moldau.coordinators.diskless.calls.remote import RemoteDisklessCoordinators, RpcChannel
-from moldau.network.remote_node import NodeAddress
+from moldau.coordinators.diskless.calls.network import NetworkDisklessCoordinators, RpcChannel
+from moldau.network.node_connection import NodeAddress
 from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.runtime.errors import ErrorCode, KafkaError
 
@@ -39,7 +39,7 @@ class DisklessCoordinators:
         self._client = client
         self._found: dict[int, FoundCoordinator] = {}
         channel = RpcChannel(client.rpc, self._endpoint, self._moved, client.timeout_ms)
-        self.calls: DisklessCoordinatorCalls = RemoteDisklessCoordinators(channel)
+        self.calls: DisklessCoordinatorCalls = NetworkDisklessCoordinators(channel)
 
     async def ids(self) -> range:
         """All coordinators. Raises :class:`ToolError` when the cluster has no diskless topics."""

@@ -2,7 +2,7 @@
 
 from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
-from moldau.network.remote_node import NodeAddress
+from moldau.network.node_connection import NodeAddress
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from moldau.protocol.messages.describe_quorum import (
@@ -56,7 +56,7 @@ async def describe_quorum(client: Client, *, through_controllers: bool) -> Descr
     Raises ``ToolError``, ``KafkaError``.
     """
 
-    async def look() -> DescribeQuorumResponse:
+    async def attempt() -> DescribeQuorumResponse:
         leader = await active_controller(client) if through_controllers else None
         partition = DescribeQuorumRequestPartitionData(partition_index=0)
         topic = DescribeQuorumRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
@@ -71,7 +71,7 @@ async def describe_quorum(client: Client, *, through_controllers: bool) -> Descr
                 raise KafkaError(code, message)
         return response
 
-    return await client.retrying(look)
+    return await client.retrying(attempt)
 
 
 async def change_voters(

@@ -157,11 +157,15 @@ class AbortedTransactions:
         self._open: set[int] = set()
 
     def covers(self, header: BatchHeader) -> bool:
-        while self._ahead and self._ahead[0][0] <= header.last_offset:
-            self._open.add(self._ahead.pop(0)[1])
+        self._move_to(header)
         return header.is_transactional and header.producer_id in self._open
 
+    def _move_to(self, header: BatchHeader) -> None:
+        while self._ahead and self._ahead[0][0] <= header.last_offset:
+            self._open.add(self._ahead.pop(0)[1])
+
     def pass_marker(self, header: BatchHeader, batch: memoryview) -> None:
+        self._move_to(header)  # the marker may be the first batch of a response
         for record in iter_records(batch):
             if parse_control_type(record.key) is ControlType.ABORT:
                 self._open.discard(header.producer_id)

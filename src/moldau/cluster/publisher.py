@@ -108,7 +108,7 @@ class MetadataPublisher:
         """
         self._subscribers.append(subscriber)
         if self._image is not EMPTY_IMAGE:
-            self._tell(subscriber, delta_between(EMPTY_IMAGE, self._image))
+            self._notify(subscriber, delta_between(EMPTY_IMAGE, self._image))
 
     def unsubscribe(self, subscriber: ImageSubscriber) -> None:
         """Stop calling ``subscriber``. A call for an unknown subscriber has no effect."""
@@ -216,7 +216,7 @@ class MetadataPublisher:
     def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self._image = image
         for subscriber in self._subscribers:
-            self._tell(subscriber, delta)
+            self._notify(subscriber, delta)
         waiting, self._waiting = self._waiting, []
         for condition, future in waiting:
             if future.done():
@@ -226,7 +226,7 @@ class MetadataPublisher:
             else:
                 self._waiting.append((condition, future))
 
-    def _tell(self, subscriber: ImageSubscriber, delta: MetadataDelta) -> None:
+    def _notify(self, subscriber: ImageSubscriber, delta: MetadataDelta) -> None:
         try:
             subscriber.on_image(delta, self._image)
         except Exception:

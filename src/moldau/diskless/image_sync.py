@@ -70,8 +70,8 @@ class ImageSync:
         self._removed: dict[UUID, set[int]] = {}
         self._agreed: set[int] = set()
         """Coordinators that were compared with the whole metadata in their current term on this broker."""
-        self._strangers: dict[tuple[int, UUID], float] = {}
-        self._look_again_s: dict[int, float] = {}
+        self._unknown_topics: dict[tuple[int, UUID], float] = {}
+        self._next_check_s: dict[int, float] = {}
 
     def topics_changed(self, changed: Iterable[Topic], removed: Iterable[Topic]) -> bool:
         """Store the changed and removed topics of the metadata. Returns whether :meth:`run_once` has pending
@@ -86,11 +86,11 @@ class ImageSync:
                 self._removed.setdefault(topic.topic_id, set()).update(owners)
         return bool(self._changed or self._removed)
 
-    def leads_no_more(self, coordinator_id: int) -> None:
+    def no_longer_leads(self, coordinator_id: int) -> None:
         """Drop the state of a coordinator that another broker leads now. If this broker leads the coordinator
         again later, all topics are compared again."""
         self._agreed.discard(coordinator_id)
-        self._look_again_s.pop(coordinator_id, None)
+        self._next_check_s.pop(coordinator_id, None)
 
     async def run_once(self) -> None:
         """Make the coordinators that this broker leads agree with the metadata. Raises ``KafkaError`` when a
@@ -113,7 +113,7 @@ class ImageSync:
                     self._agreed.add(coordinator_id)
                 gone = [topic_id for topic_id, owners in removed.items() if coordinator_id in owners]
                 await self._delete(coordinator_id, gone)
-                await self._look_for_strangers(coordinator_id)
+                await self._delete_unknown_topics(coordinator_id)
         except BaseException:
             self._changed = {**changed, **self._changed}
             for topic_id, owners in removed.items():
@@ -142,23 +142,23 @@ class ImageSync:
             some = topic_ids[start : start + _TOPICS_A_CALL]
             _raise_first(await self._keeper.delete_topics(coordinator_id, some))
 
-    async def _look_for_strangers(self, coordinator_id: int) -> None:
+    async def _delete_unknown_topics(self, coordinator_id: int) -> None:
         """Delete topics whose removal this broker did not see, because another broker led the coordinator at
         that time."""
         now_s = asyncio.get_running_loop().time()
-        if self._deletions_are_held() or now_s < self._look_again_s.get(coordinator_id, 0.0):
+        if self._deletions_are_held() or now_s < self._next_check_s.get(coordinator_id, 0.0):
             return
-        self._look_again_s[coordinator_id] = now_s + _UNKNOWN_TOPIC_GRACE_S
+        self._next_check_s[coordinator_id] = now_s + _UNKNOWN_TOPIC_GRACE_S
         known = {topic.topic_id for topic in self._topics()}
         here = await self._keeper.topic_ids(coordinator_id)
         gone = []
         for topic_id in here - known:
-            since_s = self._strangers.setdefault((coordinator_id, topic_id), now_s)
+            since_s = self._unknown_topics.setdefault((coordinator_id, topic_id), now_s)
             if now_s - since_s >= _UNKNOWN_TOPIC_GRACE_S:
                 gone.append(topic_id)
-        for found in [found for found in self._strangers if found[0] == coordinator_id]:
+        for found in [found for found in self._unknown_topics if found[0] == coordinator_id]:
             if found[1] in known or found[1] not in here:
-                del self._strangers[found]
+                del self._unknown_topics[found]
         if gone:
             # The coordinator has these topics from committed records. If the metadata contain all records up
             # to that commit but not the topic, the topic was deleted. If the metadata do not contain all

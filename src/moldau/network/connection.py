@@ -62,7 +62,7 @@ class ConnectionOwner(Protocol):
     def forget(self, connection: "ServerConnection") -> None: ...
 
 
-class _Owed:
+class _PendingResponse:
     """A pending response. Either it is not ready, or an earlier response is pending."""
 
     __slots__ = ("answer", "context", "ready", "size_bytes")
@@ -92,8 +92,8 @@ class ServerConnection(FrameReceiver):
         self._budget = owner.budget
         self._dispatch: Callable[[RequestContext, memoryview], Answer] = owner.dispatch
         self._loop = asyncio.get_running_loop()
-        self._owed: deque[_Owed] = deque()
-        self._owed_bytes = 0
+        self._pending: deque[_PendingResponse] = deque()
+        self._pending_bytes = 0
         self._flush_scheduled = False
         self._flush_goes_on = False
         self._requests_this_turn = 0
@@ -138,9 +138,9 @@ class ServerConnection(FrameReceiver):
         return False
 
     @property
-    def owes_nothing(self) -> bool:
+    def has_no_pending_responses(self) -> bool:
         """Whether every request has its response, and every response was passed to the transport."""
-        return not self._owed and (self._lost or not self._admitted or self._writes.is_empty)
+        return not self._pending and (self._lost or not self._admitted or self._writes.is_empty)
 
     @property
     def is_write_blocked(self) -> bool:
@@ -206,7 +206,7 @@ class ServerConnection(FrameReceiver):
     def _release_everything(self) -> None:
         self._drop_received()
         self._budget.forget(self._resume_if_possible)
-        owed = self._owed
+        owed = self._pending
         self._counters.in_flight_requests -= len(owed)
         for slot in owed:
             self._settle_bytes(slot.size_bytes)
@@ -268,15 +268,15 @@ class ServerConnection(FrameReceiver):
         if answer is None:
             return
         if isinstance(answer, list):
-            if not self._owed:
+            if not self._pending:
                 self._emit(context, answer)
             else:
-                self._owe(context, len(frame)).answer = answer
-                self._owed[-1].ready = True
+                self._add_pending(context, len(frame)).answer = answer
+                self._pending[-1].ready = True
             return
-        slot = self._owe(context, len(frame))
+        slot = self._add_pending(context, len(frame))
         if answer.done():
-            self._take_result(slot, answer)
+            self._set_result(slot, answer)
         else:
             answer.add_done_callback(partial(self._on_answer, slot))
 
@@ -312,11 +312,11 @@ class ServerConnection(FrameReceiver):
 
     # Sending answers.
 
-    def _owe(self, context: RequestContext, size_bytes: int) -> _Owed:
-        slot = _Owed(context, size_bytes)
-        owed = self._owed
+    def _add_pending(self, context: RequestContext, size_bytes: int) -> _PendingResponse:
+        slot = _PendingResponse(context, size_bytes)
+        owed = self._pending
         owed.append(slot)
-        self._owed_bytes += size_bytes
+        self._pending_bytes += size_bytes
         counters = self._counters
         counters.in_flight_requests += 1
         counters.in_flight_bytes += size_bytes
@@ -324,7 +324,7 @@ class ServerConnection(FrameReceiver):
         limits = self._limits
         if (
             len(owed) >= limits.max_in_flight_requests_per_connection
-            or self._owed_bytes >= limits.max_in_flight_bytes_per_connection
+            or self._pending_bytes >= limits.max_in_flight_bytes_per_connection
         ):
             self._stall()
         elif not self._budget.has_room():
@@ -333,27 +333,27 @@ class ServerConnection(FrameReceiver):
         return slot
 
     def _settle_bytes(self, size_bytes: int) -> None:
-        self._owed_bytes -= size_bytes
+        self._pending_bytes -= size_bytes
         self._counters.in_flight_bytes -= size_bytes
         self._budget.release(size_bytes)
 
-    def _on_answer(self, slot: _Owed, future: LaterAnswer) -> None:
+    def _on_answer(self, slot: _PendingResponse, future: LaterAnswer) -> None:
         if self._linger is not None or self._lost:
             if not future.cancelled():
                 future.exception()  # The peer is gone, so no other code retrieves the exception.
             return
-        self._take_result(slot, future)
-        if self._owed and self._owed[0].ready:
+        self._set_result(slot, future)
+        if self._pending and self._pending[0].ready:
             self._schedule_flush()
 
-    def _take_result(self, slot: _Owed, future: LaterAnswer) -> None:
+    def _set_result(self, slot: _PendingResponse, future: LaterAnswer) -> None:
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if error is not None:
             self._fail(_describe(slot.context, error), error)
             return
         slot.answer = future.result()
         slot.ready = True
-        if self._owed and self._owed[0] is slot:
+        if self._pending and self._pending[0] is slot:
             self._schedule_flush()
 
     def _emit(self, context: RequestContext, body: Buffers) -> None:
@@ -375,7 +375,7 @@ class ServerConnection(FrameReceiver):
         self._flush_scheduled = False
         if self._lost or self._linger is not None:
             return
-        owed = self._owed
+        owed = self._pending
         while owed and owed[0].ready:
             slot = owed.popleft()
             self._counters.in_flight_requests -= 1
@@ -394,7 +394,7 @@ class ServerConnection(FrameReceiver):
             if writes.queued_bytes > _QUEUED_BYTES_MAX:
                 self._stall()
             self._loop.call_soon(self._go_on_flushing)
-        if self._draining and self.owes_nothing:
+        if self._draining and self.has_no_pending_responses:
             self.close()
 
     def _go_on_flushing(self) -> None:
@@ -436,8 +436,8 @@ class ServerConnection(FrameReceiver):
             and not self._holds
             and not self._writes.paused
             and self._writes.queued_bytes <= _QUEUED_BYTES_MAX
-            and len(self._owed) < self._limits.max_in_flight_requests_per_connection
-            and self._owed_bytes < self._limits.max_in_flight_bytes_per_connection
+            and len(self._pending) < self._limits.max_in_flight_requests_per_connection
+            and self._pending_bytes < self._limits.max_in_flight_bytes_per_connection
         )
 
     def _resume_if_possible(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from moldau.network.client import RpcClient
-from moldau.network.remote_node import NodeAddress, RemoteNode
+from moldau.network.node_connection import NodeAddress, NodeConnection
 from moldau.protocol.own.rights import Right
 from moldau.protocol.rows import Cut
 from moldau.protocol.schema import Message
@@ -136,7 +136,7 @@ class BrokerChannel:
 
     def __init__(self, rpc: RpcClient, host: str, port: int, timeout_ms: int) -> None:
         """``timeout_ms`` is the time for which a caller waits for an answer. It is sent to the broker."""
-        self._node = RemoteNode(rpc, NodeAddress(host, port))
+        self._node = NodeConnection(rpc, NodeAddress(host, port))
         self._timeout_ms = timeout_ms
 
     async def call(self, call: BrokerCall[Any, A, R], arguments: A) -> R:

@@ -43,7 +43,7 @@ class ReservedPlaces:
         self._accepted = accepted
         self._holders: dict[bool, tuple[ServerConnection, float]] = {}
 
-    def take(self, is_own: bool, connection: ServerConnection, now_s: float) -> ServerConnection | None:
+    def assign(self, is_own: bool, connection: ServerConnection, now_s: float) -> ServerConnection | None:
         """Give ``connection`` a reserved place, unless a busy connection has this place. :meth:`has` tells
         whether it got the place. With ``is_own``, it is the place for the node's machine; otherwise it is the
         place for connections from elsewhere.
@@ -72,4 +72,4 @@ def _can_be_closed(connection: ServerConnection, since_s: float, now_s: float) -
     quiet_s = now_s - connection.last_active
     if now_s - since_s >= HELD_S:
         return True
-    return quiet_s >= (QUIET_S if connection.owes_nothing else WAITING_S)
+    return quiet_s >= (QUIET_S if connection.has_no_pending_responses else WAITING_S)

@@ -145,7 +145,7 @@ class SocketServer:
         reason = self._reason_to_refuse(peer_host, is_own, connection)
         if reason is None:
             lack = self._lack_of_descriptors(transport)
-            reason = None if lack is None or self._take_reserved(connection, is_own) else lack
+            reason = None if lack is None or self._assign_reserved(connection, is_own) else lack
         if reason is not None:
             self.counters.connections_refused += 1
             log.warning(
@@ -185,12 +185,12 @@ class SocketServer:
             # and a limit for an address of this machine, could refuse every operator. Therefore a reserved
             # place may be used in these two cases.
             is_override = peer_host in overrides
-            if (is_override and not is_own) or not self._take_reserved(connection, is_own):
+            if (is_override and not is_own) or not self._assign_reserved(connection, is_own):
                 key = "max.connections.per.ip" + (".overrides" if is_override else "")
                 return f"{key}={per_ip} is reached for {peer_host}"
         of_listener = limits.max_connections_by_listener.get(connection.listener_name.lower())
         if of_listener is not None and self._connections_by_listener[connection.listener_name] >= of_listener:
-            if not self._take_reserved(connection, is_own):
+            if not self._assign_reserved(connection, is_own):
                 name = connection.listener_name.lower()
                 return f"listener.name.{name}.max.connections={of_listener} is reached"
         elif len(self._connections) >= limits.max_connections and not self._make_room(connection, is_own):
@@ -212,16 +212,16 @@ class SocketServer:
         )
         idlest = min(others, key=lambda each: each.last_active, default=None)
         if idlest is None:
-            return self._take_reserved(connection, is_own)
+            return self._assign_reserved(connection, is_own)
         self._close_for(idlest, connection)
         return True
 
-    def _take_reserved(self, connection: ServerConnection, is_own: bool) -> bool:
+    def _assign_reserved(self, connection: ServerConnection, is_own: bool) -> bool:
         """Try to give a connection to the protected listener a reserved place. Returns whether it got the
         place, and may be accepted beyond the limits."""
         if connection.listener_name != self.limits.protected_listener:
             return False
-        previous = self._reserve.take(is_own, connection, asyncio.get_running_loop().time())
+        previous = self._reserve.assign(is_own, connection, asyncio.get_running_loop().time())
         if previous is not None:
             self._close_for(previous, connection)
         return self._reserve.has(is_own, connection)
@@ -291,7 +291,7 @@ class SocketServer:
         for connection in list(self._connections):
             if now - connection.last_active < idle_seconds:
                 continue
-            if not connection.owes_nothing and not connection.is_write_blocked:
+            if not connection.has_no_pending_responses and not connection.is_write_blocked:
                 continue  # a response is pending, for example for a long poll
             self.counters.connections_idle_closed += 1
             log.info(

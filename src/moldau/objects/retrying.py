@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
-from moldau.objects.guard import FreeStore, StoreGuard
+from moldau.objects.fence import NoFence, StoreFence
 from moldau.objects.health import StorageHealth
 from moldau.objects.hedging import HedgeBudget, Patience, hedged
 from moldau.objects.storage import (
@@ -91,8 +91,8 @@ class RetryingStorage:
     ) -> None:
         """``name`` is the store's name in the error of a failed check (its URL)."""
         self._name = name
-        self.guard: StoreGuard = FreeStore()
-        """The guard that is asked before each change of the store."""
+        self.fence: StoreFence = NoFence()
+        """The fence that is asked before each change of the store."""
         self._storage = storage
         self._entropy = entropy
         self._policy = policy or RetryPolicy()
@@ -104,9 +104,9 @@ class RetryingStorage:
         self._fetch_patience = Patience(least_s) if least_s else None
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
-        await self.guard.before_upload()
+        await self.fence.before_upload()
         await self._run(lambda: self._storage.upload(key, data, length), self._upload_patience)
-        await self.guard.after_upload()
+        await self.fence.after_upload()
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
         return await self._run(lambda: self._storage.fetch(key, offset, size), self._fetch_patience)
@@ -115,7 +115,7 @@ class RetryingStorage:
         return await self._run(lambda: fetch_once(self._storage, key, offset, size))
 
     async def delete(self, keys: Collection[str]) -> None:
-        await self.guard.before_delete()
+        await self.fence.before_delete()
         await self._run(lambda: self._storage.delete(keys))
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:

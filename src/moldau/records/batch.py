@@ -56,6 +56,7 @@ __all__ = [
     "set_base_offset_and_epoch",
     "set_log_append_time",
     "validate_produce",
+    "with_producer",
 ]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -94,6 +95,7 @@ _OFFSET = Struct(">q")
 _EPOCH = Struct(">i")
 _CRC = Struct(">I")
 _ATTRIBUTES = Struct(">h")
+_PRODUCER = Struct(">qhi")
 
 _LENGTH_AT = 8
 _EPOCH_AT = 12
@@ -101,6 +103,7 @@ _MAGIC_AT = 16
 _CRC_AT = 17
 CHECKED_FROM = 21
 _MAX_TIMESTAMP_AT = 35
+_PRODUCER_AT = 43
 
 _unpack_header = _HEADER.unpack_from
 _new = tuple.__new__
@@ -295,7 +298,7 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     size = header[1] + LOG_OVERHEAD_BYTES
     count = header[12]
     attributes = header[5]
-    # One expression is used for speed, because it runs for each produced batch.
+    # These checks are a single expression, which is fast. They run for each produced batch.
     if (
         size != len(buffer)
         or header[3] != MAGIC
@@ -314,13 +317,14 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
 
 
 def is_transactional(batch: Buffer) -> bool:
-    """Whether these bytes have the bit of transactions set. The bytes are possibly not a batch."""
+    """Whether the bit of transactions is set in the batch header in these bytes. The bytes were not checked,
+    so they may be something else than a batch."""
     return len(batch) >= HEADER_SIZE_BYTES and bool(batch[CHECKED_FROM + 1] & TRANSACTIONAL_BIT)
 
 
 def claims_zstd(batch: Buffer) -> bool:
-    """Whether these bytes name the codec zstd, which clients support since KIP-110. The bytes are possibly
-    not a batch."""
+    """Whether the batch header in these bytes names the codec zstd, which clients support since KIP-110. The
+    bytes were not checked, so they may be something else than a batch."""
     return len(batch) >= HEADER_SIZE_BYTES and batch[CHECKED_FROM + 1] & COMPRESSION_MASK == CODEC_MAX
 
 
@@ -419,3 +423,13 @@ def set_log_append_time(buffer: MutableBuffer, position: int, append_time_ms: in
     checksum: int = crc32c(memoryview(buffer)[position + CHECKED_FROM : end])
     _CRC.pack_into(buffer, position + _CRC_AT, checksum)
     return checksum
+
+
+def with_producer(batch: Buffer, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+    """A copy of a whole batch as a transactional batch of this producer. The CRC is computed again."""
+    copy = bytearray(batch)
+    (attributes,) = _ATTRIBUTES.unpack_from(copy, CHECKED_FROM)
+    _ATTRIBUTES.pack_into(copy, CHECKED_FROM, attributes | TRANSACTIONAL_BIT)
+    _PRODUCER.pack_into(copy, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    _CRC.pack_into(copy, _CRC_AT, crc32c(memoryview(copy)[CHECKED_FROM:]))
+    return bytes(copy)

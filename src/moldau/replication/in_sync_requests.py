@@ -190,11 +190,11 @@ class InSyncSets:
             for row in topic.partitions:
                 found = proposals.pop(PartitionKey(topic.topic_id, row.partition_index), None)
                 if found is not None:
-                    is_settled &= self._take_one(*found, row)
+                    is_settled &= self._apply_result(*found, row)
         # If the response does not contain a partition, the outcome for this partition is unknown.
         return self._failed(proposals, ProposalFailure.UNKNOWN) and is_settled
 
-    def _take_one(
+    def _apply_result(
         self, partition: ClassicPartition, proposal: InSyncProposal, row: AlterPartitionResponsePartitionData
     ) -> bool:
         code = row.error_code

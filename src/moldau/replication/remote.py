@@ -60,16 +60,20 @@ class RemoteSlot:
     A topic may become tiered, or stop being tiered, while its partitions are served.
     """
 
-    __slots__ = ("part",)
+    __slots__ = ("is_tiered", "part")
 
     def __init__(self) -> None:
         self.part: RemotePart | None = None
+        self.is_tiered = False
+        """Whether records of the part are in the remote tier, or will be. Otherwise all of them are in
+        inactive chunks."""
 
-    def begin(self, part: RemotePart) -> None:
+    def begin(self, part: RemotePart, *, is_tiered: bool = True) -> None:
         """Set the remote part of the log."""
         self.part = part
+        self.is_tiered = is_tiered
 
     def end(self) -> None:
         """Remove the remote part, because the topic is no longer tiered or the partition is closed. It is
         allowed to call this method again."""
-        self.part = None
+        self.part, self.is_tiered = None, False

@@ -116,7 +116,7 @@ def compose_broker(context: BrokerContext, extensions: Extensions) -> tuple[Subs
         broker.add(ConsolidationOff(context))
     if diskless is not None and saves_logs(config):
         broker.add(BackupSubsystem(context, diskless, tiered))
-    broker.add(ChunksSubsystem(context, partitions, None if tiered is None else tiered.kind))
+    broker.add(ChunksSubsystem(context, partitions, tiered))
     broker.add(ProduceLimitWarnings(lambda: context.metadata.configs.broker, context.metadata.configs.topic))
     groups = broker.add(HostedCoordinators(GroupCoordinators(kind_context(context))))
     transactions = broker.add(TransactionsSubsystem(context, groups.kind.service))

@@ -4,7 +4,7 @@ lack records, so existing topics may look deleted."""
 import asyncio
 import logging
 
-from moldau.storage.guards.recovery_report import RecoveryReport
+from moldau.storage.critical_logs.recovery_report import RecoveryReport
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final, TypeVar
 
 from moldau.cluster.controller.channel import ControllerChannel
-from moldau.cluster.controller.remote_channel import RemoteControllerChannel
+from moldau.cluster.controller.network_channel import NetworkControllerChannel
 from moldau.cluster.folders.meta_properties import FormatError
 from moldau.cluster.image.registrations import FeatureRanges
 from moldau.config.broker import BrokerConfig
@@ -42,7 +42,8 @@ logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Subsystem)
 
 UNUSABLE_FOLDER: Final = (FormatError, LogDirectoryError, QuorumStateError)
-"""These errors mean that a folder's content is damaged, or that a folder belongs to another node or cluster.
+"""Errors of a start which mean that a folder's content is damaged, or that a folder belongs to another node
+or cluster.
 """
 
 
@@ -151,7 +152,7 @@ class ServerNode:
             list(config.log_dirs),
             settings.log_manager_settings(config),
             on_offline=self._log_dir_offline,
-            guarded=settings.GUARDED_TOPICS,
+            critical=settings.CRITICAL_TOPICS,
         )
         logs.identify(
             {path.rstrip("/"): each for path, each in identity.directories.items()},
@@ -206,7 +207,7 @@ class ServerNode:
             self._machine.entropy, client_id=f"broker-{self._config.node_id}", limits=RECONNECT_LIMITS
         )
         self._closing.push_async_callback(client.close)
-        return RemoteControllerChannel(
+        return NetworkControllerChannel(
             client, metadata.driver.addresses.find, lambda: metadata.driver.leader_id
         )
 

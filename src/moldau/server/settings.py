@@ -30,7 +30,7 @@ from moldau.quorum.wire.requests import RequestCodec
 from moldau.records.compression import Compression
 from moldau.records.recompression import TargetCompression
 from moldau.storage.cleaner.cleaner import CleanerSettings
-from moldau.storage.guards.log_guards import GuardedTopic
+from moldau.storage.critical_logs.inventory import CriticalTopic
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager_settings import LogManagerSettings
 
@@ -99,10 +99,9 @@ def is_whole_cluster(config: BrokerConfig) -> bool:
 
 
 def consolidates(config: BrokerConfig) -> bool:
-    """Whether this broker moves diskless records from the WAL to the remote tier. Such a broker must also
-    be configured as the only controller."""
-    has_tier = config.flag("diskless.system.enable") and config.flag("remote.log.storage.system.enable")
-    return has_tier and is_whole_cluster(config)
+    """Whether this broker moves the records of diskless partitions that it leads from the WAL to the remote
+    tier."""
+    return config.flag("diskless.system.enable") and config.flag("remote.log.storage.system.enable")
 
 
 def saves_logs(config: BrokerConfig) -> bool:
@@ -297,7 +296,6 @@ def controller_settings(
             for name, (low, high) in features.items()
             if name != KRAFT_VERSION_FEATURE  # Only the quorum can change this level.
         ),
-        only_broker_id=config.node_id if consolidates(config) else None,
         leader_balance_interval_ms=_leader_balance_interval_ms(config),
         enabled_kinds=enabled_kinds(config.flag),
         **values_of(ControllerSettings, config),
@@ -331,8 +329,8 @@ def quorum_config(config: BrokerConfig, cluster_id: str) -> DriverConfig:
     )
 
 
-GUARDED_TOPICS: Final = {
-    topic.name: GuardedTopic(
+CRITICAL_TOPICS: Final = {
+    topic.name: CriticalTopic(
         is_compacted=topic.retention is StateRetention.COMPACTED,
         has_snapshots=topic.retention is StateRetention.SNAPSHOTS,
     )

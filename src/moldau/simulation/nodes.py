@@ -191,19 +191,20 @@ def _node_scenario(
 
 
 def _of_cluster(module: str, name: str) -> Callable[[], Scenario]:
-    """A scenario of several nodes, by the name of its function; see :mod:`moldau.simulation.cluster`."""
+    """A scenario of :mod:`moldau.simulation.cluster.stories`, by the name of its function."""
 
     def scenario() -> Scenario:
         # This import is local, because the tiny node runs without the server.
-        found: Scenario = getattr(import_module(f"moldau.simulation.cluster.{module}"), name)()
+        found: Scenario = getattr(import_module(f"moldau.simulation.cluster.stories.{module}"), name)()
         return found
 
     return scenario
 
 
 def diskless_order() -> Scenario:
-    """Commits of several brokers in order; see :mod:`moldau.simulation.stories.commit_order_stories`."""
-    from moldau.simulation.stories import commit_order_stories  # the tiny node runs without the server
+    """Commits of several brokers in order."""
+    # This import is local, because the tiny node runs without the server.
+    from moldau.simulation.cluster.stories import commit_order_stories
 
     return commit_order_stories.diskless_order()
 
@@ -277,6 +278,10 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "diskless-cluster-clock": _of_cluster("diskless_cluster_stories", "diskless_cluster_clock"),
     "diskless-cluster-behind": _of_cluster("diskless_cluster_stories", "diskless_cluster_behind"),
     "diskless-cluster-store": _of_cluster("diskless_cluster_stories", "diskless_cluster_store"),
+    "consolidation-cluster": _of_cluster("consolidation_cluster_stories", "consolidation_cluster"),
+    "consolidation-cluster-power": _of_cluster(
+        "consolidation_cluster_stories", "consolidation_cluster_power"
+    ),
     "diskless-order": diskless_order,
     "diskless-racks": _of_cluster("rack_stories", "diskless_racks"),
     "diskless-racks-storm": _of_cluster("rack_stories", "diskless_racks_storm"),

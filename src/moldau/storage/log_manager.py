@@ -11,6 +11,8 @@ from typing import Any
 
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.cleaner.cleaner import LogCleaner
+from moldau.storage.critical_logs import inventory
+from moldau.storage.critical_logs.recovery_report import RecoveryReport, Repair
 from moldau.storage.folders.directory_failures import DirectoryFailures
 from moldau.storage.folders.file_names import (
     HIGH_WATERMARKS,
@@ -32,8 +34,6 @@ from moldau.storage.folders.log_opener import LogOpener
 from moldau.storage.folders.partition_metadata import is_misread
 from moldau.storage.folders.placement import home_for_new
 from moldau.storage.folders.released_logs import release_log
-from moldau.storage.guards import log_guards
-from moldau.storage.guards.recovery_report import RecoveryReport, Repair
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager_settings import LogManagerSettings
@@ -58,23 +58,23 @@ class LogManager:
         settings: LogManagerSettings | None = None,
         *,
         on_offline: Callable[[str, str], None] | None = None,
-        guarded: Mapping[str, log_guards.GuardedTopic] | None = None,
+        critical: Mapping[str, inventory.CriticalTopic] | None = None,
     ) -> None:
-        """``on_offline`` gets a folder's path and the reason. For ``guarded`` see :mod:`.guards.guarding`."""
+        """``on_offline`` gets a folder's path and the reason. ``critical``: topics of critical logs."""
         self._machine = machine
         self._disk = machine.disk
         self._settings = settings or LogManagerSettings()
-        self._guarded = guarded or {}
+        self._critical = critical or {}
         self.report = RecoveryReport()
         self.directories = [
             LogDirectory(machine.disk, path.rstrip("/"), machine.boot_id, self.report) for path in log_dirs
         ]
-        self._opener = LogOpener(machine, self._guarded, self.report)
+        self._opener = LogOpener(machine, self._critical, self.report)
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._missing: dict[TopicPartition, Repair] = {}  # Folders that were missing when the node started.
         self.removals = LateRemovals(machine, self._settings.stray_delete_delay_ms)
-        self.metadata_watermark = log_guards.MetadataWatermark(self.directories)
+        self.metadata_watermark = inventory.MetadataWatermark(self.directories)
         self._checkpoints = LogCheckpoints(machine, self.logs_of, self.metadata_watermark.of)
         self._failures = DirectoryFailures(self.logs_of, on_offline)
         self.offline_listeners = self._failures.listeners
@@ -98,12 +98,12 @@ class LogManager:
             self._failures.begin()
             for directory in self.directories:
                 if directory.is_online:
-                    with self._failures.guard(directory):
+                    with self._failures.disk_work(directory):
                         directory.open()
             self.unfinished_moves = finish_exchanges(self._disk, self.directories, self._failures)
             for directory in self.directories:
                 await self._open_directory(directory, config_of)
-            self._missing = log_guards.check_no_folder_is_missing(self._disk, self.directories, self._guarded)
+            self._missing = inventory.check_no_folder_is_missing(self._disk, self.directories, self._critical)
         except BaseException:
             self._unlock()
             raise
@@ -130,7 +130,7 @@ class LogManager:
             )
         ]
         if settings.cleaner.enable:
-            self._tasks.append(asyncio.create_task(self.cleaner.run_for_ever()))
+            self._tasks.append(asyncio.create_task(self.cleaner.run_forever()))
 
     async def _repeat(
         self, chore: Callable[[], Coroutine[Any, Any, None]], initial_delay_ms: int, interval_ms: int
@@ -146,7 +146,7 @@ class LogManager:
     async def note_boot(self) -> None:
         """Write the boot id, because all logs are open and recovered."""
         for directory in self.directories:
-            with self._failures.guard(directory):
+            with self._failures.disk_work(directory):
                 if directory.is_online:
                     await self._machine.workers.run(directory.note_boot)
 
@@ -159,7 +159,7 @@ class LogManager:
         await self._folders.stop()
         await self._each(list(self._logs.values()), self._close_log)
         for directory in self.directories:
-            with self._failures.guard(directory):
+            with self._failures.disk_work(directory):
                 await self._checkpoints.write(directory, *ALL_CHECKPOINTS)
                 if directory.is_online:
                     await self._machine.workers.run(directory.mark_clean, self.broker_epoch)
@@ -182,7 +182,7 @@ class LogManager:
         folders: list[TopicPartition] = []
         if not directory.is_online:
             return
-        with self._failures.guard(directory):
+        with self._failures.disk_work(directory):
             for name in self._disk.list(directory.path):
                 if not self._disk.is_dir(f"{directory.path}/{name}") or is_other_folder(name):
                     continue
@@ -276,12 +276,12 @@ class LogManager:
                     watermark = (
                         0 if each.config.is_cache else self.checkpointed_high_watermark(log.topic_partition)
                     )
-                    log_guards.checked_watermark(log, watermark, None, self.report)
+                    inventory.checked_watermark(log, watermark, None, self.report)
                     await self._machine.workers.run(log.take_topic_id, each.topic_id)
                     continue
                 if log is not None:
                     if not each.config.is_cache:
-                        log_guards.check_owner(log, owner_of)
+                        inventory.check_owner(log, owner_of)
                     logger.warning("%s belongs to %s, not to %s", log.directory, log.topic_id, each.topic_id)
                     self.put_aside(each.topic_partition)
                 home = self._homes.get(each.topic_partition) or self.preferred.pop(each.topic_partition, None)
@@ -310,7 +310,7 @@ class LogManager:
         log = self._logs.get(topic_partition)
         if log is None:
             raise KafkaError(ErrorCode.kafka_storage_error, f"{topic_partition} has no log")
-        log.gate.check()
+        log.access.check()
         log.config = config
         return log
 
@@ -364,7 +364,7 @@ class LogManager:
             for name in names:
                 offsets.pop(name, None)
         if directory.is_online and any(map(directory.has_checkpointed, names)):
-            with self._failures.guard(directory):
+            with self._failures.disk_work(directory):
                 await self._checkpoints.write(directory, *ALL_CHECKPOINTS)
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
@@ -446,12 +446,12 @@ class LogManager:
     async def checkpoint(self) -> None:
         """Write the recovery points and log starts of all folders."""
         for directory in self.directories:
-            with self._failures.guard(directory):
+            with self._failures.disk_work(directory):
                 await self._checkpoints.write(directory, RECOVERY_POINTS, LOG_START_OFFSETS)
 
     async def checkpoint_high_watermarks(self) -> None:
         for directory in self.directories:
-            with self._failures.guard(directory):
+            with self._failures.disk_work(directory):
                 await self._checkpoints.write(directory, HIGH_WATERMARKS)
 
     def _log_truncated(self, directory: LogDirectory, topic_partition: TopicPartition) -> Callable[[], None]:
@@ -479,14 +479,14 @@ class LogManager:
     async def note_cleaned(self, log: PartitionLog, offset: int) -> None:
         home = self._homes.get(log.topic_partition)
         if home is not None and self._logs.get(log.topic_partition) is log and home.is_online:
-            with self._failures.guard(home):
+            with self._failures.disk_work(home):
                 home.cleaner_offsets[log.topic_partition] = offset
                 await self._machine.workers.run(home.write_cleaner_offsets)
 
     async def make_recoverable(self, log: PartitionLog) -> None:
         home = self._homes.get(log.topic_partition)
         if home is not None:
-            with self._failures.guard(home):
+            with self._failures.disk_work(home):
                 await self._checkpoints.write(home, RECOVERY_POINTS)
 
     def remove_files_later(self, log: PartitionLog, paths: Iterable[str]) -> None:

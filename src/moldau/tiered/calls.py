@@ -14,7 +14,7 @@ from moldau.protocol.own.tiered import list_segments as segments_wire
 from moldau.protocol.own.tiered.describe_topics import TieredDescribedTopic
 from moldau.protocol.own.tiered.list_segments import TieredSegment
 
-__all__ = ["CALLS", "ListSegmentsCall", "ListedSegments", "RemoteTier", "TieredCalls"]
+__all__ = ["CALLS", "ListSegmentsCall", "ListedSegments", "NetworkTieredCalls", "TieredCalls"]
 
 
 class ListSegmentsCall(NamedTuple):
@@ -89,7 +89,7 @@ CALLS: Final[Mapping[int, BrokerCall[TieredCalls, Any, Any]]] = MappingProxyType
 )
 
 
-class RemoteTier:
+class NetworkTieredCalls:
     """Sends the calls of tools to a broker over the network. Implements :class:`TieredCalls`."""
 
     def __init__(self, channel: BrokerChannel) -> None:

@@ -5,7 +5,7 @@ from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.manager import RemoteLogMetadataManager
 from moldau.tiered.metadata.segments import TopicIdPartition
 
-__all__ = ["find_highest_copied"]
+__all__ = ["copied_until", "find_highest_copied"]
 
 
 def find_highest_copied(
@@ -20,14 +20,27 @@ def find_highest_copied(
     """
     lineage = LogLineage(log.leader_epochs)
     first = max(log.highest_copied_offset + 1, log.local_log_start_offset)
-    offset = first
-    while offset < log.log_end_offset:
+    offset = copied_until(metadata, partition, lineage, first, log.log_end_offset)
+    if offset == first and log.local_log_start_offset == log.log_start_offset:
+        return log.highest_copied_offset
+    return offset - 1
+
+
+def copied_until(
+    metadata: RemoteLogMetadataManager,
+    partition: TopicIdPartition,
+    lineage: LogLineage,
+    offset: int,
+    end_offset: int,
+) -> int:
+    """Return the first offset at or after ``offset`` that is not in the remote tier. The result is not above
+    ``end_offset``, unless ``offset`` is. Raises ``RemoteMetadataNotReadyError``."""
+    while offset < end_offset:
         epoch = lineage.epoch_for_offset(offset)
         segment = None if epoch is None else metadata.remote_log_segment_metadata(partition, epoch, offset)
         if epoch is None or segment is None:
             break
         epoch_end = lineage.end_of_epoch(epoch)
-        offset = min(segment.end_offset + 1, log.log_end_offset if epoch_end is None else epoch_end)
-    if offset == first and log.local_log_start_offset == log.log_start_offset:
-        return log.highest_copied_offset
-    return offset - 1
+        bound = end_offset if epoch_end is None else min(epoch_end, end_offset)
+        offset = min(segment.end_offset + 1, bound)
+    return offset

@@ -22,22 +22,26 @@ __all__ = ["fetch_auxiliary_state", "restore_start"]
 logger = logging.getLogger(__name__)
 
 
-async def restore_start(context: RemoteTaskContext, partition: TopicIdPartition, log: PartitionLog) -> None:
+async def restore_start(
+    context: RemoteTaskContext, partition: TopicIdPartition, log: PartitionLog, end_offset: int
+) -> None:
     """Restore the start and the epochs of a new leader's log. Called when the partition's metadata are
     loaded. Raises ``RemoteStorageError`` if the remote tier fails.
+
+    All records before ``end_offset`` must be in the remote tier. It is the start of the local log, or of the
+    first inactive chunk.
 
     If epochs were lost, they are restored from the newest remote segment, which has the epochs of all earlier
     offsets. The previous leader may have deleted segments, and this replica may not know about it. Such
     segments do not belong to the log.
     """
-    if log.log_start_offset >= log.local_log_start_offset:
+    if log.log_start_offset >= end_offset:
         log.restore_epochs(())
         return
     finished = [
         segment
         for segment in context.metadata.list_remote_log_segments(partition)
-        if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        and segment.start_offset < log.local_log_start_offset
+        if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED and segment.start_offset < end_offset
     ]
     if log.leader_epochs.epoch_for_offset(log.log_start_offset) is None and finished:
         newest = max(finished, key=lambda segment: (segment.leader_epochs[-1].epoch, segment.end_offset))
@@ -45,14 +49,16 @@ async def restore_start(context: RemoteTaskContext, partition: TopicIdPartition,
         logger.warning("the leader epochs of %s were restored from %s", partition, newest.id)
     else:
         log.restore_epochs(())
-    first_offset = await _first_remote_offset(finished, log)
+    first_offset = await _first_remote_offset(finished, log, end_offset)
     if first_offset > log.log_start_offset:
         logger.warning("%s begins at offset %d: nothing is before it", partition, first_offset)
         log.update_log_start_offset(first_offset)
         await log.persist_start()
 
 
-async def _first_remote_offset(finished: Sequence[RemoteLogSegmentMetadata], log: PartitionLog) -> int:
+async def _first_remote_offset(
+    finished: Sequence[RemoteLogSegmentMetadata], log: PartitionLog, end_offset: int
+) -> int:
     lineage, log_start = LogLineage(log.leader_epochs), log.log_start_offset
     first_offset: int | None = None
     async for segments in in_turns(finished):
@@ -66,7 +72,7 @@ async def _first_remote_offset(finished: Sequence[RemoteLogSegmentMetadata], log
         ]
         if starts:
             first_offset = min(starts) if first_offset is None else min(first_offset, *starts)
-    return log.local_log_start_offset if first_offset is None else first_offset
+    return end_offset if first_offset is None else first_offset
 
 
 async def fetch_auxiliary_state(

@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 from diskless_house import House, batch, file, topic
 
-from moldau.coordinators.diskless.calls import FORGOTTEN, CommitFileCall, CommitFileResult, CommitPlace
+from moldau.coordinators.diskless.calls import (
+    NUMBER_PASSED,
+    Backlog,
+    CommitFileCall,
+    CommitFileResult,
+    CommitPlace,
+)
 from moldau.coordinators.diskless.calls.commit import COMMIT_FILE
 from moldau.coordinators.diskless.calls.commit_parts import COMMIT_PARTS
+from moldau.coordinators.diskless.reads.measured_backlogs import MeasuredBacklogs
 from moldau.coordinators.diskless.state import commit
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.simulation.world.world import World
@@ -46,7 +53,7 @@ def test_a_new_leader_knows_the_numbers_of_the_log(tmp_path: Path, has_database:
         service = await house.start()
         with pytest.raises(KafkaError) as passed:
             await service.commit_file(0, placed("late", 1))
-        assert passed.value.code is FORGOTTEN
+        assert passed.value.code is NUMBER_PASSED
         # commit number 3 arrives before number 2, so the coordinator holds it until number 2 arrives
         last, next_one = service.commit_file(0, placed("d", 3)), service.commit_file(0, placed("c", 2))
         assert (await next_one).batches[0].base_offset == 2
@@ -145,6 +152,10 @@ def test_known_results_do_not_wait_for_a_slow_coordinator() -> None:
     known = CommitFileResult([])
 
     class Coordinators:
+        def __init__(self) -> None:
+            self.backlogs = MeasuredBacklogs()
+            self.backlogs.measured({2: Backlog(size_bytes=70)})
+
         def commit_file(
             self, coordinator_id: int, call: CommitFileCall
         ) -> "asyncio.Future[CommitFileResult]":
@@ -156,7 +167,8 @@ def test_known_results_do_not_wait_for_a_slow_coordinator() -> None:
     async def scene() -> None:
         parts = [(number, file("a", batch())) for number in range(4)]
         results = await COMMIT_PARTS.serve(Coordinators(), 0, parts)  # type: ignore[arg-type]
-        assert [number for number, result in results if result is known] == [0, 2, 3]
+        found = {number: result for number, result in results if isinstance(result, CommitFileResult)}
+        assert {number: result.backlog_bytes for number, result in found.items()} == {0: -1, 2: 70, 3: -1}
         late = dict(results)[1]
         assert isinstance(late, KafkaError)
         assert late.code is ErrorCode.request_timed_out

@@ -522,7 +522,7 @@ def test_a_load_with_an_older_epoch_changes_nothing(tmp_path: Path) -> None:
         await service.create_partitions(0, [topic()])
         store = house.store
         registry.leads(partition, 3)
-        registry.leads_no_more(partition.topic, partition.key.topic_id, 0, 4)
+        registry.no_longer_leads(partition.topic, partition.key.topic_id, 0, 4)
         described = await service.describe_coordinator(0)
         assert (described.epoch, described.partitions) == (5, 2)
         assert house.store is store

@@ -12,7 +12,6 @@ from diskless_house import TOPIC, House, batch, file, topic
 from moldau.coordinators.diskless.calls import BatchToCommit
 from moldau.coordinators.diskless.calls.commit import (
     COMMIT_FILE,
-    FILE_SIZE_BYTES_MAX,
     REQUEST_BATCHES_MAX,
     batches_of,
 )
@@ -87,19 +86,6 @@ def test_a_number_without_a_successor_is_refused(number: int) -> None:
     with pytest.raises(KafkaError, match="above the highest commit number") as refused:
         COMMIT_FILE.arguments(request)
     assert refused.value.code is ErrorCode.invalid_request
-
-
-@pytest.mark.parametrize("size_bytes", [-1, FILE_SIZE_BYTES_MAX + 1, 2**63 - 1])
-def test_a_file_of_an_impossible_size_is_refused(size_bytes: int) -> None:
-    file = DisklessCommitFileRequest(object_key="f", file_size=size_bytes, columns=equal_batches(1))
-    part = DisklessCommitPart(coordinator_id=0, columns=equal_batches(1))
-    parts = DisklessCommitPartsRequest(
-        object_key="f", file_size=size_bytes, created_ms=1, uploader_broker_id=1, parts=[part]
-    )
-    for arguments, request in ((COMMIT_FILE.arguments, file), (COMMIT_PARTS.arguments, parts)):
-        with pytest.raises(KafkaError, match="not the size of an object") as refused:
-            arguments(request)
-        assert refused.value.code is ErrorCode.invalid_request
 
 
 @pytest.mark.parametrize("limit", [-1, 0, FILES_MAX + 1, 2**31 - 1])

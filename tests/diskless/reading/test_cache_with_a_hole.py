@@ -9,7 +9,7 @@ from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.records import Record, build_batch
 from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import InlineWorkers, LocalDisk, Machine, SeededEntropy, SystemClock
-from moldau.storage.guards.recovery_report import RecoveryReport, RepairKind
+from moldau.storage.critical_logs.recovery_report import RecoveryReport, RepairKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition

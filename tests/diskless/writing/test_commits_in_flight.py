@@ -7,7 +7,7 @@ import pytest
 from test_diskless_writer import QUICK
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
 
-from moldau.coordinators.diskless.calls import FORGOTTEN, CommitFileCall, CommitFileResult
+from moldau.coordinators.diskless.calls import FORGOTTEN, NUMBER_PASSED, CommitFileCall, CommitFileResult
 from moldau.coordinators.diskless.calls.commit import COMMIT_FILE
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
@@ -215,7 +215,7 @@ def test_numbers_that_the_coordinator_does_not_accept_are_abandoned(in_flight: i
         async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
             if self.epoch == 5 and call.place is not None and call.place.number >= 4:
                 await asyncio.sleep(ROUND_TRIP_S)
-                raise KafkaError(FORGOTTEN, "the number has passed")
+                raise KafkaError(NUMBER_PASSED, "the number has passed")
             if call.place is None:
                 return await FakeCoordinator.commit_file(self, coordinator_id, call)
             return await super().commit_file(coordinator_id, call)
@@ -240,6 +240,31 @@ def test_numbers_that_the_coordinator_does_not_accept_are_abandoned(in_flight: i
         assert places.count(None) > 20
         assert places[-1] is not None
         assert places[-1].broker_epoch == 6
+        await writer.close()
+
+    run_in_virtual_time(story)
+
+
+def test_an_object_that_is_too_old_does_not_end_the_use_of_numbers() -> None:
+    """The coordinator has removed the result of one old object. It accepts the numbers of the other commits,
+    so the broker continues to send several commits at a time."""
+
+    class OneOldObject(DistantCoordinator):
+        async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
+            result = await super().commit_file(coordinator_id, call)
+            assert call.place is not None, "the broker still uses numbers"
+            if call.place.number == 1:
+                raise KafkaError(FORGOTTEN, "so old that its outcome is not known any more")
+            return result
+
+    async def story(machine: Machine) -> None:
+        coordinator = OneOldObject(machine)
+        coordinator.latency_s = ROUND_TRIP_S
+        writer = writer_for(machine, coordinator)
+        answers = [writer.append(key(), *batch(b"%d" % n), timeout_ms=60_000) for n in range(20)]
+        outcomes = [one if isinstance(one, AppendOutcome) else await one for one in answers]
+        errors = [outcome.error is ErrorCode.none for outcome in outcomes]
+        assert errors == [number != 1 for number in range(20)]
         await writer.close()
 
     run_in_virtual_time(story)

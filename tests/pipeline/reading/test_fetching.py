@@ -1,7 +1,7 @@
 """Selection of batches from a fetched range."""
 
 from moldau.client.cluster import Client
-from moldau.network.remote_node import NodeAddress
+from moldau.network.node_connection import NodeAddress
 from moldau.pipeline.reading.broker import BrokerReader
 from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.protocol.messages.fetch import AbortedTransaction, PartitionData
@@ -31,17 +31,16 @@ def marker(offset: int, producer_id: int, committed: bool) -> bytes:
     )
 
 
-def taken(committed_only: bool, end: int = 100) -> list[int]:
-    records = b"".join(
-        [
-            transactional(0, ABORTED),
-            transactional(1, COMMITTED),
-            marker(2, ABORTED, False),
-            transactional(3, ABORTED),
-            marker(4, COMMITTED, True),
-            build_batch([Record(5, 1, None, b"")], base_offset=5),
-        ]
-    )
+def taken(committed_only: bool, end: int = 100, first: int = 0) -> list[int]:
+    batches = [
+        transactional(0, ABORTED),
+        transactional(1, COMMITTED),
+        marker(2, ABORTED, False),
+        transactional(3, ABORTED),
+        marker(4, COMMITTED, True),
+        build_batch([Record(5, 1, None, b"")], base_offset=5),
+    ]
+    records = b"".join(batches[first:])
     data = PartitionData(
         records=memoryview(records),
         aborted_transactions=[AbortedTransaction(producer_id=ABORTED, first_offset=0)],
@@ -59,6 +58,11 @@ def test_aborted_transactions_and_markers_are_left_out() -> None:
 
 def test_without_isolation_only_markers_are_left_out() -> None:
     assert taken(committed_only=False) == [0, 1, 3, 5]
+
+
+def test_a_response_may_begin_with_a_marker() -> None:
+    """The aborted transaction begins before the response, and ends with the first batch of the response."""
+    assert taken(committed_only=True, first=2) == [3, 5]
 
 
 def test_nothing_is_taken_behind_the_end() -> None:

@@ -154,6 +154,8 @@ GUIDE = {
     "kafka.compression.type": "zstd",
     "kafka.isolation.level": "read_committed",
     "kafka.request.timeout.ms": "20000",
+    "kafka.transactional.id": "mine",
+    "kafka.transaction.timeout.ms": "60000",
 }
 """Every option of Spark's Kafka integration guide, and frequently used client configurations."""
 
@@ -189,7 +191,10 @@ def test_times_of_the_connector_have_a_meaning() -> None:
         ("kafka.key.deserializer", "x", "keys and values are binary columns"),
         ("kafka.partitioner.class", "x", "Kafka's default partitioner"),
         ("kafka.partitioner.ignore.keys", "true", "Kafka's default partitioner"),
-        ("kafka.transactional.id", "x", "needs no transactions"),
+        ("kafka.transactional.id", " ", "is empty"),
+        ("kafka.transaction.timeout.ms", "2147483648", "is at most 2147483647"),
+        ("kafka.transaction.two.phase.commit.enable", "true", "do not support transactions with two phases"),
+        ("firstTransactionalBatch", "7", "needs the option 'kafka.transactional.id'"),
         ("kafka.acks", "2", "it is all, -1, 0 or 1"),
         ("kafka.isolation.levle", "x", "is it 'kafka.isolation.level'\\?"),
         ("maxOffsetPerTrigger", "5", "is it 'maxOffsetsPerTrigger'\\?"),

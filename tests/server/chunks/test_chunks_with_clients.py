@@ -1,137 +1,31 @@
 """A partition's chunks on three brokers, written and read by an unmodified client."""
 
-import asyncio
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from chunk_clients import COMMITTED, FIRST_MS, LIMIT_S, UNCOMMITTED, Chunks, ask, begin, until
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 import moldau.testing
 from moldau.chunks.calls import ChunkRead, ChunkRecords
 from moldau.chunks.holder import ChunkHolder
-from moldau.network.client import RpcClient
-from moldau.protocol.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.own.chunks.alter_chunk_assignments import (
     AlterChunkAssignment,
     AlterChunkAssignmentsRequest,
 )
-from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
-from moldau.protocol.schema import Message
-from moldau.runtime.entropy import SystemEntropy
 from moldau.server.subsystems.chunks.peers import ChunkPeers
 
-QUIET = {"log_level": 0}
-LIMIT_S = 30
 FAST = {"log.retention.check.interval.ms": "200", "chunk.redirect.min.bytes": "0"}
-COMMITTED = {"isolation.level": "read_committed"}
-UNCOMMITTED = {"isolation.level": "read_uncommitted"}
-FIRST_MS = 1_700_000_000_000
-
-
-def ask(address: str, request: Message, version: int | None = None) -> Any:
-    """The answer of a broker."""
-
-    async def asking() -> Any:
-        client = RpcClient(SystemEntropy(), client_id="test")
-        host, _, port = address.rpartition(":")
-        try:
-            if version is None:
-                await client.version_of(host, int(port), request.API_KEY)
-            return await client.request(host, int(port), request.API_KEY, version, request, LIMIT_S * 1000)
-        finally:
-            await client.close()
-
-    return asyncio.run(asking())
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it takes too long"
-        time.sleep(0.05)
-
-
-class Chunks:
-    """A topic of one partition. A command creates its chunks."""
-
-    def __init__(self, cluster: moldau.testing.Cluster, topic: str) -> None:
-        self.cluster = cluster
-        self.topic = topic
-        self.server = {"bootstrap.servers": cluster.bootstrap_servers, **QUIET}
-        self.admin = AdminClient(self.server)
-
-    def create_topic(self, brokers: Sequence[int]) -> None:
-        keeping = {"retention.ms": "-1"}
-        topic = NewTopic(self.topic, 1, replica_assignment=[list(brokers)], config=keeping)
-        self.admin.create_topics([topic])[self.topic].result(LIMIT_S)
-
-    def leader(self) -> int:
-        return self.admin.list_topics(self.topic, timeout=LIMIT_S).topics[self.topic].partitions[0].leader
-
-    def create(self, brokers: Sequence[int]) -> int:
-        row = CreateChunksTopicPartition(topic_name=self.topic, partition_id=0, broker_ids=brokers)
-        answer = ask(self.cluster.address(self.leader()), CreateChunksRequest(topic_partitions=[row]))
-        result = answer.results[0]
-        assert not result.error_code, (result.error_code, result.error_message)
-        return int(result.start_offset)
-
-    def reassign(self, brokers: Sequence[int]) -> None:
-        """Move the active chunk to other brokers."""
-        row = ReassignableTopic(
-            name=self.topic, partitions=[ReassignablePartition(partition_index=0, replicas=list(brokers))]
-        )
-        request = AlterPartitionReassignmentsRequest(topics=[row])
-        answer = ask(self.cluster.address(self.leader()), request, 0)
-        assert not answer.error_code, answer
-        assert not answer.responses[0].partitions[0].error_code, answer
-
-    def folders(self) -> dict[int, list[str]]:
-        """The folders of the topic's chunks on each broker."""
-        names = {
-            broker: [each for each in os.listdir(self.cluster.log_dirs(broker)[0]) if self.is_chunk(each)]
-            for broker in self.cluster.brokers
-        }
-        return {broker: found for broker, found in names.items() if found}
-
-    def is_chunk(self, name: str) -> bool:
-        return name.startswith(f"{self.topic}-0.") and name.endswith("-chunk")
-
-    def produce(self, first: int, count: int) -> None:
-        producer = Producer({**self.server, "enable.idempotence": True})
-        for number in range(first, first + count):
-            producer.produce(self.topic, str(number).encode(), partition=0)
-        assert producer.flush(LIMIT_S) == 0
-
-    def read(self, count: int, **config: str) -> list[tuple[int, int]]:
-        """Read the topic from its first record. Returns the offsets and the values of all records."""
-        consumer = Consumer({**self.server, "group.id": "g", "enable.auto.commit": False, **config})
-        consumer.assign([TopicPartition(self.topic, 0, 0)])
-        found: list[tuple[int, int]] = []
-        deadline = time.monotonic() + LIMIT_S
-        while len(found) < count and time.monotonic() < deadline:
-            record = consumer.poll(0.2)
-            if record is not None and record.error() is None:
-                found.append((record.offset(), int(record.value())))
-        consumer.close()
-        return found
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[moldau.testing.Cluster]:
     with moldau.testing.Cluster(brokers=3, properties=FAST) as cluster:
-        update = FeatureUpdateKey(feature="moldau.chunk.version", max_version_level=1, upgrade_type=1)
-        answer = ask(cluster.address(1), UpdateFeaturesRequest(feature_updates=[update]), 1)
-        assert not answer.error_code, answer
+        begin(cluster)
         yield cluster
 
 
@@ -233,7 +127,7 @@ def test_records_are_found_by_time_and_deleted_over_chunks(cluster: moldau.testi
         wanted = TopicPartition(chunks.topic, 0, FIRST_MS + number * 1000 - 500)
         assert consumer.offsets_for_times([wanted], LIMIT_S)[0].offset == number
     assert consumer.get_watermark_offsets(TopicPartition(chunks.topic, 0), LIMIT_S) == (0, 30)
-    chunks.leader()  # The client then knows the new leader.
+    chunks.leader()  # With this request for metadata, the admin client learns the new leader.
     deletion = chunks.admin.delete_records([TopicPartition(chunks.topic, 0, 15)])
     assert next(iter(deletion.values())).result(LIMIT_S).low_watermark == 15
     assert consumer.get_watermark_offsets(TopicPartition(chunks.topic, 0), LIMIT_S) == (15, 30)
@@ -261,9 +155,11 @@ def test_a_chunk_is_copied_to_a_broker_and_removed_by_retention(cluster: moldau.
     chunks.create([1])
     until(lambda: bool(chunks.folders()))
     cluster.kill(2)
-    chunks.admin.delete_topics(["moved"])["moved"].result(LIMIT_S)
-    assert list(chunks.folders()) == [2], "a broker that is down cannot delete its chunk"
-    cluster.restart(2)
+    try:
+        chunks.delete_topic(1)
+        until(lambda: list(chunks.folders()) == [2])
+    finally:
+        cluster.restart(2)
     until(lambda: not chunks.folders())
     assert any(each.endswith("-stray") for each in os.listdir(cluster.log_dirs(2)[0]))
 

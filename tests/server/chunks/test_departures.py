@@ -43,7 +43,7 @@ def test_the_kind_takes_the_log_of_a_partition_that_has_left(is_retired: bool, i
     partition = SimpleNamespace(topic=NAME.topic, key=KEY, leader_epoch=0)
     kind = SimpleNamespace(
         open=lambda topic, index: partition,
-        take_role=lambda partition, topic, taken: None,
+        apply_role=lambda partition, topic, applied: None,
         close=lambda partition, reason: None,
         must_exchange=lambda topic, index: False,
         may_suspend=lambda partition: True,
@@ -58,7 +58,7 @@ def test_the_kind_takes_the_log_of_a_partition_that_has_left(is_retired: bool, i
     registry = SimpleNamespace(
         offline={}, add=lambda partition: None, remove=lambda key: None, get=lambda name, index: partition
     )
-    listener = SimpleNamespace(leads_no_more=lambda *replica: None)
+    listener = SimpleNamespace(no_longer_leads=lambda *replica: None)
     here, elsewhere = topic(1), topic(2)
 
     async def move() -> None:

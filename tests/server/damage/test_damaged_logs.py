@@ -9,7 +9,7 @@ from damage_house import Story, check_everything, flip, make_folders, node, obje
 from plain_requests import Requests
 
 from moldau.runtime.files.local_disk import LocalDisk
-from moldau.storage.guards.guarding import DurableOffset
+from moldau.storage.critical_logs.integrity_check import DurableOffset
 
 LOG = "00000000000000000000.log"
 GUARDED = ("__cluster_metadata-0", "__diskless_metadata-0", "__remote_log_metadata-0", "__consumer_offsets-0")
@@ -137,7 +137,8 @@ def test_an_older_metadata_folder_beside_newer_partitions_stops_the_start(tmp_pa
     assert reason is not None
     assert "replication-offset-checkpoint" in reason
     # The mark of the clean stop may be lost, and the checkpoint may come from the same backup or may have no
-    # line for this log. In these cases, the epochs of the second run still prove the loss.
+    # line for this log. In these cases, the leader epochs that the node wrote after its second start still
+    # prove the loss.
     (folder / ".kafka_cleanshutdown").unlink()
     shutil.rmtree(folder / "second-0")
     checkpoint.write_text(line)

@@ -6,7 +6,7 @@ import pytest
 
 from moldau.server.deletion_hold import DeletionHold
 from moldau.simulation.world.world import World
-from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
+from moldau.storage.critical_logs.recovery_report import RecoveryReport, Repair, RepairKind
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, Producer
 from memory_batch_coordinator import OWN_KEY, MemoryBatchCoordinator
 
 from moldau.coordinators.diskless.calls import Backlog
+from moldau.diskless.writing.reported_backlogs import LIFETIME_S, ReportedBacklogs
 from moldau.metrics import Meters
 from moldau.network.context import RequestContext
 from moldau.runtime import KafkaError, Machine
@@ -45,7 +46,7 @@ def test_a_congested_writer_slows_producers_and_loses_nothing(monkeypatch: pytes
         assert node._node is not None
         diskless = node._node.find(DisklessSubsystem)
         assert diskless is not None
-        writer = diskless.runtime.writer
+        writer = diskless.manager.writer
         writer._settings = type(writer._settings)(max_buffered_bytes=2_000)
         producer = Producer(
             {
@@ -71,19 +72,19 @@ def test_a_congested_writer_slows_producers_and_loses_nothing(monkeypatch: pytes
 
 
 def check_that_no_scan_runs_with_a_wrong_clock(node: Node, diskless: DisklessSubsystem) -> None:
-    """Search for orphans twice: first while this clock differs too much from the controller's clock, and then
-    with the right time."""
+    """Search for orphans twice: first while the broker's clock differs too much from the controller's clock,
+    and then with the right time."""
     assert node._node is not None
     assert node._node.metadata is not None
     assert node._loop is not None
-    runtime, clock = diskless.runtime, node._node.metadata.clock
-    before = runtime.orphans.last_report
+    manager, clock = diskless.manager, node._node.metadata.clock
+    before = manager.orphans.last_report
     clock._is_large = True
-    asyncio.run_coroutine_threadsafe(runtime._scan_for_orphans(), node._loop).result(60)
-    assert runtime.orphans.last_report is before
+    asyncio.run_coroutine_threadsafe(manager._scan_for_orphans(), node._loop).result(60)
+    assert manager.orphans.last_report is before
     clock._is_large = False
-    asyncio.run_coroutine_threadsafe(runtime._scan_for_orphans(), node._loop).result(60)
-    assert runtime.orphans.last_report is not before
+    asyncio.run_coroutine_threadsafe(manager._scan_for_orphans(), node._loop).result(60)
+    assert manager.orphans.last_report is not before
 
 
 def refuse(properties: Mapping[str, str], machine: Machine) -> object:
@@ -119,18 +120,18 @@ def test_another_batch_coordinator_gives_offsets_and_keeps_its_objects(tmp_path:
         assert node._node is not None
         diskless = node._node.find(DisklessSubsystem)
         assert diskless is not None
-        runtime = diskless.runtime
-        assert isinstance(runtime._coordinator, MemoryBatchCoordinator)
-        assert runtime._coordinator.colour == "green"
+        manager = diskless.manager
+        assert isinstance(manager._coordinator, MemoryBatchCoordinator)
+        assert manager._coordinator.colour == "green"
         stored = set((tmp_path / "objects" / "wal").rglob("*-*"))
         assert stored
         # Moldau's own coordinators do not refer to these objects, so an orphan scan with these coordinators
         # would delete all objects.
-        runtime.orphans.settings = replace(
-            runtime.orphans.settings, max_commit_age_ms=0, clock_skew_ms=-1_000_000, grace_ms=-1_000_000
+        manager.orphans.settings = replace(
+            manager.orphans.settings, max_commit_age_ms=0, clock_skew_ms=-1_000_000, grace_ms=-1_000_000
         )
         assert node._loop is not None
-        asyncio.run_coroutine_threadsafe(runtime._scan_for_orphans(), node._loop).result(60)
+        asyncio.run_coroutine_threadsafe(manager._scan_for_orphans(), node._loop).result(60)
         assert set((tmp_path / "objects" / "wal").rglob("*-*")) == stored
 
 
@@ -151,11 +152,14 @@ def test_a_backlog_presses_from_its_bound_on_and_most_at_twice_the_bound() -> No
     class Coordinators:
         size_bytes = 0
 
+        def __init__(self) -> None:
+            self.coordinator_ids = [0]
+
         def backlog(self) -> Backlog:
             return Backlog(size_bytes=self.size_bytes)
 
     coordinators = Coordinators()
-    backlog = WalBacklog(coordinators, Machine.real().clock, Meters())
+    backlog = WalBacklog(coordinators, ReportedBacklogs(lambda: 0.0), Machine.real().clock, Meters())
 
     def excess(size_bytes: int, max_bytes: int) -> float | None:
         coordinators.size_bytes, backlog.max_bytes = size_bytes, max_bytes
@@ -167,3 +171,35 @@ def test_a_backlog_presses_from_its_bound_on_and_most_at_twice_the_bound() -> No
     assert excess(125, 100) == 0.25
     assert excess(200, 100) == excess(10**15, 100) == excess(1, 0) == 1
     assert excess(0, 0) is None
+
+
+def test_the_backlogs_that_other_coordinators_report_count_for_ten_seconds() -> None:
+    """The WAL backlog of the whole cluster slows producers. The broker measures the backlog of each
+    coordinator that it leads, so an older report of such a coordinator is ignored."""
+
+    class Coordinators:
+        def __init__(self) -> None:
+            self.coordinator_ids = [0]
+
+        def backlog(self) -> Backlog:
+            return Backlog(size_bytes=100)
+
+    now_s = 50.0
+    reported = ReportedBacklogs(lambda: now_s)
+    coordinators = Coordinators()
+    backlog = WalBacklog(coordinators, reported, Machine.real().clock, Meters())
+    backlog.max_bytes = 200
+    backlog.refresh()
+    reported.report(0, 500)
+    reported.report(1, -1)
+    assert (backlog.known_bytes, backlog.excess) == (100, None)
+    reported.report(1, 60)
+    reported.report(2, 90)
+    assert (backlog.known_bytes, backlog.excess) == (250, 0.25)
+    coordinators.coordinator_ids = [0, 2]  # this broker now leads the coordinator
+    assert backlog.known_bytes == 160
+    now_s += LIFETIME_S
+    reported.report(2, 10)
+    assert backlog.known_bytes == 160
+    now_s += 1
+    assert (backlog.known_bytes, backlog.excess) == (100, None)

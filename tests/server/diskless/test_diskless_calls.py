@@ -16,8 +16,8 @@ from diskless_house import OTHER, TOPIC, House, batch, file
 
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
+from moldau.coordinators.diskless.calls.network import NetworkDisklessCoordinators, RpcChannel
 from moldau.coordinators.diskless.calls.port import ServedCalls
-from moldau.coordinators.diskless.calls.remote import RemoteDisklessCoordinators, RpcChannel
 from moldau.coordinators.diskless.calls.table import CALLS
 from moldau.coordinators.diskless.handlers import DisklessHandlers
 from moldau.network.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
@@ -67,8 +67,8 @@ class Broker:
     async def _locate(self, coordinator_id: int) -> tuple[str, int]:
         return "127.0.0.1", self.port
 
-    def coordinators(self, timeout_ms: int = TIMEOUT_MS) -> RemoteDisklessCoordinators:
-        return RemoteDisklessCoordinators(RpcChannel(self.rpc, self._locate, self.moved.append, timeout_ms))
+    def coordinators(self, timeout_ms: int = TIMEOUT_MS) -> NetworkDisklessCoordinators:
+        return NetworkDisklessCoordinators(RpcChannel(self.rpc, self._locate, self.moved.append, timeout_ms))
 
     async def ask(self, message: Any) -> Any:
         return await self.rpc.request("127.0.0.1", self.port, message.API_KEY, None, message)

@@ -1,13 +1,13 @@
 """The meaning of a broker's configuration keys for diskless topics."""
 
 from moldau.server.settings import development_config
-from moldau.server.subsystems.diskless.settings import runtime_settings
+from moldau.server.subsystems.diskless.settings import manager_settings
 
 
 def test_retention_begins_when_that_of_other_topics_does() -> None:
     def delay_ms(**properties: str) -> int:
         given = {name.replace("_", "."): value for name, value in properties.items()}
-        return runtime_settings(
+        return manager_settings(
             development_config("/data", 0, given, diskless=True)
         ).retention_initial_delay_ms
 

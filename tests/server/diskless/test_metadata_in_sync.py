@@ -62,7 +62,7 @@ def test_a_coordinator_writes_what_enough_replicas_have(tmp_path: pathlib.Path) 
 
         def follow(topic: Topic) -> None:
             epoch = topic.partitions[0].leader_epoch
-            kind.take_role(partition, topic, lambda: registry.leads(partition, epoch))
+            kind.apply_role(partition, topic, lambda: registry.leads(partition, epoch))
 
         topic = metadata_topic((1, 2), 0)
         await get_or_create(logs, TopicPartition(topic.name, 0), kind.log_config(topic), topic.topic_id)

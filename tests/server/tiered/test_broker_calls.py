@@ -29,19 +29,19 @@ from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.entropy import SeededEntropy
 from moldau.server.handlers.metadata.versions import VersionHandlers
 from moldau.server.requests.dispatch import Dispatcher
-from moldau.server.subsystems.tiered.local_tier import tool_calls
+from moldau.server.subsystems.tiered.tiered_calls import tool_calls
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.simulation.world.world import World
 from moldau.tiered import calls as tiered
-from moldau.tiered.calls import ListSegmentsCall, RemoteTier
+from moldau.tiered.calls import ListSegmentsCall, NetworkTieredCalls
 from moldau.tiered.consolidation import calls as consolidation
 from moldau.tiered.consolidation.calls import (
     ConsolidationCalls,
     LeaseCall,
     LocalConsolidation,
+    NetworkConsolidation,
     PlanCall,
     PublishCall,
-    RemoteConsolidation,
 )
 from moldau.tiered.consolidation.leader import BuiltCopy
 from moldau.tiered.consolidation.plan import SegmentRules
@@ -113,7 +113,7 @@ def test_an_engine_plans_renews_publishes_and_gives_up(form: str) -> None:
             await plan_and_publish(local)
             return
         async with Broker(local, AllowEveryone()) as channel:
-            await plan_and_publish(RemoteConsolidation(channel))
+            await plan_and_publish(NetworkConsolidation(channel))
 
     asyncio.run(story())
 
@@ -122,9 +122,9 @@ def test_a_broker_without_a_remote_tier_refuses_each_call() -> None:
     async def story() -> None:
         async with Broker(LocalConsolidation(None, PLACE), AllowEveryone()) as channel:
             refused: list[Awaitable[object]] = [
-                RemoteConsolidation(channel).plan(PlanCall("e", 1)),
-                RemoteTier(channel).describe_topics(None),
-                RemoteTier(channel).list_segments(ListSegmentsCall("t", 0)),
+                NetworkConsolidation(channel).plan(PlanCall("e", 1)),
+                NetworkTieredCalls(channel).describe_topics(None),
+                NetworkTieredCalls(channel).list_segments(ListSegmentsCall("t", 0)),
             ]
             assert {await code_of(call) for call in refused} == {ErrorCode.unsupported_version}
 
@@ -143,7 +143,7 @@ class Reader:
 def test_a_reader_may_only_list_segments_of_its_topics() -> None:
     async def story() -> None:
         async with Broker(LocalConsolidation(None, PLACE), Reader()) as channel:
-            leader, tier = RemoteConsolidation(channel), RemoteTier(channel)
+            leader, tier = NetworkConsolidation(channel), NetworkTieredCalls(channel)
             refused: list[Awaitable[object]] = [
                 leader.plan(PlanCall("e", 1)),
                 leader.publish(PublishCall(UUID(int=1), [])),

@@ -117,7 +117,7 @@ class House:
 
     def resign(self, epoch: int) -> None:
         self.partition.resign(epoch)
-        self.coordinators.leads_no_more(NAME, TOPIC_ID, 0, epoch)
+        self.coordinators.no_longer_leads(NAME, TOPIC_ID, 0, epoch)
 
 
 @contextlib.asynccontextmanager
@@ -188,7 +188,7 @@ def test_late_news_of_leadership_end_no_term(tmp_path: Path) -> None:
     async def main() -> None:
         async with housed(tmp_path) as house:
             house.lead(epoch=4)
-            house.coordinators.leads_no_more(NAME, TOPIC_ID, 0, 3)
+            house.coordinators.no_longer_leads(NAME, TOPIC_ID, 0, 3)
             house.coordinators.leads(house.partition, 3)
             assert house.changes == [(0, True)]
             assert await house.topic.append(0, b"event") == 0

@@ -1,5 +1,5 @@
-"""A broker that starts with old metadata does not act on them. If its replicas were removed and added again
-meanwhile, they stay complete."""
+"""A broker that starts with old metadata deletes no replica because of these metadata. A replica that was
+removed and added again while they were missing keeps all its records."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +9,7 @@ import pytest
 from moldau.quorum import subscriptions
 from moldau.simulation.clients.client import SimulatedClient
 from moldau.simulation.cluster.mover import Mover
-from moldau.simulation.cluster.replication_stories import (
+from moldau.simulation.cluster.stories.replication_stories import (
     NODE_IDS,
     PARTITIONS,
     ReplicationStory,
@@ -30,7 +30,7 @@ class OldImageStory(ReplicationStory):
         await self._on("admin", self._create_topic(self._begin_at_any(SimulatedClient, "admin")))
         await self._converge()
         self._properties = {}
-        await self._again(node_2.kill)  # From now on, this node writes no snapshots.
+        await self._again(node_2.kill)  # After this restart, node 2 writes no snapshots.
         await self._on("producer", self._producer(0).run(50, pause_s=0.01))
         mover = Mover(self._begin_at_any(SimulatedClient, "mover"), PARTITIONS[:1], NODE_IDS, replicas_min=2)
         await self._on("away", self._move(mover, (1, 3)))
@@ -61,7 +61,7 @@ class OldImageStory(ReplicationStory):
 def test_a_broker_waits_for_the_metadata_of_now_before_it_follows_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # With this limit, the broker needs several reads for the metadata log..
+    # With this limit, the broker needs several reads for the metadata log.
     monkeypatch.setattr(subscriptions, "READ_MAX_BYTES", 1)
     snapshots = {"metadata.log.max.record.bytes.between.snapshots": "1"}
     with World(3) as world:

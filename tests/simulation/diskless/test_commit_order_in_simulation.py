@@ -21,14 +21,14 @@ def test_records_without_sequences_stay_in_order_while_coordinators_are_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     in_progress: list[int] = []
-    take = OpenCommits.take
+    open_next = OpenCommits.open_next
 
     def counted(self: OpenCommits) -> int:
-        number = take(self)
+        number = open_next(self)
         in_progress.append(len(self))
         return number
 
-    monkeypatch.setattr(OpenCommits, "take", counted)
+    monkeypatch.setattr(OpenCommits, "open_next", counted)
     assert run_short(0).violations == []
     assert max(in_progress) > 4
 

@@ -116,7 +116,7 @@ class RackCluster(Cluster):
         return answer.responses[0].partitions[0]
 
     def meter(self, broker: int, name: str) -> float:
-        registry = self.nodes[broker].get(DisklessSubsystem).runtime
+        registry = self.nodes[broker].get(DisklessSubsystem).manager
         return float(getattr(registry.rack_traffic, name).value)
 
 

@@ -8,7 +8,7 @@ import pytest
 from moldau.backup.restore import restoring
 from moldau.simulation.restore import tiers
 from moldau.simulation.scenario import run_seed
-from moldau.tiered.removal.gate import DeletionGate
+from moldau.tiered.removal.pending_deletions import PendingDeletions
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 SEED = 1
@@ -24,7 +24,7 @@ def test_remote_records_come_back() -> None:
     assert run_seed(tiers.restored_tiers(), SEED).violations == []
 
 
-def _at_once(gate: DeletionGate, _: Any) -> bool:
+def _at_once(pending: PendingDeletions, _: Any) -> bool:
     """Inserted defect: segments are deleted although the records that freed the segments are not saved."""
     return True
 
@@ -36,7 +36,7 @@ async def _write_nothing(*_: Mapping[Any, Any]) -> Sequence[str]:
 
 @pytest.mark.parametrize(
     ("holder", "name", "flaw"),
-    [(DeletionGate, "is_open", _at_once), (restoring, "write_tiered_logs", _write_nothing)],
+    [(PendingDeletions, "may_delete", _at_once), (restoring, "write_tiered_logs", _write_nothing)],
     ids=["no wait for a save", "empty logs"],
 )
 def test_a_flaw_is_found(holder: Any, name: str, flaw: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 """Transactions over diskless and classic partitions. The brokers of the cluster are killed. The story must
-detect the mutants in the lists.
+detect the mutants in the lists of this module.
 
 With MUTANT_SEEDS=N, every mutant runs with the seeds from 0 up to N until one seed finds it.
 """
@@ -28,8 +28,8 @@ from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode
 from moldau.server.handlers.records.transaction_markers import Participation
-from moldau.server.subsystems.transactions.gate import CoordinatorGate
 from moldau.server.subsystems.transactions.markers import LocalMarkers
+from moldau.server.subsystems.transactions.verifier import TransactionVerifier
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.transactions.lists import check_lists
@@ -78,13 +78,13 @@ def store_repeated_batches(patch: pytest.MonkeyPatch) -> None:
 def join_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
     """Inserted defect: a broker writes batches of version 2 to partitions that have not joined the
     transaction."""
-    admit = CoordinatorGate.admit
+    admit = TransactionVerifier.verify
 
-    async def admit_at_once(self: Any, wanted: Participation) -> None:
+    async def verify_at_once(self: Any, wanted: Participation) -> None:
         if wanted.partition.partition != 1:
             await admit(self, wanted)
 
-    patch.setattr(CoordinatorGate, "admit", admit_at_once)
+    patch.setattr(TransactionVerifier, "verify", verify_at_once)
 
 
 Mutant = Callable[[pytest.MonkeyPatch], None]

@@ -27,7 +27,7 @@ ROOT = Path(moldau.__file__).parent
 READ_AT_USE = {
     "diskless.consolidation.enable": "server/subsystems/consolidation/subsystem.py",
     "diskless.consolidation.max.age.ms": "server/subsystems/diskless/settings.py",
-    "transaction.partition.verification.enable": "server/subsystems/transactions/gate.py",
+    "transaction.partition.verification.enable": "server/subsystems/transactions/verifier.py",
     "listeners": "config/dynamic.py",
     "listener.security.protocol.map": "config/dynamic.py",
     "config.providers": "server/settings.py",

@@ -1,5 +1,5 @@
-"""Files are damaged before a start. The start is refused and names the file, or every loss is reported.
-Mutants are detected."""
+"""Files are damaged before a start of the node. Either the start ends with an error that names the file, or
+the node reports every loss. Mutants are detected."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +15,8 @@ from moldau.simulation.damage.story import End
 from moldau.simulation.history import PartitionName
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
-from moldau.storage.guards.guarding import OpenableLog
-from moldau.storage.guards.recovery_report import RecoveryReport
+from moldau.storage.critical_logs.integrity_check import OpenableLog
+from moldau.storage.critical_logs.recovery_report import RecoveryReport
 from moldau.storage.segments import segment_recovery
 
 pytestmark = pytest.mark.simulation

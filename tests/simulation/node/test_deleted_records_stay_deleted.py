@@ -22,7 +22,7 @@ from moldau.simulation.seeds import stream
 from moldau.simulation.world.process import serving
 from moldau.simulation.world.world import World
 from moldau.storage.cleaner.cleaner import CleanerSettings
-from moldau.storage.guards.recovery_report import RepairKind
+from moldau.storage.critical_logs.recovery_report import RepairKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
@@ -124,7 +124,7 @@ def test_deletions_in_a_story_outlive_kills_and_losses_of_power(seed: int) -> No
 
 def test_the_story_finds_a_start_that_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forget(log: PartitionLog) -> None:
-        """The log start moves only in memory."""
+        """Inserted defect: the log start moves only in memory."""
 
     monkeypatch.setattr(PartitionLog, "persist_start", forget)
     found = run_seed(SCENARIOS["node-deletes"](), 0).violations

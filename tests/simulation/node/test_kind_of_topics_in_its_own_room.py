@@ -76,8 +76,8 @@ class SealedKind(PartitionKind[ClassicPartition]):
         self.opened.append((topic.name, index))
         return self._classic.open(topic, index)
 
-    def take_role(self, partition: ClassicPartition, topic: Topic, taken: Callable[[], None]) -> None:
-        self._classic.take_role(partition, topic, taken)
+    def apply_role(self, partition: ClassicPartition, topic: Topic, applied: Callable[[], None]) -> None:
+        self._classic.apply_role(partition, topic, applied)
 
     def reconfigure(self, partition: ClassicPartition) -> None:
         self._classic.reconfigure(partition)

@@ -15,9 +15,9 @@ from moldau.protocol.records.metadata import ChunkChangeRecord
 from moldau.replication.appending.freezing import AppendFreeze
 from moldau.server.subsystems.chunks import upkeep
 from moldau.server.subsystems.chunks.subsystem import ChunksSubsystem
-from moldau.server.subsystems.chunks.upkeep import _RemoteChunk
+from moldau.server.subsystems.chunks.upkeep import _PeerChunk
 from moldau.simulation.chunks.story import ChunkStory
-from moldau.simulation.cluster import replication_stories
+from moldau.simulation.cluster.stories import replication_stories
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import Result, run_seed
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
@@ -50,7 +50,8 @@ def test_each_record_is_read_once_and_in_order(name: str, seed: int, monkeypatch
 
 
 def test_a_topic_is_deleted_while_a_log_becomes_a_chunk() -> None:
-    """In this history, the folder of the log is renamed after the deletion of the topic."""
+    """In the history of seed 2, the folder of the log is renamed to the chunk's folder after the deletion of
+    the topic."""
     assert run_seed(SCENARIOS["chunks"](), 2).violations == []
 
 
@@ -71,13 +72,13 @@ def border_too_early(patch: pytest.MonkeyPatch) -> None:
 
 def copy_too_short(patch: pytest.MonkeyPatch) -> None:
     """Inserted defect: the last bytes of a copied log are missing, and the copy is not checked."""
-    read = _RemoteChunk.read
+    read = _PeerChunk.read
 
-    async def short(self: _RemoteChunk, name: str, position: int) -> bytes:
+    async def short(self: _PeerChunk, name: str, position: int) -> bytes:
         piece = await read(self, name, position)
         return piece[:-10] if name.endswith(LOG_SUFFIX) and position == 0 else b"" if position else piece
 
-    patch.setattr(_RemoteChunk, "read", short)
+    patch.setattr(_PeerChunk, "read", short)
     patch.setattr(ChunkStore, "_check_copy", lambda *arguments: None)
 
 

@@ -365,8 +365,8 @@ async def fill(box: Any, manager: LogManager) -> dict[bytes, int]:
 
 
 def power_fails_after(box: Any, operations: int, seed: int) -> bool:
-    """Clean a log on a disk that fails after this many operations. Returns whether the disk failed before the
-    end of the cleaning."""
+    """Clean a log on a disk that fails after ``operations`` operations. Returns whether the disk failed
+    before the end of the cleaning."""
 
     async def scenario() -> tuple[dict[bytes, int], bool]:
         manager = managed(box)
@@ -571,7 +571,7 @@ def test_the_pause_between_rounds_may_change_at_any_time() -> None:
 
     async def story(machine: Machine) -> None:
         cleaner = LogCleaner(machine, NoLogs(), CleanerSettings(backoff_ms=1_000))  # type: ignore[arg-type]
-        chore = asyncio.create_task(cleaner.run_for_ever())
+        chore = asyncio.create_task(cleaner.run_forever())
         await asyncio.sleep(2.5)
         cleaner.settings = CleanerSettings(backoff_ms=10_000)
         await asyncio.sleep(20)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from cleaned_log import CleanedLog
 
-from moldau.storage.guards.guarding import DamagedLogError
-from moldau.storage.guards.recovery_report import RecoveryReport, RepairKind
+from moldau.storage.critical_logs.integrity_check import DamagedLogError
+from moldau.storage.critical_logs.recovery_report import RecoveryReport, RepairKind
 from moldau.storage.segments.segment_swap import complete_swaps
 
 FOLDER = "/data/t-0"
@@ -35,7 +35,7 @@ def test_a_damaged_compaction_removes_no_segment(box: Any) -> None:
     disk = with_damaged_swap(box)
     before = logs(disk)
     report = RecoveryReport()
-    complete_swaps(disk, FOLDER, report, is_guarded=False)
+    complete_swaps(disk, FOLDER, report, is_critical=False)
     assert logs(disk) == before
     assert not disk.exists(f"{FIRST}.swap")
     assert report.count(RepairKind.LOST) == 1
@@ -47,7 +47,7 @@ def test_a_damaged_compaction_without_old_segments_keeps_what_is_whole(box: Any)
     before = logs(disk)
     disk.remove(FIRST)
     report = RecoveryReport()
-    complete_swaps(disk, FOLDER, report, is_guarded=False)
+    complete_swaps(disk, FOLDER, report, is_critical=False)
     assert logs(disk).keys() == before.keys()
     assert disk.read(FIRST).startswith(before["00000000000000000000.log"])
     assert report.count(RepairKind.LOST) == 1
@@ -57,6 +57,6 @@ def test_a_damaged_compaction_of_a_guarded_log_stops_the_start(box: Any) -> None
     disk = with_damaged_swap(box)
     before = logs(disk)
     with pytest.raises(DamagedLogError, match=r"log\.swap is damaged at byte"):
-        complete_swaps(disk, FOLDER, RecoveryReport(), is_guarded=True)
+        complete_swaps(disk, FOLDER, RecoveryReport(), is_critical=True)
     assert logs(disk) == before
     assert disk.exists(f"{FIRST}.swap")

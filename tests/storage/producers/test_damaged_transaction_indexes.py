@@ -10,7 +10,7 @@ from moldau.records.batch import parse_header, validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.control import build_end_transaction_marker
 from moldau.records.record import Record
-from moldau.storage.guards.recovery_report import RecoveryReport, RepairKind
+from moldau.storage.critical_logs.recovery_report import RecoveryReport, RepairKind
 from moldau.storage.log.append_info import AbortedEntry, AppendOrigin
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog

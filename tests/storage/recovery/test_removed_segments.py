@@ -1,5 +1,5 @@
-"""Someone removes a segment of a log. A start must detect this even if the segment is in the middle of the
-log, and even if no checkpoint contains the end of the log yet."""
+"""A segment of a log is removed while the node is stopped. The next start must detect this even if the
+segment was in the middle of the log, and even if no checkpoint contains the end of the log yet."""
 
 import uuid
 from collections.abc import Callable, Coroutine
@@ -11,8 +11,8 @@ from created_logs import get_or_create
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
+from moldau.storage.critical_logs.recovery_report import RepairKind
 from moldau.storage.folders.file_names import DELETED_SUFFIX
-from moldau.storage.guards.recovery_report import RepairKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition

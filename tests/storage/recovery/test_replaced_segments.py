@@ -8,8 +8,8 @@ import pytest
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.storage.guards.guarding import DamagedLogError
-from moldau.storage.guards.recovery_report import RecoveryReport, RepairKind
+from moldau.storage.critical_logs.integrity_check import DamagedLogError
+from moldau.storage.critical_logs.recovery_report import RecoveryReport, RepairKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
@@ -101,7 +101,8 @@ def test_a_damaged_entry_of_an_index_is_rebuilt(box: Any, suffix: str) -> None:
 
 
 def test_a_cached_segment_of_another_partition_is_emptied(box: Any) -> None:
-    """The records of the segment are read from the object store again."""
+    """A log of a diskless topic is a cache. The start empties the replaced segment, and its records are read
+    from the object store again."""
     fill(box, ONE, 1_000)
     fill(box, OTHER, 500_000)
     path = segments(box, ONE)[0]

@@ -15,7 +15,7 @@ from moldau.tiered.consolidation.leader import BuiltCopy
 from moldau.tiered.consolidation.plan import SegmentRules
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import TopicIdPartition
-from moldau.tiered.removal.retention import Retention
+from moldau.tiered.removal.remote_retention import Retention
 from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 
 OTHER = TopicIdPartition(TOPIC.topic_id, "t", 1)
@@ -97,8 +97,8 @@ def test_the_next_leader_may_die_too() -> None:
 
 
 def test_leaders_that_do_not_know_of_each_other_lose_nothing() -> None:
-    """Old leaders continue at the same time as new leaders. They pause for a long time, and rely on outdated
-    state."""
+    """Old leaders continue at the same time as new leaders. Each leader may pause for a long time, and then
+    use outdated state."""
 
     async def scene() -> None:
         for seed in range(1, SEEDS + 1):
@@ -149,7 +149,7 @@ def test_what_a_leader_finished_and_did_not_prune_is_adopted_where_all_others_ca
         old = Leader(world, 1, Steps(world), rules=RULES)
         lease_id, copies = await built(old)
         copy = next(copy for copy in copies if copy.partition == TOPIC)
-        late = Leader(world, 3, rules=RULES)  # it has read only the first events
+        late = Leader(world, 3, rules=RULES)  # this leader has read only the first events
         old.steps.kill_at = old.steps.count + 1
         old.steps.after = True
         with pytest.raises(Killed):

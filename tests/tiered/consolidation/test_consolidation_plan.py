@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from moldau.cluster.image.log_generations import FIRST_GENERATION, LogGenerations
 from moldau.coordinators.diskless.calls import BatchCoordinate
 from moldau.protocol.own.consolidation.plan import ConsolidationPlanResponse
+from moldau.tiered.consolidation.consolidated_retention import expired_before, readable_chain
 from moldau.tiered.consolidation.leader import HeldPlan, Plan, PlannedWork
 from moldau.tiered.consolidation.plan import (
     GatheredSegment,
@@ -23,7 +24,6 @@ from moldau.tiered.consolidation.plan import (
     lay_out_units,
     plan_ranges,
 )
-from moldau.tiered.consolidation.retention import expired_before, readable_chain
 from moldau.tiered.consolidation.steps import decide
 from moldau.tiered.consolidation.wire import as_plan, plan_fields
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
@@ -33,7 +33,7 @@ from moldau.tiered.metadata.segments import (
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from moldau.tiered.removal.retention import Retention
+from moldau.tiered.removal.remote_retention import Retention
 
 NOW_MS = 1_000_000
 State = RemoteLogSegmentState
@@ -41,8 +41,8 @@ Rows: TypeAlias = list[tuple[int, int, int, bool]]
 
 
 def batches_of(rows: Rows, first: int = 10) -> list[BatchCoordinate]:
-    """Batches made from rows of ``(object, size, records, stamped)``. In one object, there is no byte or one
-    byte between two batches."""
+    """Batches made from rows of ``(object, size, records, stamped)``; ``stamped`` is True for LogAppendTime.
+    In one object, there is no byte or one byte between two batches."""
     found: list[BatchCoordinate] = []
     ends: dict[int, int] = {}
     offset = first
@@ -253,12 +253,12 @@ def test_retention_takes_whole_segments_from_the_oldest_on() -> None:
         return expired_before(chain, Retention(ms, size), wal_start=end, wal_size_bytes=wal, now_ms=NOW_MS)
 
     assert expire() is None
-    assert expire(ms=500) == 10  # the next segment is younger, so older segments after it are kept
+    assert expire(ms=500) == 10  # the second segment is young, so the old third segment is kept
     assert expire(ms=99) == 30
     assert expire(ms=10) == 40
     assert expire(ms=10, end=35) == 35
     assert expire(size=400) is None
-    assert expire(size=399) is None  # less than retention.bytes would be left
+    assert expire(size=399) is None  # without the first segment, less than retention.bytes would be left
     assert expire(size=300) == 10
     assert expire(size=300, wal=100) == 20
     assert expire(size=0) == 40

@@ -176,7 +176,7 @@ async def _carry_out(
         print(f"{name}: {_REFUSALS.get(code, code.name.upper())}", file=sys.stderr)
     accepted = [row for row in replicas if row.name not in refused]
     if wait and accepted:
-        rows = await until_directories_changed(client, broker_id, accepted, _tell)
+        rows = await until_directories_changed(client, broker_id, accepted, _print_progress)
         for row in rows:
             if row.path != target:
                 print(f"{row.name}: not moved; the broker's log names the reason", file=sys.stderr)
@@ -185,5 +185,5 @@ async def _carry_out(
         raise CommandError(f"{len(refused)} of {len(replicas)} replicas were not moved")
 
 
-def _tell(left: int) -> None:
+def _print_progress(left: int) -> None:
     print(f"{left} copies in progress" if left else "all copies are done", file=sys.stderr, flush=True)

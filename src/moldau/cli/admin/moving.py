@@ -104,12 +104,12 @@ async def _carry_out(
         await set_throttle(client, moves, throttled, throttle)
     await begin_moves(client, moves)
     if wait:
-        await until_moved(client, moves, _tell)
+        await until_moved(client, moves, _print_progress)
     if throttle is not None:
         await remove_throttle(client, moves, throttled)
 
 
-def _tell(left: int) -> None:
+def _print_progress(left: int) -> None:
     print(f"{left} moves in progress" if left else "all moves are done", file=sys.stderr, flush=True)
 
 

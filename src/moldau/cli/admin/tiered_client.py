@@ -7,10 +7,10 @@ from uuid import UUID
 
 from moldau.cli.errors import CommandError
 from moldau.client.cluster import Client
-from moldau.network.remote_node import NodeAddress
+from moldau.network.node_connection import NodeAddress
 from moldau.protocol.own.tiered.describe_topics import TieredDescribedPartition
 from moldau.protocol.own.tiered.list_segments import TieredSegment
-from moldau.tiered.calls import ListSegmentsCall, RemoteTier
+from moldau.tiered.calls import ListSegmentsCall, NetworkTieredCalls
 
 SEGMENTS_A_PAGE: Final = 1000
 
@@ -31,7 +31,7 @@ async def describe_topics(client: Client, names: list[str]) -> list[TieredTopic]
     async def ask_all() -> list[TieredTopic]:
         topics: dict[UUID, TieredTopic] = {}
         for broker in (await client.metadata([])).brokers:
-            tier = RemoteTier(client.channel(NodeAddress(broker.host, broker.port)))
+            tier = NetworkTieredCalls(client.channel(NodeAddress(broker.host, broker.port)))
             for found in await tier.describe_topics(names or None):
                 topic = topics.setdefault(found.topic_id, TieredTopic(found.name, found.topic_id))
                 topic.partitions.update({row.partition_index: row for row in found.partitions})
@@ -69,6 +69,6 @@ async def list_segments(
 
 async def _page(client: Client, broker: NodeAddress, call: ListSegmentsCall) -> list[TieredSegment]:
     async def ask() -> list[TieredSegment]:
-        return (await RemoteTier(client.channel(broker)).list_segments(call)).segments
+        return (await NetworkTieredCalls(client.channel(broker)).list_segments(call)).segments
 
     return await client.retrying(ask)

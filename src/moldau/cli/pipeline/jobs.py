@@ -72,7 +72,7 @@ def run_jobs(found: "JobsFile", *, with_parent: bool = False) -> None:
     with contextlib.ExitStack() as stack:
         shown = stack.enter_context(display())
         pool = stack.enter_context(SparkPool(found.master, shown, **found.spark))
-        runner = JobRunner(found.jobs, pool, SystemClock(), _tell, history_path=found.history)
+        runner = JobRunner(found.jobs, pool, SystemClock(), _print_progress, history_path=found.history)
         stack.enter_context(_signals_restored())
         _on_signal(_leave)
         port = None
@@ -101,7 +101,7 @@ def _print_ready(names: list[str], metrics_port: int | None) -> None:
     print(json_line(line), flush=True)
 
 
-def _tell(done: "Round") -> None:
+def _print_progress(done: "Round") -> None:
     with contextlib.suppress(BrokenPipeError):  # The jobs continue if the reader closes the pipe.
         print_json_line(done.to_json())
         sys.stdout.flush()

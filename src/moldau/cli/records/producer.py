@@ -181,7 +181,7 @@ class TopicProducer:
         )
         leader = self._topic.leaders[partition]
         if self._settings.acks == 0:
-            await self._client.tell(request, broker=leader)
+            await self._client.send_one_way(request, broker=leader)
             return UNANSWERED
         response = await self._client.ask(request, broker=leader)
         (answer,) = response.responses[0].partition_responses

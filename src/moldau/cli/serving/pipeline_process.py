@@ -32,7 +32,7 @@ async def _running(bootstrap: str, config: Path | None) -> AsyncIterator[None]:
     command = [sys.executable, "-m", "moldau", "pipeline", "run", "--bootstrap", bootstrap]
     command += ["--stop-with-parent", *([] if config is None else ["--config", str(config)])]
     process = await asyncio.create_subprocess_exec(*command, stdout=sys.stderr)
-    watcher = asyncio.ensure_future(_tell_end(process))
+    watcher = asyncio.ensure_future(_report_end(process))
     try:
         yield
     finally:
@@ -46,7 +46,7 @@ async def _running(bootstrap: str, config: Path | None) -> AsyncIterator[None]:
             await process.wait()
 
 
-async def _tell_end(process: asyncio.subprocess.Process) -> None:
+async def _report_end(process: asyncio.subprocess.Process) -> None:
     """Report that the process has ended. The node continues without it."""
     code = await process.wait()
     print(f"moldau: the pipeline ended with exit code {code}", file=sys.stderr)

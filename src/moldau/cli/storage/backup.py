@@ -28,7 +28,7 @@ from moldau.metrics import Meters
 from moldau.objects.factory import open_storage
 from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.runtime import KafkaError, Machine
-from moldau.server.subsystems.diskless.settings import runtime_settings
+from moldau.server.subsystems.diskless.settings import manager_settings
 from moldau.server.subsystems.tiered import settings as tiered_settings
 from moldau.tiered.storage.storage_manager import HostedStorageManager, RemoteStorageError
 
@@ -141,7 +141,7 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
     check_nodes(wanted.nodes)
 
     async def run() -> RestoreReport:
-        storage = open_storage(runtime_settings(wanted.storing).storage, machine, Meters())
+        storage = open_storage(manager_settings(wanted.storing).storage, machine, Meters())
         try:
             found = await StoredCuts(storage).newest(until_ms=wanted.until_ms)
             if found is None:
@@ -334,7 +334,7 @@ def _log_rows(cut: ClusterCut) -> list[dict[str, Any]]:
 
 async def _read_status(config: BrokerConfig) -> tuple[list[CutName], FoundCut | None]:
     """The names of all cuts in order, and the newest cut that can be read. Raises ``StorageError``."""
-    storage: ObjectStorage = open_storage(runtime_settings(config).storage, Machine.real(), Meters())
+    storage: ObjectStorage = open_storage(manager_settings(config).storage, Machine.real(), Meters())
     try:
         stored = StoredCuts(storage)
         names = [parse_cut_key(info.key) for info in await stored.listed()]

@@ -119,7 +119,7 @@ def describe(
 
 
 async def _described(client: Client, transactional_id: str) -> description.TransactionState:
-    async def look() -> description.TransactionState:
+    async def attempt() -> description.TransactionState:
         found = await client.find_coordinator(
             CoordinatorKeyType.TRANSACTION, transactional_id, transactional_id
         )
@@ -133,7 +133,7 @@ async def _described(client: Client, transactional_id: str) -> description.Trans
         state: description.TransactionState = row
         return state
 
-    return await client.retrying(look)
+    return await client.retrying(attempt)
 
 
 def _shown(row: description.TransactionState) -> dict[str, Any]:

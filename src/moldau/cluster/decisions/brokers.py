@@ -168,13 +168,6 @@ def _check_registration(view: View, context: BrokerInputs, request: BrokerRegist
             f"Broker {request.broker_id} is of cluster {request.cluster_id}, "
             f"this is {view.settings.cluster_id}.",
         )
-    only_id = view.settings.only_broker_id
-    if only_id not in (None, request.broker_id):
-        raise KafkaError(
-            ErrorCode.invalid_registration,
-            f"Broker {request.broker_id} cannot join: the records of diskless topics leave the WAL for"
-            f" remote storage with one broker only, and broker {only_id} has both enabled.",
-        )
     existing = view.image.brokers.get(request.broker_id)
     if (
         existing is not None

@@ -6,7 +6,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
-from moldau.cluster.decisions.chunks.admission import reason_of_config
+from moldau.cluster.decisions.chunks.admission import is_tiered, reason_of_config
 from moldau.cluster.decisions.kinds.table import check_change, fixed_configs
 from moldau.cluster.decisions.partitions.election_causes import eligible_changes
 from moldau.cluster.decisions.partitions.topic_rules import MIN_IN_SYNC_REPLICAS
@@ -210,7 +210,7 @@ def _changes(view: View, resource_type: ResourceType, name: str, new: Mapping[st
     if resource_type is ResourceType.TOPIC:
         check_change(view, name, old, new)
         _check_tiering(old, new)
-        _check_chunks(view, name, new)
+        _check_chunks(view, name, old, new)
     view.configs.validate(resource_type, name, new)
     records: list[Message] = [
         ConfigRecord(resource_type=resource_type, resource_name=name, name=key, value=new.get(key))
@@ -224,12 +224,26 @@ def _changes(view: View, resource_type: ResourceType, name: str, new: Mapping[st
     return records
 
 
-def _check_chunks(view: View, name: str, new: Mapping[str, str]) -> None:
-    """Raise ``KafkaError(invalid_config)`` if a topic has chunks, and the new configs do not allow chunks."""
+def _check_chunks(view: View, name: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Raise ``KafkaError(invalid_config)`` if a topic has chunks, and the new configs do not allow chunks.
+
+    A topic that has had chunks cannot become tiered, and cannot stop being tiered.
+    """
     topic = view.image.topics.get(name)
-    if topic is None or not any(partition.chunks for partition in topic.partitions):
+    if topic is None or not any(partition.start_offset >= 0 for partition in topic.partitions):
         return
-    reason = reason_of_config(lambda key: new.get(key, view.configs.default(ResourceType.TOPIC, key)))
+
+    def value_in(configs: Mapping[str, str]) -> Callable[[str], str | None]:
+        return lambda key: configs.get(key, view.configs.default(ResourceType.TOPIC, key))
+
+    if is_tiered(value_in(old)) != is_tiered(value_in(new)):
+        raise KafkaError(
+            ErrorCode.invalid_config,
+            f"Topic {name} has or had chunks: its remote.storage.enable cannot be changed.",
+        )
+    if not any(partition.chunks for partition in topic.partitions):
+        return
+    reason = reason_of_config(value_in(new))
     if reason is not None:
         raise KafkaError(
             ErrorCode.invalid_config, f"Topic {name} has chunks, and with these configs it {reason}."

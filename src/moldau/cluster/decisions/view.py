@@ -66,8 +66,6 @@ class ControllerSettings:
     default_replication_factor: int = from_key("default.replication.factor", 1)
     partitions_per_request_max: int = 10_000
     partitions_per_broker_max: int = from_key("max.broker.partitions", 100_000)
-    only_broker_id: int | None = None
-    """The only broker that may register; ``None`` if the node's settings allow other brokers."""
     session_timeout_ms: int = from_key("broker.session.timeout.ms", 9_000)
     leader_balance_interval_ms: int = 0
     """Interval at which leaderships return to preferred replicas; 0 means never."""

@@ -18,10 +18,11 @@ from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.committing import commit_file
 from moldau.coordinators.diskless.led_coordinator import DisklessMetadataLog, LedCoordinator
 from moldau.coordinators.diskless.reads.finding import Finder
+from moldau.coordinators.diskless.reads.measured_backlogs import MeasuredBacklogs
 from moldau.coordinators.diskless.reads.offsets import StoredOffsetLister
 from moldau.coordinators.diskless.reads.producers import describe_producers
-from moldau.coordinators.diskless.reads.retention import retained_from
 from moldau.coordinators.diskless.reads.store_reader import StoreReader
+from moldau.coordinators.diskless.reads.wal_retention import retained_from
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.coordinators.diskless.state.records import DisklessRecord
 from moldau.coordinators.diskless.state.shard import DisklessShard
@@ -69,6 +70,7 @@ class DisklessCoordinator:
         """FindBatches calls that wait for their partitions to change."""
         self._finder = Finder(self._waiting)
         self._lister = StoredOffsetLister()
+        self.backlogs = MeasuredBacklogs()
         kind: CoordinatorKind[DisklessShard, DisklessRecord] = CoordinatorKind(
             topic=DISKLESS_METADATA,
             new_shard=lambda _: DisklessShard(self.settings),
@@ -186,7 +188,7 @@ class DisklessCoordinator:
         the order of the calls. The files of one broker are committed in the order of ``call.place``.
 
         After an error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is
-        unknown, and after ``calls.FORGOTTEN`` it stays unknown.
+        unknown. After ``calls.FORGOTTEN`` and ``calls.NUMBER_PASSED`` it stays unknown.
         """
         # Let the deletion clock see each change of the wall clock. After a time in which the wall clock was
         # slow, it advances slowly. Batches with early times then do not all expire at once.
@@ -251,11 +253,7 @@ class DisklessCoordinator:
     def backlog(self) -> calls.Backlog:
         """Return the WAL backlog of all coordinators that this node leads."""
         active = [found for found in self.coordinator_ids if self.is_active(found)]
-        found = [self._reader(coordinator_id).backlog() for coordinator_id in active]
-        ages = [one.oldest_created_ms for one in found if one.oldest_created_ms is not None]
-        return calls.Backlog(
-            sum(one.size_bytes for one in found), sum(one.batches for one in found), min(ages, default=None)
-        )
+        return self.backlogs.measured({found: self._reader(found).backlog() for found in active})
 
     # -- reads ----------------------------------------------------------------------------------
 

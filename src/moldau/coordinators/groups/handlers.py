@@ -55,24 +55,24 @@ class GroupHandlers:
         groups = self._groups
         return {
             ApiKey.JOIN_GROUP: Served(
-                self._guarded(groups.classic.join, AclOperation.READ),
+                self._authorized(groups.classic.join, AclOperation.READ),
                 parsed_bytes_max=MEMBERSHIP_PARSED_BYTES,
                 long_answers=(("members",),),
             ),
             ApiKey.SYNC_GROUP: Served(
-                self._guarded(groups.classic.sync, AclOperation.READ),
+                self._authorized(groups.classic.sync, AclOperation.READ),
                 parsed_bytes_max=MEMBERSHIP_PARSED_BYTES,
             ),
-            ApiKey.HEARTBEAT: self._guarded(groups.classic.heartbeat, AclOperation.READ),
+            ApiKey.HEARTBEAT: self._authorized(groups.classic.heartbeat, AclOperation.READ),
             ApiKey.LEAVE_GROUP: Served(
-                self._guarded(groups.classic.leave, AclOperation.READ),
+                self._authorized(groups.classic.leave, AclOperation.READ),
                 parsed_bytes_max=MEMBERSHIP_PARSED_BYTES,
             ),
             ApiKey.OFFSET_COMMIT: Served(
-                self._guarded(groups.offsets.commit, AclOperation.READ), cuts=(PARTITIONS,)
+                self._authorized(groups.offsets.commit, AclOperation.READ), cuts=(PARTITIONS,)
             ),
             ApiKey.OFFSET_DELETE: Served(
-                self._guarded(groups.offsets.delete, AclOperation.DELETE), cuts=(PARTITIONS,)
+                self._authorized(groups.offsets.delete, AclOperation.DELETE), cuts=(PARTITIONS,)
             ),
             ApiKey.OFFSET_FETCH: Served(
                 self._plain(groups.offsets.fetch),
@@ -92,7 +92,7 @@ class GroupHandlers:
             ),
         }
 
-    def _guarded(self, call: Call, operation: AclOperation) -> Handler:
+    def _authorized(self, call: Call, operation: AclOperation) -> Handler:
         """A request about one group, named by ``group_id``."""
 
         async def handler(context: RequestContext, request: Any) -> Message:

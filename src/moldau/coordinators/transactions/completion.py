@@ -58,12 +58,12 @@ class TransactionCompletion:
         """Number of transactions whose markers are being written."""
         return len(self._completing)
 
-    def look(self, partition: int) -> None:
+    def find_prepared(self, partition: int) -> None:
         """Look for prepared transactions in a partition, after a transaction was prepared or loaded. Their
         markers are written when the state is committed."""
         if partition not in self._looking:
             self._looking.add(partition)
-            self._run(self._look(partition))
+            self._run(self._find_prepared(partition))
 
     async def close(self) -> None:
         """Stop the work in progress. The new leader of the partition continues this work, or this node
@@ -72,7 +72,7 @@ class TransactionCompletion:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _look(self, partition: int) -> None:
+    async def _find_prepared(self, partition: int) -> None:
         # Yield once to the event loop, so that the record is replayed before the search.
         await asyncio.sleep(0)
         self._looking.discard(partition)

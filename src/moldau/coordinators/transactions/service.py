@@ -83,7 +83,10 @@ class TransactionService:
             return self.settings.max_record_bytes if host is None else host.term.log.max_batch_bytes
 
         return TransactionShard(
-            self.settings, self._ports.level, lambda: self.completion.look(partition), max_batch_bytes
+            self.settings,
+            self._ports.level,
+            lambda: self.completion.find_prepared(partition),
+            max_batch_bytes,
         )
 
     async def close(self) -> None:

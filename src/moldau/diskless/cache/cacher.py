@@ -172,7 +172,7 @@ class Cacher:
         for lanes in (self._tails, self._catch_ups):
             lane = lanes.get(coordinator_id)
             if lane is not None:
-                lane.go_on()
+                lane.resume()
 
     def _new_lane(self, coordinator_id: int, *, is_tail: bool) -> FollowLane:
         settings = self.settings
@@ -241,6 +241,7 @@ class Cacher:
             wal_start_offset=found.wal_start_offset,
             high_watermark=end,
             last_stable_offset=found.last_stable_offset,
+            remote_metadata_position=found.remote_metadata_position,
         )
         if cache.high_watermark != before and (before < 0 or not cache.is_usable):
             self._arrivals.notify(cache.key)
@@ -280,7 +281,7 @@ class Cacher:
         lane = self._lane(self._tails, cache.coordinator_id)
         if lane.is_reading(cache):
             return False
-        lane.put_off()
+        lane.postpone()
         cache.promised_offset = batches[-1].last_offset + 1
         cache.learn(log_start_offset=-1, wal_start_offset=-1, high_watermark=cache.promised_offset)
         return True
@@ -318,7 +319,7 @@ class Cacher:
         is_cached = cache.local_end_offset >= end
         if cache.promised_offset == end or not is_cached:
             cache.promised_offset = UNKNOWN
-            self._lane(self._tails, cache.coordinator_id).look_again()
+            self._lane(self._tails, cache.coordinator_id).request_again()
         cache.note_kept()
         return is_cached
 
@@ -329,7 +330,7 @@ class Cacher:
         except CorruptRecordError as error:
             self._tail_meters.corrupt_batches.value += 1
             logger.error("a batch of %s-%d cannot be cached: %s", cache.topic, cache.key.partition, error)
-            self.got_stuck(cache)
+            self.mark_stuck(cache)
             return False
         except KafkaError as error:
             logger.error("%s-%d has no cache any more: %s", cache.topic, cache.key.partition, error)
@@ -344,7 +345,7 @@ class Cacher:
             self._unexpected.watch(task, "evicting cached segments")
         return True
 
-    def got_stuck(self, cache: PartitionCache) -> None:
+    def mark_stuck(self, cache: PartitionCache) -> None:
         cache.is_stuck = True
         self._arrivals.notify(cache.key)
 

@@ -70,7 +70,7 @@ class LaneOwner(Protocol):
         """Append batches and wake readers. Returns False when the batches cannot be appended."""
         ...
 
-    def got_stuck(self, cache: PartitionCache) -> None:
+    def mark_stuck(self, cache: PartitionCache) -> None:
         """Called when the next batch for the cache cannot be read, because its object no longer exists."""
         ...
 
@@ -184,22 +184,22 @@ class FollowLane:
         member = self._members.get(cache.partition_id)
         return member is not None and member.is_busy
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """End a pause after failures, because the coordinator has moved to another broker."""
         self._failures = 0
         self._resumed.set()
 
-    def put_off(self) -> None:
+    def postpone(self) -> None:
         """Postpone requests for a cache to which this broker's own commits are promised.
 
         The coordinator would respond to the request in progress with exactly these batches, although this
         broker has them already.
         """
-        self.look_again()
+        self.request_again()
         if self._finding is not None and not self._is_awaited():
             self._finding.cancel()
 
-    def look_again(self) -> None:
+    def request_again(self) -> None:
         """After a short delay, request batches again, for all caches to which no own commits are promised.
 
         The delay is needed because own commits often follow one another. Without it, each request would
@@ -411,7 +411,7 @@ class FollowLane:
             # There are two possible causes. The batches may have moved to the tier or been deleted; the
             # coordinator will then report this. Or the store has lost the object; then readers get an error.
             self._meters.lost_objects.value += 1
-            self._follower.got_stuck(member.cache)
+            self._follower.mark_stuck(member.cache)
         logger.warning(
             "cannot read batches of %s-%d: %s", member.cache.topic, member.cache.key.partition, error
         )

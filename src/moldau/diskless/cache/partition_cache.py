@@ -62,6 +62,9 @@ class PartitionCache:
             self.log = log
         self.log_start_offset = UNKNOWN
         self.wal_start_offset = UNKNOWN
+        self.remote_metadata_position = UNKNOWN
+        """The position up to which a reader must have read the remote metadata. The metadata then contain all
+        segments before ``wal_start_offset``."""
         self.high_watermark = UNKNOWN
         self._open_since = UNKNOWN
         """First offset of the oldest open transaction."""
@@ -151,6 +154,7 @@ class PartitionCache:
         wal_start_offset: int,
         high_watermark: int,
         last_stable_offset: int = UNKNOWN,
+        remote_metadata_position: int = UNKNOWN,
     ) -> None:
         """Update the offsets. Responses that are older than the current values change nothing.
 
@@ -162,6 +166,7 @@ class PartitionCache:
             self._open_since = last_stable_offset if is_open else UNKNOWN
         self.log_start_offset = max(self.log_start_offset, log_start_offset)
         self.wal_start_offset = max(self.wal_start_offset, wal_start_offset)
+        self.remote_metadata_position = max(self.remote_metadata_position, remote_metadata_position)
         self.high_watermark = max(self.high_watermark, high_watermark)
         if self.is_known and not was_known:
             waiting, self._on_known = self._on_known, []

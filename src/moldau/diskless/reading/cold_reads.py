@@ -225,6 +225,7 @@ class ColdReads:
                 wal_start_offset=found.wal_start_offset,
                 high_watermark=found.high_watermark,
                 last_stable_offset=found.last_stable_offset,
+                remote_metadata_position=found.remote_metadata_position,
             )
             ask.cache.learn_aborted(found.aborted)
         failure: KafkaError | None = None

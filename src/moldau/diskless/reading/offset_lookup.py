@@ -126,6 +126,12 @@ class WalOffsetLookup:
         (listed,) = await self._lister.list_offsets([TimestampToList(*cache.partition_id, timestamp_ms)])
         if listed.error is not ErrorCode.none:
             raise client_error(listed.error, listed.message, ErrorCode.leader_not_available)
+        cache.learn(
+            log_start_offset=listed.log_start_offset,
+            wal_start_offset=listed.wal_start_offset,
+            high_watermark=-1,
+            remote_metadata_position=listed.remote_metadata_position,
+        )
         return listed
 
     @staticmethod

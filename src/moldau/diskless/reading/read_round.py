@@ -112,9 +112,9 @@ class ReadRound:
         for number in touched:
             self._advance(number)
         if wanted * 2 < read.size_bytes:
-            self._let_go(touched)
+            self._copy_waiting(touched)
 
-    def _let_go(self, numbers: dict[int, None]) -> None:
+    def _copy_waiting(self, numbers: dict[int, None]) -> None:
         """Copy the batches that wait for earlier batches. Their views would otherwise keep larger buffers in
         memory."""
         for number in numbers:

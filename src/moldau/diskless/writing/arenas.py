@@ -48,7 +48,7 @@ class ArenaPool:
         may allocate arenas on another thread, and add them to the pool with :meth:`release`."""
         spare = min(_SPARE, self._free_max)
         if len(self._free) < spare:
-            self._look_aside()
+            self._reclaim_unread()
         return len(self._free) < spare
 
     def acquire(self, size_bytes: int) -> mmap.mmap:
@@ -56,7 +56,7 @@ class ArenaPool:
         if size_bytes > self.arena_size_bytes:
             return new_arena(size_bytes)
         if not self._free:
-            self._look_aside()
+            self._reclaim_unread()
         return self._free.pop() if self._free else new_arena(self.arena_size_bytes)
 
     def release(self, arena: Arena) -> None:
@@ -70,7 +70,7 @@ class ArenaPool:
         elif len(self._free) < self._free_max:
             self._free.append(arena)
 
-    def _look_aside(self) -> None:
+    def _reclaim_unread(self) -> None:
         for _ in range(len(self._still_read)):
             arena = self._still_read.popleft()
             if _is_exported(arena):

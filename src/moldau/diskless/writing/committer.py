@@ -25,6 +25,7 @@ from moldau.coordinators.diskless.calls import (
     DEFINITE_REFUSALS,
     FORGOTTEN,
     HELD,
+    NUMBER_PASSED,
     UNGUARDED,
     CommitFileCall,
     CommitFileResult,
@@ -60,6 +61,8 @@ class Committing:
     time."""
     limit: int = 1
     """Number of commits in progress at each coordinator."""
+    report_backlog: Callable[[int, int], None] = lambda coordinator_id, size_bytes: None
+    """Stores the WAL backlog of a coordinator that is in the result of a commit."""
 
 
 class KnownOutcome(NamedTuple):
@@ -84,6 +87,7 @@ class FileCommitQueue:
         self._on_done = on_done
         self._gaps = committing.gaps
         self._hold = committing.hold
+        self._report_backlog = committing.report_backlog
         self._unexpected = committing.unexpected
         self._shares: deque[FileShare] = deque()
         """Parts whose commits have not begun."""
@@ -110,7 +114,7 @@ class FileCommitQueue:
             name = f"diskless commits to coordinator {self._id}: {work}"
             self._tasks[work] = asyncio.get_running_loop().create_task(run(), name=name)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """End the pause after a failure, because another broker leads the coordinator now. The next attempt
         is then made at once."""
         self._resumed.set()
@@ -150,7 +154,7 @@ class FileCommitQueue:
         await self._open.room(commit_epoch(self._coordinator))
         if not self._select(share):
             return None
-        number = self._open.take()
+        number = self._open.open_next()
         name = f"diskless commit {number} to coordinator {self._id}"
         attempt = asyncio.get_running_loop().create_task(self._until_known(share, number), name=name)
         attempt.add_done_callback(partial(self._ended, number))
@@ -163,8 +167,8 @@ class FileCommitQueue:
         if attempt.cancelled():
             self._open.settle(number)
             return
-        is_heard = attempt.exception() is None and not isinstance(attempt.result().result, KafkaError)
-        self._open.settle(number, is_heard=is_heard)
+        is_received = attempt.exception() is None and not isinstance(attempt.result().result, KafkaError)
+        self._open.settle(number, is_received=is_received)
         limit = self._limits.get(self._open.blocked())
         if limit is not None and not limit.expired():
             limit.reschedule(0)
@@ -191,6 +195,7 @@ class FileCommitQueue:
             _answer_all(share, _refusal_code(share, result), result.message)
             self._note_dropped(share.batches)
             return
+        self._report_backlog(self._id, result.backlog_bytes)
         share.outcomes = result.batches
         rejected = 0
         for at, (batch, committed) in enumerate(zip(share.batches, result.batches, strict=True)):
@@ -219,9 +224,9 @@ class FileCommitQueue:
         """Send the commit until its outcome is known, and return the coordinator's response. It may be a
         refusal after which no batch of the part will ever be committed.
 
-        FORGOTTEN is treated as such a refusal. After FORGOTTEN no repetition returns the outcome, and
-        repetitions would delay all later files. The coordinator may also have refused the number of the
-        commit. Then it would refuse all lower numbers, too, so later commits are sent without numbers.
+        FORGOTTEN and NUMBER_PASSED are treated as such refusals. After these errors no repetition returns the
+        outcome, and repetitions would delay all later files. After NUMBER_PASSED the coordinator would refuse
+        all lower numbers, too, so later commits are sent without numbers.
         """
         loop = asyncio.get_running_loop()
         begin_s = loop.time()
@@ -234,9 +239,9 @@ class FileCommitQueue:
                 result = await self._attempt(number, call)
                 return KnownOutcome(result, (loop.time() - begin_s) * 1000)
             except KafkaError as error:
-                if error.code is FORGOTTEN and call.place is not None:
+                if error.code is NUMBER_PASSED:
                     self._open.abandon_numbers()
-                if error.code in DEFINITE_REFUSALS or error.code is FORGOTTEN:
+                if error.code in DEFINITE_REFUSALS or error.code in (FORGOTTEN, NUMBER_PASSED):
                     return KnownOutcome(error, (loop.time() - begin_s) * 1000)
                 if error.code is ErrorCode.unsupported_version and not _is_alone(call):
                     # The coordinator does not keep the order of commits, so it must get one commit at a time.
@@ -271,7 +276,7 @@ class FileCommitQueue:
                 del self._limits[number]
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait between two attempts. Returns whether :meth:`go_on` ended the wait."""
+        """Wait between two attempts. Returns whether :meth:`resume` ended the wait."""
         self._resumed.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -331,7 +336,7 @@ class CommitQueues:
         """Another broker leads the coordinator now. Repeat a commit that waits after a failure."""
         queue = self._queues.get(coordinator_id)
         if queue is not None:
-            queue.go_on()
+            queue.resume()
 
     async def stop(self) -> None:
         """Drop all queues. It stays unknown whether their files were committed."""

@@ -45,7 +45,7 @@ class OpenCommits:
         while len(self._open) >= (1 if self._epoch == NO_EPOCH else max(1, self.limit)):
             await self.until_settled()
 
-    def take(self) -> int:
+    def open_next(self) -> int:
         """Open a commit after :meth:`room`, and return its number. The caller must send the commit, because
         later commits wait for it at the coordinator."""
         number = self._next
@@ -91,14 +91,14 @@ class OpenCommits:
         while (self._is_halted or self._epoch == NO_EPOCH) and not self.is_first(number):
             await self.until_settled()
 
-    def settle(self, number: int, *, is_heard: bool = True) -> None:
+    def settle(self, number: int, *, is_received: bool = True) -> None:
         """Close a commit. Its outcome is known, or it will never be known.
 
-        ``is_heard`` is False if the coordinator perhaps does not know that the number was used.
+        ``is_received`` is False if the coordinator perhaps does not know that the number was used.
         """
         was_first = self.is_first(number)
         del self._open[number]
-        if not is_heard:
+        if not is_received:
             self._unheard = max(self._unheard, number)
         if was_first:
             self._is_halted = False

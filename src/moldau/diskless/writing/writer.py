@@ -28,6 +28,7 @@ from moldau.diskless.writing.buffer import CloseReason
 from moldau.diskless.writing.committer import CommitQueues, Committing
 from moldau.diskless.writing.open_buffer import ClosedBuffer, FillingBuffer, HeldBytes
 from moldau.diskless.writing.producer_answers import LOST, FileFinisher
+from moldau.diskless.writing.reported_backlogs import ReportedBacklogs
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.uploader import Uploader, UploadSlots, WriterTasks
 from moldau.diskless.writing.waiters import WaitingProducer
@@ -76,6 +77,7 @@ class DisklessWriter:
         self._held = held = HeldBytes()
         self._meters = WriterMeters(meters, lambda: held.size_bytes, lambda: recent.size_bytes)
         self._gaps = SequenceGaps()
+        self.reported_backlogs = ReportedBacklogs(self._loop.time)
         self._tasks = WriterTasks(machine.unexpected)
         self._in_flight = FilesInFlight()
         self._uploader = Uploader(storage, settings.retries, machine.entropy, self._meters)
@@ -93,6 +95,7 @@ class DisklessWriter:
                 unexpected=machine.unexpected,
                 hold=self._hold,
                 limit=settings.commits_in_flight,
+                report_backlog=self.reported_backlogs.report,
             ),
             self._finisher.share_done,
         )

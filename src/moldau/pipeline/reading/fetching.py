@@ -13,7 +13,7 @@ from moldau.pipeline.reading.wal import WalReader
 def find_bounds(bootstrap: str, topic: str, *, committed_only: bool, timeout_s: float = 30.0) -> Bounds:
     """The topic's current offsets. With ``committed_only`` they end at the first open transaction."""
 
-    async def look() -> Bounds:
+    async def attempt() -> Bounds:
         async with connected(bootstrap, timeout_s) as client:
             found = await client.topic(topic)
             starts = await client.offsets(found, dict.fromkeys(found.leaders, EARLIEST))
@@ -26,7 +26,7 @@ def find_bounds(bootstrap: str, topic: str, *, committed_only: bool, timeout_s: 
             {partition: row.offset for partition, row in ends.items()},
         )
 
-    return asyncio.run(look())
+    return asyncio.run(attempt())
 
 
 def fetch_found(source: TopicSource, wanted: Sequence[OffsetRange]) -> Iterator[FoundBatch]:

@@ -21,6 +21,7 @@ from moldau.pipeline.reading.object_ranges import RangeReader, open_ranges
 from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.pipeline.reading.tier_plan import EpochSpan, SegmentObject, TierPart, plan_parts
 from moldau.pipeline.reading.tier_segments import Tier, list_segments
+from moldau.pipeline.reading.tier_transactions import AbortedRanges, find_at_leader, find_in_tier
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -52,6 +53,10 @@ class TierPartitionReader:
         self._end = wanted.end
         self._where = f"{source.topic}-{wanted.partition}"
         self._vanished = 0
+        self._listed: list[TierPart] = []
+        """All offsets from the position on that are in the tier, and the segments to read them from."""
+        self._aborted: AbortedRanges | None = None
+        """The aborted transactions of the range; ``None`` until they are needed."""
 
     async def chunks(self) -> AsyncIterator[list[FoundBatch]]:
         """Batches with the range's records. The first and the last batch may extend beyond the range.
@@ -111,8 +116,12 @@ class TierPartitionReader:
     async def _parts(self, tier: Tier) -> list[TierPart]:
         topic = await same_topic(self._client, self._source)
         segments = await list_segments(self._client, topic, self._partition, tier)
+        # Markers of the range's transactions may be in later segments.
+        last = None if self._source.committed_only else self._end
         segments = [
-            one for one in segments if one.end_offset >= self._position and one.start_offset < self._end
+            one
+            for one in segments
+            if one.end_offset >= self._position and (last is None or one.start_offset < last)
         ]
         if segments:
             # Ask for the first offset, because objects may still contain records that were deleted a short
@@ -120,6 +129,8 @@ class TierPartitionReader:
             found = await self._client.offsets(topic, {self._partition: EARLIEST})
             self._skip_lost(found[self._partition].offset)
         epochs = None if self._source.wal is not None else await self._epochs(topic, segments)
+        behind = max((segment.end_offset + 1 for segment in segments), default=self._position)
+        self._listed, self._aborted = plan_parts(segments, self._position, behind, epochs), None
         return plan_parts(segments, self._position, self._end, epochs)
 
     def _skip_lost(self, first: int) -> None:
@@ -159,21 +170,40 @@ class TierPartitionReader:
 
         return await self._client.retrying(ask)
 
+    async def _find_aborted(self, ranges: RangeReader) -> bool:
+        """Find the aborted transactions of the range. Returns False if only the leader knows them."""
+        found, behind = await find_in_tier(
+            ranges, self._listed, self._end, is_whole_in_segment=self._source.wal is not None
+        )
+        if behind is not None:
+            topic = await same_topic(self._client, self._source)
+            try:
+                if not await find_at_leader(self._client, topic, self._partition, behind, found):
+                    return False
+            except KafkaError as error:
+                logger.info("%s: its aborted transactions are not known: %s", self._where, error)
+                return False
+        self._aborted = found
+        return True
+
     # -- bytes ----------------------------------------------------------------------------------
 
     async def _read(self, ranges: RangeReader, part: TierPart) -> AsyncIterator[list[FoundBatch]]:
         """Read one part. Some batches are read through the broker: missing batches, and batches whose
-        transaction must be checked."""
+        transaction only the broker knows."""
         segment = part.segment
         if segment is not None:
             begin, stop = await _bytes_of(ranges, segment, part)
             async with aclosing(_batches(ranges, segment.object_key, begin, stop)) as chunks:
                 async for batches in chunks:
-                    found, is_plain = self._taken(batches, part.end)
+                    found, is_known = self._taken(batches, part.end)
+                    if not is_known and await self._find_aborted(ranges):
+                        more, is_known = self._taken(batches, part.end)
+                        found += more
                     if found:
                         self._vanished = 0
                         yield found
-                    if not is_plain:
+                    if not is_known:
                         segment = None
                         break
         if segment is None:
@@ -182,9 +212,8 @@ class TierPartitionReader:
         self._position = max(self._position, part.end)
 
     def _taken(self, batches: list[memoryview], end: int) -> tuple[list[FoundBatch], bool]:
-        """Return the batches to decode, up to the first batch that must be read through the leader. Such a
-        batch must be read through the leader, because only the leader knows whether its transaction was
-        aborted. The second value is False if there is such a batch."""
+        """Return the batches to decode. If the aborted transactions are not known, the result ends before the
+        first transactional batch, and the second value is False."""
         found: list[FoundBatch] = []
         for data in batches:
             header = parse_header(data)
@@ -192,9 +221,13 @@ class TierPartitionReader:
                 break
             if header.last_offset < self._position:
                 continue
+            is_read = True
             if self._source.committed_only and header.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
-                return found, False
-            found.append(FoundBatch(data, self._partition, first_offset=self._first))
+                if self._aborted is None:
+                    return found, False
+                is_read = not (header.is_control or self._aborted.covers(header))
+            if is_read:
+                found.append(FoundBatch(data, self._partition, first_offset=self._first))
             self._position = header.next_offset
         return found, True
 

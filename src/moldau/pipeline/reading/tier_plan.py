@@ -29,6 +29,9 @@ class SegmentObject(NamedTuple):
     epochs: tuple[tuple[int, int], ...] = ()
     """Leader epochs. Each has the offset at which it begins in the segment."""
     offset_index: IndexPlace | None = None
+    transaction_index: IndexPlace | None = None
+    has_aborted: bool = False
+    """Whether the segment has markers of aborted transactions."""
 
 
 class EpochSpan(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from moldau.client.cluster import Client, ClusterTopic
 from moldau.client.errors import ToolError
-from moldau.network.remote_node import NodeAddress
+from moldau.network.node_connection import NodeAddress
 from moldau.objects.factory import StorageSettings
 from moldau.pipeline.reading.tier_plan import IndexPlace, SegmentObject
 from moldau.pipeline.reading.wal_access import (
@@ -19,10 +19,10 @@ from moldau.pipeline.reading.wal_access import (
 )
 from moldau.protocol.own.tiered.list_segments import TieredSegment
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.tiered.calls import ListSegmentsCall, RemoteTier
+from moldau.tiered.calls import ListSegmentsCall, NetworkTieredCalls
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import RemoteLogSegmentId
-from moldau.tiered.storage.object_layout import decode_location, segment_keys
+from moldau.tiered.storage.object_layout import ObjectLocation, decode_location, segment_keys
 from moldau.tiered.storage.storage_manager import IndexType
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,6 @@ def _located(one: TieredSegment, topic: ClusterTopic, partition: int, tier: Tier
     location = decode_location(one.custom_metadata) if one.custom_metadata else None
     id = RemoteLogSegmentId(topic.topic_id, topic.name, partition, one.id)
     keys = segment_keys(tier.folder, id, one.start_offset, location.attempt if location else "")
-    index = None if location is None else location.range_of(IndexType.OFFSET)
     return SegmentObject(
         one.id,
         one.start_offset,
@@ -122,8 +121,15 @@ def _located(one: TieredSegment, topic: ClusterTopic, partition: int, tier: Tier
         one.size_bytes,
         keys.log,
         tuple((epoch.epoch, epoch.start_offset) for epoch in one.leader_epochs),
-        None if index is None else IndexPlace(keys.indexes, *index),
+        _index_place(location, keys.indexes, IndexType.OFFSET),
+        _index_place(location, keys.indexes, IndexType.TRANSACTION),
+        not one.txn_index_empty,
     )
+
+
+def _index_place(location: ObjectLocation | None, key: str, kind: IndexType) -> IndexPlace | None:
+    found = None if location is None else location.range_of(kind)
+    return None if found is None else IndexPlace(key, *found)
 
 
 async def _page(client: Client, topic: ClusterTopic, partition: int, skip: int) -> list[TieredSegment]:
@@ -136,6 +142,6 @@ async def _page(client: Client, topic: ClusterTopic, partition: int, skip: int) 
         }
         if leader not in brokers:
             raise KafkaError(ErrorCode.leader_not_available, f"broker {leader} is not there")
-        return (await RemoteTier(client.channel(brokers[leader])).list_segments(call)).segments
+        return (await NetworkTieredCalls(client.channel(brokers[leader])).list_segments(call)).segments
 
     return await client.retrying(ask)

@@ -1,14 +1,16 @@
 """``df.write.format("moldau")`` and ``writeStream``: write rows as records.
 
 The columns are those of Spark's Kafka sink. A streaming query writes each batch exactly once if it writes to
-one diskless topic whose partitions have the same coordinator (:mod:`moldau.pipeline.sink.commit`). Other
-topics get each batch at least once, with a warning.
+one diskless topic whose partitions have the same coordinator (:mod:`moldau.pipeline.sink.commit`). With the
+option ``kafka.transactional.id`` it writes each batch exactly once to any topics, as one transaction
+(:mod:`moldau.pipeline.sink.transactions`). Without the option, other topics get each batch at least once,
+with a warning.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -27,6 +29,12 @@ from moldau.pipeline.sink.commit import CommitTarget, Part, SinkCommitter
 from moldau.pipeline.sink.produce import produce
 from moldau.pipeline.sink.rows import BatchBuilder, Place, Routing, lay_out_object
 from moldau.pipeline.sink.store import open_sink_store
+from moldau.pipeline.sink.transactions import (
+    TransactionCommitter,
+    TransactionTarget,
+    check_size,
+    joined,
+)
 from moldau.pipeline.source.options import SourceOptions
 from moldau.pipeline.source.units import TIMEOUT_S, ask
 from moldau.pipeline.tasks import one_line_errors
@@ -59,10 +67,13 @@ class SinkTarget:
     compression: Compression
     max_message_bytes: int
     exactly: CommitTarget | None
-    """The target for writes that are exactly once. ``None`` if records are written at least once, through the
-    brokers."""
+    """The target for writes of whole objects, which are exactly once. ``None`` if records are written through
+    the brokers."""
     timeout_s: float = TIMEOUT_S
     """Timeout of a request."""
+    transaction: TransactionTarget | None = None
+    """If this is set, the driver writes all rows in one transaction. ``None`` if the sink writes without
+    transactions."""
 
 
 @dataclass
@@ -71,6 +82,9 @@ class WrittenTask(WriterCommitMessage):
 
     query_id: str
     parts: tuple[Part, ...]
+    batches: dict[Place, list[bytes]] = field(default_factory=dict)
+    """The record batches of the task, by topic and partition, if the driver writes them in a transaction.
+    Otherwise empty."""
 
 
 def find_target(options: SourceOptions, schema: StructType) -> SinkTarget:
@@ -110,18 +124,42 @@ async def _find_target(client: Client, options: SourceOptions) -> SinkTarget:
     if options.topic is None:
         rows = (await client.metadata()).topics
         counts = {row.name: len(row.partitions) for row in rows if row.name and not row.is_internal}
-        logger.warning("rows are written at least once: each of them names its topic")
-        routing = Routing(None, counts)
-        return SinkTarget(
-            options.bootstrap,
-            routing,
-            options.compression,
-            MESSAGE_BYTES_MAX,
-            None,
-            options.request_timeout_s,
-        )
+        if options.transactional_id is None:
+            logger.warning("rows are written at least once: each of them names its topic")
+        return _target(options, Routing(None, counts), MESSAGE_BYTES_MAX, None)
     topic = await client.topic(options.topic)
     limit = await find_config(client, TOPIC_CONFIG, topic.name, "max.message.bytes")
+    exactly = await _exactly(client, topic, options) if options.transactional_id is None else None
+    routing = Routing(topic.name, {topic.name: len(topic.leaders)})
+    return _target(options, routing, int(limit) if limit else MESSAGE_BYTES_MAX, exactly)
+
+
+def _target(
+    options: SourceOptions, routing: Routing, max_message_bytes: int, exactly: CommitTarget | None
+) -> SinkTarget:
+    transaction = None
+    if options.transactional_id is not None:
+        if not routing.partitions:
+            raise ToolError("the cluster has no topics")
+        transaction = TransactionTarget(
+            options.transactional_id,
+            options.transaction_timeout_ms,
+            options.first_transactional_batch,
+            min(routing.partitions),
+        )
+    return SinkTarget(
+        options.bootstrap,
+        routing,
+        options.compression,
+        max_message_bytes,
+        exactly,
+        options.request_timeout_s,
+        transaction,
+    )
+
+
+async def _exactly(client: Client, topic: ClusterTopic, options: SourceOptions) -> CommitTarget | None:
+    """The target for writes of whole objects. If objects cannot be written, the log has the reason."""
     reason, access = await _access(client, topic, options)
     exactly = None
     if access is not None:
@@ -133,11 +171,7 @@ async def _find_target(client: Client, options: SourceOptions) -> SinkTarget:
             reason = f"its partitions have {len(owners)} coordinators"
     if exactly is None:
         logger.warning("topic %s is written at least once: %s", topic.name, reason)
-    routing = Routing(topic.name, {topic.name: len(topic.leaders)})
-    size = int(limit) if limit else MESSAGE_BYTES_MAX
-    return SinkTarget(
-        options.bootstrap, routing, options.compression, size, exactly, options.request_timeout_s
-    )
+    return exactly
 
 
 async def _access(
@@ -196,6 +230,11 @@ class _Tasks:
             # all use the same partition.
             first_partition=SystemEntropy().randrange(2**31),
         )
+        if target.transaction is not None:
+            for some in rows:
+                builder.add(some)
+                check_size(builder.size_bytes)
+            return WrittenTask(query_id, (), builder.drain())
         parts: list[Part] = []
         async with connected(target.bootstrap, target.timeout_s) as client:
             for some in rows:
@@ -233,6 +272,11 @@ class _Driver:
             return
         parts = [part for message in told for part in message.parts]
         query_id = told[0].query_id
+        transaction = self._target.transaction
+        if transaction is not None:
+            batches = joined(message.batches for message in told)
+            self._ask(lambda client: _in_transaction(client, transaction, query_id, batch_id, batches))
+            return
         self._with_committer(
             lambda committer: (
                 committer.commit_job(parts)
@@ -256,11 +300,24 @@ class _Driver:
             return
         store = open_sink_store(exactly.storage)
         clock, entropy = SystemClock(), SystemEntropy()
-        ask(
-            self._target.bootstrap,
-            lambda client: work(SinkCommitter(client, store, exactly, clock, entropy)),
-            self._target.timeout_s,
-        )
+        self._ask(lambda client: work(SinkCommitter(client, store, exactly, clock, entropy)))
+
+    def _ask(self, work: Callable[[Client], Any]) -> None:
+        ask(self._target.bootstrap, work, self._target.timeout_s)
+
+
+async def _in_transaction(
+    client: Client,
+    target: TransactionTarget,
+    query_id: str,
+    batch_id: int | None,
+    batches: dict[Place, list[bytes]],
+) -> None:
+    committer = TransactionCommitter(client, target)
+    if batch_id is None:
+        await committer.commit_job(batches)
+    else:
+        await committer.commit_batch(query_id, batch_id, batches)
 
 
 class MoldauWriter(DataSourceArrowWriter):

@@ -16,12 +16,21 @@ BOOTSTRAP: Final = "kafka.bootstrap.servers"
 ISOLATION: Final = "kafka.isolation.level"
 COMPRESSION: Final = "kafka.compression.type"
 REQUEST_TIMEOUT: Final = "kafka.request.timeout.ms"
-MEANINGFUL: Final = (BOOTSTRAP, ISOLATION, COMPRESSION, REQUEST_TIMEOUT)
+TRANSACTIONAL_ID: Final = "kafka.transactional.id"
+TRANSACTION_TIMEOUT: Final = "kafka.transaction.timeout.ms"
+MEANINGFUL: Final = (
+    BOOTSTRAP,
+    ISOLATION,
+    COMPRESSION,
+    REQUEST_TIMEOUT,
+    TRANSACTIONAL_ID,
+    TRANSACTION_TIMEOUT,
+)
 
 _SECURITY: Final = "nodes have no TLS and no SASL yet: leave it out, or set kafka.security.protocol=PLAINTEXT"
 _SERIALIZERS: Final = "keys and values are binary columns: convert them with Spark's functions"
 _NO_GROUP: Final = "a query keeps its offsets in its checkpoint, not in a consumer group"
-_NO_TRANSACTIONS: Final = "the sink needs no transactions: a stream into one diskless topic is exactly once"
+_NO_TWO_PHASES: Final = "brokers do not support transactions with two phases"
 _PARTITIONER: Final = (
     "rows go where Kafka's default partitioner puts them, or where the column 'partition' says"
 )
@@ -36,8 +45,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "key.serializer": _SERIALIZERS,
     "value.serializer": _SERIALIZERS,
     "partitioner.class": _PARTITIONER,
-    "transactional.id": _NO_TRANSACTIONS,
-    "transaction.two.phase.commit.enable": _NO_TRANSACTIONS,
+    "transaction.two.phase.commit.enable": _NO_TWO_PHASES,
     "security.providers": _SECURITY,
 }
 """Configurations that are refused because they would change the result or the access rights. Each has the
@@ -106,7 +114,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "share.acquire.mode",
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",
-        "transaction.timeout.ms",
     ]
 )
 """Configurations of consumers and producers (Kafka 3.9 to 4.2) that do not change the result in Moldau."""

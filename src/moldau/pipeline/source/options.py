@@ -15,6 +15,8 @@ from moldau.pipeline.source.kafka_options import (
     MEANINGFUL,
     PREFIX,
     REQUEST_TIMEOUT,
+    TRANSACTION_TIMEOUT,
+    TRANSACTIONAL_ID,
     check_kafka_option,
     unknown,
 )
@@ -54,7 +56,8 @@ CONNECTOR: Final = (
     *WITHOUT_EFFECT,
 )
 """Options of Spark's Kafka connector, apart from configurations of Kafka's clients."""
-_KNOWN: Final = (*CONNECTOR, "readFrom")
+FIRST_BATCH: Final = "firstTransactionalBatch"
+_KNOWN: Final = (*CONNECTOR, "readFrom", FIRST_BATCH)
 _TIME_UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _BY_LOWER_CASE: Final = {name.lower(): name for name in _KNOWN}
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
@@ -112,6 +115,12 @@ class SourceOptions:
     """The topic of a sink."""
     compression: Compression
     """Compression of a sink's batches."""
+    transactional_id: str | None
+    """The option ``kafka.transactional.id``. If it is set, the sink writes each batch of a query as one
+    transaction."""
+    transaction_timeout_ms: int
+    first_transactional_batch: int
+    """The option ``firstTransactionalBatch``: batches with smaller ids are not written."""
     request_timeout_s: float
     """Timeout of the driver's requests to brokers."""
     poll_timeout_s: float
@@ -164,6 +173,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         from_brokers=read_from == "brokers",
         topic=found.get("topic"),
         compression=_compression(found.get(COMPRESSION, "none")),
+        transactional_id=_transactional_id(found),
+        transaction_timeout_ms=_transaction_timeout_ms(found),
+        first_transactional_batch=_batch_id(found.get(FIRST_BATCH, "0")),
         request_timeout_s=_count(REQUEST_TIMEOUT, found.get(REQUEST_TIMEOUT, "30000")) / 1000,
         poll_timeout_s=_count(POLL_TIMEOUT, found.get(POLL_TIMEOUT, "30000")) / 1000,
     )
@@ -212,6 +224,28 @@ def _sorted_out(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
         else:
             raise unknown(key, _KNOWN)
     return found, storage
+
+
+def _transactional_id(found: Mapping[str, str]) -> str | None:
+    given = found.get(TRANSACTIONAL_ID)
+    if given is not None and not given.strip():
+        raise ToolError(f"option {TRANSACTIONAL_ID!r} is empty")
+    if given is None and FIRST_BATCH in found:
+        raise ToolError(f"option {FIRST_BATCH!r} needs the option {TRANSACTIONAL_ID!r}")
+    return given
+
+
+def _transaction_timeout_ms(found: Mapping[str, str]) -> int:
+    timeout_ms = _count(TRANSACTION_TIMEOUT, found.get(TRANSACTION_TIMEOUT, "60000"))
+    if timeout_ms > _INT32_MAX:
+        raise ToolError(f"option {TRANSACTION_TIMEOUT!r} is at most {_INT32_MAX}, not {timeout_ms}")
+    return timeout_ms
+
+
+def _batch_id(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) <= _INT64_MAX):
+        raise ToolError(f"option {FIRST_BATCH!r} is the id of a batch, not {text!r}")
+    return int(text)
 
 
 def _compression(name: str) -> Compression:

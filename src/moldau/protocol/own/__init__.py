@@ -40,6 +40,7 @@ MODULES: dict[int, tuple[str, str, str]] = {
     11145: (".chunks.report_chunks", "0", "0+"),
     11146: (".chunks.drop_chunks", "0", "0+"),
     11147: (".chunks.fetch_chunk_file", "0", "0+"),
+    11148: (".chunks.store_chunk_segment", "0", "0+"),
     # The diskless coordinator. The number 11640 + n - 93 is KIP-1164's API n. The numbers from 11650 on are
     # additional calls.
     11640: (".diskless.create_partitions", "0", "0+"),

@@ -182,7 +182,7 @@ class RaftCore:
         else:
             self.role = Unattached(self, self._election_deadline_ms())
         self.role.enter()
-        self._settle()
+        self._poll_until_stable()
         return self._take_effects()
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
@@ -222,7 +222,7 @@ class RaftCore:
                     self.resign()
             case _:
                 assert_never(event)
-        self._settle()
+        self._poll_until_stable()
         return self._take_effects()
 
     # Calls of the roles
@@ -430,7 +430,7 @@ class RaftCore:
             self.emit(VotersChanged(voters))
             self.role.on_voters_changed()
 
-    def _settle(self) -> None:
+    def _poll_until_stable(self) -> None:
         """Let the role act until the role does not change any more."""
         for _ in range(len(RoleName) + 1):
             role = self.role

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from moldau.network.client import RpcClient
-from moldau.network.remote_node import NodeAddress, RemoteNode
+from moldau.network.node_connection import NodeAddress, NodeConnection
 from moldau.protocol.messages.fetch import FetchResponse, PartitionData
 from moldau.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from moldau.protocol.schema import Message
@@ -392,15 +392,15 @@ class ReplicaFetcher:
 
     async def _ask(self, request: Message, version: int | None = None) -> Any:
         """Send a request that is not a fetch to the leader. ``version`` means the same as in
-        :meth:`RemoteNode.ask`."""
+        :meth:`NodeConnection.ask`."""
         leader = self._leader()
         if leader is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {self._leader_id} is not known")
         return await leader.ask(request, self._settings.request_timeout_ms, version)
 
-    def _leader(self) -> RemoteNode | None:
+    def _leader(self) -> NodeConnection | None:
         address = self._brokers.address(self._leader_id)
-        return None if address is None else RemoteNode(self._client, address)
+        return None if address is None else NodeConnection(self._client, address)
 
     # -- partitions that are left out of requests -----------------------------------------------
 

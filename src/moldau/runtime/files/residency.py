@@ -43,9 +43,9 @@ class Residency:
         self._maps[id(shown)] = shown
         self._size_bytes += size_bytes
         if self._size_bytes > self._size_bytes_max:
-            self.let_go()
+            self.release_pages()
 
-    def let_go(self) -> None:
+    def release_pages(self) -> None:
         """Remove the page table entries of every recorded map."""
         for each in self._maps.values():
             # Another thread may have retired the map while this thread took the last view of it.

@@ -69,7 +69,7 @@ class CoordinatorRegistry:
         if change.begins is not None:
             entry.begin(partition, change.begins)
 
-    def leads_no_more(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None:
+    def no_longer_leads(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None:
         """Stop leading a partition from ``epoch`` on. Late calls are ignored."""
         entry = self._entries.get(topic)
         if entry is None:

@@ -42,10 +42,10 @@ from moldau.server.metadata.witnesses import (
     check_partitions_are_known,
     is_single_voter,
 )
+from moldau.storage.critical_logs.integrity_check import DURABLE_OFFSET, DamagedLogError, IntegrityRules
+from moldau.storage.critical_logs.inventory import METADATA_LOG
+from moldau.storage.critical_logs.recovery_report import Repair, RepairKind
 from moldau.storage.folders.file_names import LOG_SUFFIX, SNAPSHOT_SUFFIX
-from moldau.storage.guards.guarding import DURABLE_OFFSET, DamagedLogError, LogGuard
-from moldau.storage.guards.log_guards import METADATA_LOG
-from moldau.storage.guards.recovery_report import Repair, RepairKind
 from moldau.storage.log_manager import LogManager
 from moldau.storage.snapshots.snapshot import snapshot_of
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
@@ -169,7 +169,7 @@ class MetadataNode:
         await self.driver.start()
         if is_single_voter(self._config):
             # The records may never be applied, because the quorum has failed or a record cannot be applied.
-            # In these cases another part of the node stops the node, and this method ends after a time-out.
+            # If that happens, another part of the node stops the node, and this method ends after a time-out.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CURRENT_TIMEOUT_S):
                     await self.log.until_applied(end_offset)
@@ -222,7 +222,7 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
         folder,
         METADATA_LOG,
         settings.metadata_log_config(config),
-        guard=LogGuard(
+        integrity=IntegrityRules(
             same_boot=all(directory.same_boot for directory in logs.directories),
             written_offset=written_offset,
             written_by=written_by,

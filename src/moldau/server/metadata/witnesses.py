@@ -23,6 +23,7 @@ from moldau.protocol.errors import ProtocolError
 from moldau.protocol.records.metadata import RECORDS, RemoveTopicRecord
 from moldau.runtime.errors import KafkaError
 from moldau.runtime.files.disk import Disk
+from moldau.storage.critical_logs.integrity_check import DURABLE_OFFSET, DamagedLogError, DurableOffset
 from moldau.storage.folders.file_names import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
@@ -31,7 +32,6 @@ from moldau.storage.folders.file_names import (
     base_offset_of,
     segment_file,
 )
-from moldau.storage.guards.guarding import DURABLE_OFFSET, DamagedLogError, DurableOffset
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.segments.batch_scan import scan_checked

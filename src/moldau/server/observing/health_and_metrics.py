@@ -8,7 +8,7 @@ from moldau.network.http import HttpAnswer, HttpServer
 from moldau.server.metadata.view import MetadataView
 from moldau.server.observing.meters import NodeMeters
 from moldau.server.subsystem import HealthCheck
-from moldau.storage.guards.recovery_report import RepairKind
+from moldau.storage.critical_logs.recovery_report import RepairKind
 from moldau.storage.log_manager import LogManager
 
 

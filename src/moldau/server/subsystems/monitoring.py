@@ -7,7 +7,7 @@ from moldau.server.context import NodeContext
 from moldau.server.extensions import Extensions
 from moldau.server.observing.health_and_metrics import Monitoring, health_checks, quorum_notice, watch_cluster
 from moldau.server.subsystem import Contribution, Subsystem
-from moldau.storage.guards.recovery_report import RepairKind
+from moldau.storage.critical_logs.recovery_report import RepairKind
 
 
 class MonitoringSubsystem(Subsystem):

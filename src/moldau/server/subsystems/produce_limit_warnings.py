@@ -66,12 +66,12 @@ class ProduceLimitWarnings(Subsystem):
         if (broker, count) != self._checked:
             self._checked = broker, count
             before, self._of_broker = self._of_broker, tuple(_check_broker(broker, count))
-            _tell("this broker", before, self._of_broker)
+            _log_limits("this broker", before, self._of_broker)
         for name in dict.fromkeys(_changed(delta)):
             known = self._of_topics.pop(name, ())
             if found := tuple(self._check_topic(image, name)):
                 self._of_topics[name] = found
-                _tell(f"topic {name}", known, found)
+                _log_limits(f"topic {name}", known, found)
 
     def _check_topic(self, image: MetadataImage, name: str) -> Iterator[str]:
         own = image.config(ResourceType.TOPIC, name)
@@ -117,7 +117,7 @@ def _changed(delta: MetadataDelta) -> Iterator[str]:
         yield from (topic.name for topic in topics.values())
 
 
-def _tell(what: str, known: Iterable[str], found: Iterable[str]) -> None:
+def _log_limits(what: str, known: Iterable[str], found: Iterable[str]) -> None:
     for reason in found:
         if reason not in known:
             logger.warning("%s refuses all producers, or nearly all: %s", what, reason)

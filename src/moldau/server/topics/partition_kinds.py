@@ -28,12 +28,12 @@ class PartitionKind(Protocol[P]):
         """Open a partition, whose log exists. Raises ``KafkaError`` if the partition cannot be opened."""
         ...
 
-    def take_role(self, partition: P, topic: Topic, taken: Callable[[], None]) -> None:
-        """Lead or follow the partition, according to the topic's metadata. Call ``taken`` when the partition
-        has its role.
+    def apply_role(self, partition: P, topic: Topic, applied: Callable[[], None]) -> None:
+        """Lead or follow the partition, according to the topic's metadata. Call ``applied`` when the
+        partition has its role.
 
         The role begins at once. If a truncation of the log is in progress, the role begins after it. If the
-        partition gets another role or is closed before that, ``taken`` is not called.
+        partition gets another role or is closed before that, ``applied`` is not called.
         """
         ...
 
@@ -82,7 +82,7 @@ class RefusingKind(PartitionKind[Partition]):
     def open(self, topic: Topic, index: int) -> Partition:
         raise KafkaError(ErrorCode.kafka_storage_error, self._reason(topic))
 
-    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None: ...
+    def apply_role(self, partition: Partition, topic: Topic, applied: Callable[[], None]) -> None: ...
 
     def reconfigure(self, partition: Partition) -> None: ...
 

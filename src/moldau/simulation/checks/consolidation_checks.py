@@ -12,8 +12,9 @@ from moldau.simulation.checks.diskless_checks import SETTLE_LIMIT_S, DisklessAft
 from moldau.simulation.history import History
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
-from moldau.tiered.consolidation.retention import readable_chain
+from moldau.tiered.consolidation.consolidated_retention import readable_chain
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.manager import RemoteLogMetadataManager
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.storage.object_layout import parse_segment_key
 
@@ -42,20 +43,57 @@ class _Judging:
     def __init__(self, exhibit: ServerNode, world: World, history: History) -> None:
         self._coordinators = exhibit.get(DisklessSubsystem).coordinators
         self._tiered = exhibit.get(TieredSubsystem)
+        self._checker = SegmentsChecker(world, history)
+
+    async def run(self) -> None:
+        for coordinator_id in self._coordinators.coordinator_ids:
+            for described in await self._coordinators.describe_topics(coordinator_id):
+                await self._tiered.metadata.wait_ready(identity_of(described))
+                self._checker.check_partition(described, self._tiered.metadata)
+        self._checker.check_deletions(self._tiered.metadata)
+        self._checker.check_objects()
+
+
+def identity_of(described: DescribedPartition) -> TopicIdPartition:
+    """The name of a partition in the remote metadata."""
+    return TopicIdPartition(described.topic_id, described.topic_name, described.partition_index)
+
+
+class SegmentsChecker:
+    """Compares the segments of diskless partitions with the objects in the store."""
+
+    def __init__(self, world: World, history: History) -> None:
         self._objects = world.object_store.objects
         self._history = history
         self._expected: set[tuple[str, bool]] = set()
+        self._moved_count = 0
 
-    async def run(self) -> None:
-        moved = 0
-        for coordinator_id in self._coordinators.coordinator_ids:
-            for partition in await self._coordinators.describe_topics(coordinator_id):
-                await self._check_partition(partition)
-                moved += partition.wal_start_offset > partition.log_start_offset
-        if not moved:
-            self._history.violate("nothing has left the WAL")
-        for deletion in self._tiered.metadata.remote_partition_deletions():
+    def check_partition(self, described: DescribedPartition, metadata: RemoteLogMetadataManager) -> None:
+        """Check that finished segments contain all records that left the WAL. ``metadata`` are those of a
+        broker that has loaded the partition."""
+        partition = identity_of(described)
+        segments = metadata.list_remote_log_segments(partition)
+        for segment in segments:
+            if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                self._history.violate(f"{segment.id} is still {segment.state.name}")
+            self._expected |= {(str(segment.id), True), (str(segment.id), False)}
+        start, end = described.log_start_offset, described.wal_start_offset
+        chain = readable_chain(segments, start, end)
+        reached = chain[-1].end_offset + 1 if chain else start
+        if reached < end:
+            self._history.violate(f"{partition} has nothing at {reached}, and its WAL begins at {end}")
+        self._moved_count += end > start
+
+    def check_deletions(self, metadata: RemoteLogMetadataManager) -> None:
+        """Check that no removal of a deleted partition is unfinished."""
+        for deletion in metadata.remote_partition_deletions():
             self._history.violate(f"the deletion of {deletion.partition} is still {deletion.state.name}")
+
+    def check_objects(self) -> None:
+        """After all partitions were checked, check that every segment has its objects, and that no other
+        object of a segment exists."""
+        if not self._moved_count:
+            self._history.violate("nothing has left the WAL")
         found: set[tuple[str, bool]] = set()
         for key in sorted(self._objects):
             parsed = parse_segment_key(key)
@@ -67,18 +105,3 @@ class _Judging:
                 self._history.violate(f"object {key} has leaked")
         for name in sorted(self._expected - found):
             self._history.violate(f"an object of segment {name[0]} is missing")
-
-    async def _check_partition(self, described: DescribedPartition) -> None:
-        partition = TopicIdPartition(described.topic_id, described.topic_name, described.partition_index)
-        metadata = self._tiered.metadata
-        await metadata.wait_ready(partition)
-        segments = metadata.list_remote_log_segments(partition)
-        for segment in segments:
-            if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-                self._history.violate(f"{segment.id} is still {segment.state.name}")
-            self._expected |= {(str(segment.id), True), (str(segment.id), False)}
-        start, end = described.log_start_offset, described.wal_start_offset
-        chain = readable_chain(segments, start, end)
-        reached = chain[-1].end_offset + 1 if chain else start
-        if reached < end:
-            self._history.violate(f"{partition} has nothing at {reached}, and its WAL begins at {end}")

@@ -42,7 +42,7 @@ from moldau.simulation.clients.client import (
     RetryError,
     SimulatedClient,
 )
-from moldau.simulation.cluster.replication_stories import (
+from moldau.simulation.cluster.stories.replication_stories import (
     NODE_IDS,
     PARTITIONS,
     TOPIC,
@@ -111,7 +111,7 @@ class ChunkStory(ReplicationStory):
         self.sent = 0
         """Number of times that consumers were sent to another broker."""
 
-    # Clients
+    # The clients of a run
 
     def _consumer(self, name: str, number: int, *, observed: bool = True) -> Consumer:
         where = PARTITIONS[number % len(PARTITIONS)]
@@ -157,7 +157,7 @@ class ChunkStory(ReplicationStory):
                 pass
             await client.pause()
 
-    # The operator
+    # Actions of the operator
 
     async def _storm(self, nemesis: Nemesis) -> None:
         storm = asyncio.create_task(super()._storm(nemesis))
@@ -230,7 +230,7 @@ class ChunkStory(ReplicationStory):
         answer = await client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, request)
         self.history.note(f"the active chunk of {partition} to {brokers}: {answer.error_code.name}")
 
-    # The end
+    # The end of a run
 
     async def run(self) -> list[str]:
         """Run the scenario, and delete the topic at the end. Returns the violations."""

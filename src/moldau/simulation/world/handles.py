@@ -14,8 +14,8 @@ from moldau.simulation.world.process import Process
 T = TypeVar("T")
 
 
-class SimulatedHandle(asyncio.Handle):
-    """A callback that is ready, or will be ready in this turn of the loop."""
+class _CancellableHandle(asyncio.Handle):
+    """The fields of handles and timers, and their cancellation."""
 
     __slots__ = ()
     _callback: Callable[..., object]
@@ -25,6 +25,18 @@ class SimulatedHandle(asyncio.Handle):
     _repr = None
     _source_traceback = None
 
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = _nothing
+        self._args = ()
+
+
+class SimulatedHandle(_CancellableHandle):
+    """A callback that is ready. The loop runs it at the current virtual time, unless its process is
+    paused."""
+
+    __slots__ = ()
+
     def __init__(
         self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context
     ) -> None:
@@ -33,22 +45,11 @@ class SimulatedHandle(asyncio.Handle):
         self._context = context
         self._cancelled = False
 
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = _nothing
-        self._args = ()
 
-
-class SimulatedTimer(asyncio.TimerHandle):
-    """A callback that is ready at a moment of the virtual time."""
+class SimulatedTimer(_CancellableHandle, asyncio.TimerHandle):
+    """A callback that becomes ready at a certain virtual time."""
 
     __slots__ = ("_process",)
-    _callback: Callable[..., object]
-    _args: tuple[Any, ...]
-    _context: contextvars.Context
-    _cancelled: bool
-    _repr = None
-    _source_traceback = None
 
     def __init__(
         self,
@@ -64,11 +65,6 @@ class SimulatedTimer(asyncio.TimerHandle):
         self._context = context
         self._cancelled = False
         self._process = process
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = _nothing
-        self._args = ()
 
 
 def _nothing() -> None:

@@ -108,7 +108,7 @@ class LogCleaner:
         more = len(found) - _NOTICED_MAX
         return "; ".join([*found[:_NOTICED_MAX], *([f"and {more} more"] if more > 0 else [])]) or None
 
-    async def run_for_ever(self) -> None:
+    async def run_forever(self) -> None:
         """Run forever. The cleaner checks the logs every ``log.cleaner.backoff.ms``. It reads the current
         value of this config each time."""
         while True:
@@ -135,7 +135,7 @@ class LogCleaner:
             return True
         self.cleaning = chosen.log
         try:
-            await self._clean_guarded(chosen)
+            await self._clean_or_report(chosen)
         finally:
             self.cleaning = None
         return True
@@ -150,14 +150,14 @@ class LogCleaner:
         try:
             if log.flushed_offset < log.segments.active.base_offset:
                 await log.flush()
-            with log.guarded("reading"):
+            with log.disk_work("reading"):
                 return find_candidate(
                     log, self._logs.cleaner_offset(log.topic_partition), self._machine.clock.now_ms()
                 )
         except KafkaError:
             return None
 
-    async def _clean_guarded(self, candidate: CleanableLog) -> None:
+    async def _clean_or_report(self, candidate: CleanableLog) -> None:
         log = candidate.log
         try:
             await self._clean(candidate)
@@ -261,7 +261,7 @@ class LogCleaner:
             try:
                 moved_bytes, is_done = await asyncio.shield(slice_)
             except asyncio.CancelledError:
-                # The worker must release the files before the log may be closed.
+                # The log may be closed only after the worker has released the files.
                 await asyncio.wait([slice_])
                 raise
             wanted_s = moved_bytes / self.settings.io_max_bytes_per_second

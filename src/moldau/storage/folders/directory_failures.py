@@ -61,7 +61,7 @@ class DirectoryFailures:
                 self._loop.call_soon_threadsafe(listener, directory)
 
     @contextlib.contextmanager
-    def guard(self, directory: LogDirectory) -> Iterator[None]:
+    def disk_work(self, directory: LogDirectory) -> Iterator[None]:
         """A context for work on the folder's disk. If the disk fails in this context, the folder goes offline
         and the error is not raised."""
         try:

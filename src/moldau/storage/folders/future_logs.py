@@ -78,7 +78,7 @@ class FutureLogs:
         try:
             future = await self._machine.workers.run(self._open, path, source)
             await future.truncate_fully_and_start_at(source.local_log_start_offset)
-            with self._failures.guard(target):
+            with self._failures.disk_work(target):
                 await self._machine.workers.run(self._machine.disk.sync_dir, target.path)
         except (KafkaError, OSError) as error:
             source.is_being_copied = False
@@ -86,7 +86,7 @@ class FutureLogs:
             if isinstance(cause, OSError):
                 self._failures.log_failed(target, cause)
             raise KafkaError(ErrorCode.kafka_storage_error, f"{path} cannot be made: {error}") from error
-        future.gate.on_failure = lambda error: self._failures.log_failed(target, error)
+        future.access.on_failure = lambda error: self._failures.log_failed(target, error)
         move = self.moves[name] = LogMove(source, home, target, future, unique, source.truncation_count)
         return move
 
@@ -151,7 +151,7 @@ class FutureLogs:
         move.future.take_offline(f"the move of {move.name} was given up")
         if move.target.is_online:
             path = f"{move.target.path}/{future_folder(move.name, move.unique)}"
-            with self._failures.guard(move.target):
+            with self._failures.disk_work(move.target):
                 if self._machine.disk.is_dir(path):
                     await self._machine.workers.run(self._machine.disk.remove_tree, path)
 
@@ -168,7 +168,7 @@ def finish_exchanges(
     names: dict[LogDirectory, list[str]] = {}
     for directory in directories:
         if directory.is_online:
-            with failures.guard(directory):
+            with failures.disk_work(directory):
                 names[directory] = disk.list(directory.path)
     everything = {name for found in names.values() for name in found}
     unfinished = []
@@ -178,7 +178,7 @@ def finish_exchanges(
             if topic_partition is None or not directory.is_online:
                 continue
             is_current = folder_of(topic_partition) in everything
-            with failures.guard(directory):
+            with failures.disk_work(directory):
                 if not is_current and exchanged_for(name) in everything:
                     disk.rename(f"{directory.path}/{name}", f"{directory.path}/{folder_of(topic_partition)}")
                     disk.sync_dir(directory.path)

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from moldau.runtime.files.disk import Disk, DiskError, DiskSpace, Lock
+from moldau.storage.critical_logs.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.folders.checkpoint import CheckpointError, read_offset_checkpoint, write_offset_checkpoint
 from moldau.storage.folders.file_names import (
     CLEAN_SHUTDOWN,
@@ -18,7 +19,6 @@ from moldau.storage.folders.file_names import (
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
 )
-from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.topic_partition import TopicPartition
 
 

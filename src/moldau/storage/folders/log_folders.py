@@ -118,11 +118,11 @@ class FolderWork:
                     except OSError as error:
                         self._on_failure(directory, error)
                         continue
-                    await self._tell_retired(mine)
+                    await self._report_retired(mine)
         finally:
             self._retiring = None
 
-    async def _tell_retired(self, logs: deque[RetiredLog]) -> None:
+    async def _report_retired(self, logs: deque[RetiredLog]) -> None:
         """This loop frees the logs one by one and pauses between them. Freeing thousands of logs at once
         would block the event loop for a tenth of a second."""
         while logs:
@@ -209,7 +209,7 @@ class FolderWork:
         made: list[NewLog] = []
 
         async def in_jobs(items: Sequence[NewLog], job: Callable[[Sequence[NewLog]], T]) -> list[T]:
-            async def guarded(some: Sequence[NewLog]) -> T | None:
+            async def report_failures(some: Sequence[NewLog]) -> T | None:
                 try:
                     return await self._workers.run(job, some)
                 except OSError as error:
@@ -218,7 +218,7 @@ class FolderWork:
                         self._on_failure(directory, error)
                     return None
 
-            found = await _in_lanes(items, guarded)
+            found = await _in_lanes(items, report_failures)
             return [each for each in found if each is not None]
 
         def make_some(some: Sequence[NewLog]) -> Sequence[NewLog]:

@@ -19,7 +19,7 @@ from moldau.storage.log.admission import Admitted, admit, is_slow_to_admit
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
 from moldau.storage.log.log_producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.log.state.disk_access import DiskAccess
 from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.log.state.open_epochs import LogEpochs
 from moldau.storage.producers.producer_state import BatchMetadata
@@ -40,7 +40,7 @@ class Appender:
         self,
         topic_partition: TopicPartition,
         now_ms: Callable[[], int],
-        gate: FailureGate,
+        access: DiskAccess,
         segments: SegmentedLog,
         offsets: LogOffsets,
         epochs: LogEpochs,
@@ -48,7 +48,7 @@ class Appender:
     ) -> None:
         self._topic_partition = topic_partition
         self._now_ms = now_ms
-        self._gate = gate
+        self._access = access
         self._segments = segments
         self._offsets = offsets
         self._epochs = epochs
@@ -72,8 +72,8 @@ class Appender:
         ``record_list_too_large``, ``invalid_record`` (no key in a compacted topic; recompression failed),
         ``message_too_large``, ``fenced_leader_epoch``, ``kafka_storage_error``, and errors of producers.
         """
-        if self._gate.failure is not None:
-            self._gate.check()
+        if self._access.failure is not None:
+            self._access.check()
         now_ms = self._now_ms()
         segments = self._segments
         config = segments.config
@@ -139,10 +139,10 @@ class Appender:
         try:
             position = active.write(buffers, size_bytes)
         except OSError as error:
-            self._gate.check_descriptors("appending to", error)
+            self._access.check_descriptors("appending to", error)
             with contextlib.suppress(OSError):
                 active.file.truncate(active.size_bytes)
-            self._gate.fail("appending to", error)
+            self._access.fail("appending to", error)
         self.account(position, headers, first_offset, view)
 
     def account(self, position: int, headers: list[BatchHeader], first_offset: int, view: memoryview) -> None:
@@ -170,7 +170,7 @@ class Appender:
         except OSError as error:
             with contextlib.suppress(OSError):
                 active.file.truncate(active.size_bytes)
-            self._gate.fail("appending to", error)
+            self._access.fail("appending to", error)
 
     def admit(self, batch: Buffer, headers: list[BatchHeader], limit: int | None = None) -> Admitted:
         """Convert a client's batch to the form in which the topic stores the batch; see
@@ -199,7 +199,7 @@ class Appender:
         end of the log or of the previous batch, or if an epoch is lower than the epoch before it. In these
         cases nothing is appended.
         """
-        self._gate.check()
+        self._access.check()
         view = memoryview(buffer)
         headers: list[BatchHeader] = []
         end_offset, epoch, size_bytes = self._segments.end_offset, self._epochs.current, 0
@@ -259,7 +259,7 @@ class Appender:
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment at ``base_offset``. The default is the end of the log."""
-        with self._gate.guarded("rolling"):
+        with self._access.disk_work("rolling"):
             segments = self._segments
             if segments.active.size_bytes:
                 # Producers wait for this call. Therefore the snapshot is made durable later, by the flush of

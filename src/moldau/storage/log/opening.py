@@ -6,14 +6,14 @@ import uuid
 from typing import NamedTuple
 
 from moldau.runtime import Disk, ErrorCode, KafkaError, Machine
+from moldau.storage.critical_logs.integrity_check import CriticalLog, DurableOffset, IntegrityRules
+from moldau.storage.critical_logs.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.folders.file_names import LEADER_EPOCHS, LOG_START_OFFSETS, PARTITION_METADATA
 from moldau.storage.folders.partition_metadata import (
     is_misread,
     read_partition_metadata,
     write_partition_metadata,
 )
-from moldau.storage.guards.guarding import DurableOffset, GuardedLog, LogGuard
-from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.log.log_producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
 from moldau.storage.log.state.offsets import LogOffsets
@@ -44,31 +44,31 @@ class LoadedState(NamedTuple):
     epochs: LogEpochs
     producers: LogProducers
     durable: DurableOffset | None
-    """The stored durable offset of a guarded log."""
+    """The stored durable offset of a critical log."""
 
 
 def load_log(
     machine: Machine,
     segments: SegmentedLog,
     checkpoints: Checkpoints,
-    guard: LogGuard | None,
+    integrity: IntegrityRules | None,
     report: RecoveryReport,
 ) -> LoadedState:
     """Load the folder into the empty ``segments``. If the folder does not exist, it is created. Blocking.
 
-    With ``guard``, only an incomplete end is removed. ``report`` notes all repairs. Raises ``OSError`` when
-    the disk fails, and :class:`DamagedLogError` when a guarded log is damaged.
+    With ``integrity``, only an incomplete end is removed. All repairs are added to ``report``. Raises
+    ``OSError`` when the disk fails, and :class:`DamagedLogError` when a critical log is damaged.
     """
     disk, folder = machine.disk, segments.folder
     recovery_point, clean_shutdown, _, was_killed = checkpoints
     _make_folder(disk, folder)
     epochs = LogEpochs(disk, segments, report)
     log_start_offset = _checked_start(folder, checkpoints.log_start_offset, epochs, report)
-    durable = guarded = None
-    if guard is not None:
+    durable = critical = None
+    if integrity is not None:
         durable = DurableOffset(disk, folder)
-        guarded = _guarded(disk, folder, guard, durable, epochs, log_start_offset, report)
-        recovery_point = max(recovery_point, guarded.durable_offset)
+        critical = _critical(disk, folder, integrity, durable, epochs, log_start_offset, report)
+        recovery_point = max(recovery_point, critical.durable_offset)
     loaded = load_segments(
         disk,
         folder,
@@ -76,7 +76,7 @@ def load_log(
         recovery_point=recovery_point,
         clean_shutdown=clean_shutdown,
         was_killed=was_killed,
-        guarded=guarded,
+        critical=critical,
         report=report,
     )
     if loaded.segments:
@@ -151,15 +151,15 @@ def _checked_start(folder: str, log_start_offset: int, epochs: LogEpochs, report
     return earliest.start_offset
 
 
-def _guarded(
+def _critical(
     disk: Disk,
     folder: str,
-    guard: LogGuard,
+    integrity: IntegrityRules,
     durable: DurableOffset,
     epochs: LogEpochs,
     log_start_offset: int,
     report: RecoveryReport,
-) -> GuardedLog:
+) -> CriticalLog:
     durable_offset: int | None = 0
     try:
         durable_offset = durable.read()
@@ -168,15 +168,15 @@ def _guarded(
         disk.remove(durable.path)
     earliest = epochs.entries.earliest
     latest_start: int | None = log_start_offset
-    if guard.has_snapshots:
+    if integrity.has_snapshots:
         found = map(snapshot_of, disk.list(folder))
         latest_start = max((each.offset for each in found if each is not None), default=0)
     elif earliest is not None:
         latest_start = max(log_start_offset, earliest.start_offset)
     elif not log_start_offset:
         latest_start = None
-    return GuardedLog(
-        guard,
+    return CriticalLog(
+        integrity,
         durable_offset or 0,
         latest_start,
         epochs.entries,

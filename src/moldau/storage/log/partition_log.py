@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.storage.guards.guarding import DurableOffset, LogGuard
-from moldau.storage.guards.recovery_report import RecoveryReport
+from moldau.storage.critical_logs.integrity_check import DurableOffset, IntegrityRules
+from moldau.storage.critical_logs.recovery_report import RecoveryReport
 from moldau.storage.log.append_info import EpochEndOffset
 from moldau.storage.log.appending import Appender
 from moldau.storage.log.config import LogConfig
@@ -29,7 +29,7 @@ from moldau.storage.log.opening import Checkpoints, LoadedState, claim_folder, l
 from moldau.storage.log.reading import LogReader
 from moldau.storage.log.segmented_log import SegmentedLog
 from moldau.storage.log.staging import StagedAppends
-from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.log.state.disk_access import DiskAccess
 from moldau.storage.log.state.start import LogStart
 from moldau.storage.log.worker_appends import AsideAppends
 from moldau.storage.topic_partition import TopicPartition
@@ -53,7 +53,7 @@ class LogKeeper:
 class PartitionLog:
     """The log of one partition on one disk, created by :meth:`open`.
 
-    Its state is in ``segments`` (the bytes), ``offsets``, ``epochs``, ``start`` and ``producers``; ``gate``
+    Its state is in ``segments`` (the bytes), ``offsets``, ``epochs``, ``start`` and ``producers``; ``access``
     says whether the disk works. Its methods are methods of the following objects, where they are described.
     They are bound once, so that frequent calls have no extra cost:
 
@@ -69,7 +69,7 @@ class PartitionLog:
         self,
         machine: Machine,
         topic_partition: TopicPartition,
-        gate: FailureGate,
+        access: DiskAccess,
         segments: SegmentedLog,
         state: LoadedState,
         report: RecoveryReport,
@@ -85,28 +85,35 @@ class PartitionLog:
         self.directory = segments.folder
         self.topic_partition = topic_partition
         self.topic_id: uuid.UUID | None = None
-        self.gate = gate
+        self.access = access
         self.segments = segments
         """The segments with the bytes. They are used for tiering, compaction and tools."""
         self.offsets = offsets
         self.epochs = epochs
         self.leader_epochs = epochs.entries
         self.producers = producers
-        self.start = LogStart(gate, segments, offsets, epochs, producers, report, has_snapshots=has_snapshots)
+        self.start = LogStart(
+            access, segments, offsets, epochs, producers, report, has_snapshots=has_snapshots
+        )
         self.restore_epochs = self.start.restore_epochs
         self.active_producers = producers.active
         self.producer = producers.state.entry
-        self.guarded = gate.guarded
-        self.fail = gate.fail
-        self.take_offline = gate.close
+        self.disk_work = access.disk_work
+        self.fail = access.fail
+        self.take_offline = access.close
         self._bind_appends()
         self._bind_reads()
         self._bind_file_operations(durable)
 
     def _bind_appends(self) -> None:
-        now_ms, gate, segments, offsets = self._machine.clock.now_ms, self.gate, self.segments, self.offsets
+        now_ms, access, segments, offsets = (
+            self._machine.clock.now_ms,
+            self.access,
+            self.segments,
+            self.offsets,
+        )
         epochs, producers = self.epochs, self.producers
-        appender = Appender(self.topic_partition, now_ms, gate, segments, offsets, epochs, producers)
+        appender = Appender(self.topic_partition, now_ms, access, segments, offsets, epochs, producers)
         self.append_as_leader = appender.append_as_leader
         self.append_as_follower = appender.append_as_follower
         self.admit = appender.admit
@@ -114,31 +121,31 @@ class PartitionLog:
         self.begin_epoch = appender.begin_epoch
         self.roll = appender.roll
 
-        staged = StagedAppends(now_ms, gate, segments, epochs, producers, appender)
+        staged = StagedAppends(now_ms, access, segments, epochs, producers, appender)
         self.may_stage = staged.may_stage
         self.stage = staged.stage
         self.write_staged = staged.write_staged
 
-        self.aside = AsideAppends(now_ms, gate, segments, offsets, epochs, appender)
+        self.aside = AsideAppends(now_ms, access, segments, offsets, epochs, appender)
         self.begin_aside = self.aside.begin
         self.end_aside = self.aside.end
 
     def _bind_reads(self) -> None:
-        reader = LogReader(self.topic_partition, self.gate, self.segments, self.offsets)
+        reader = LogReader(self.topic_partition, self.access, self.segments, self.offsets)
         self.read = reader.read
         self.aborted_transactions = reader.aborted_transactions
         self.timestamp_step = reader.timestamp_step
         self.latest_batch = reader.latest_batch
 
     def _bind_file_operations(self, durable: DurableOffset | None) -> None:
-        machine, gate, segments, offsets = self._machine, self.gate, self.segments, self.offsets
+        machine, access, segments, offsets = self._machine, self.access, self.segments, self.offsets
         epochs, producers, now_ms = self.epochs, self.producers, machine.clock.now_ms
-        durability = LogFlusher(gate, segments, offsets, epochs, producers, durable, now_ms)
+        durability = LogFlusher(access, segments, offsets, epochs, producers, durable, now_ms)
         self._durability = durability
         self.flush = durability.flush
         self.is_flush_due = durability.is_due
 
-        operations = FileOperations(machine.workers, gate, segments)
+        operations = FileOperations(machine.workers, access, segments)
         removal = SegmentRemoval(operations, segments, offsets, epochs, producers, self.start, self.roll)
         self.delete_old_segments = removal.delete_old
         self.delete_segments_before_start = removal.delete_before_start
@@ -165,7 +172,7 @@ class PartitionLog:
         topic_id: uuid.UUID | None = None,
         may_be_tiered: bool = False,
         was_killed: bool = False,
-        guard: LogGuard | None = None,
+        integrity: IntegrityRules | None = None,
         report: RecoveryReport | None = None,
     ) -> Self:
         """Open a partition's folder with the path ``directory``; it is created if it does not exist.
@@ -177,21 +184,21 @@ class PartitionLog:
         in the remote tier. ``was_killed`` means that the machine has kept every byte that an earlier process
         wrote, so that indexes may be compared with the bytes after ``recovery_point``.
 
-        With ``guard``, only an incomplete end is cut off. All repairs are reported to ``report``.
+        With ``integrity``, only an incomplete end is cut off. All repairs are reported to ``report``.
 
         Raises ``KafkaError(kafka_storage_error)`` when the disk fails, and
         ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id. Raises
-        :class:`DamagedLogError` when a guarded log is damaged, or when a log file belongs to another
+        :class:`DamagedLogError` when a critical log is damaged, or when a log file belongs to another
         partition.
         """
         report = report or RecoveryReport()
         segments = SegmentedLog(machine, directory, config or LogConfig())
-        gate = FailureGate(directory, segments.abandon)
-        with gate.guarded("opening"):
+        access = DiskAccess(directory, segments.abandon)
+        with access.disk_work("opening"):
             checkpoints = Checkpoints(recovery_point, clean_shutdown, log_start_offset, was_killed)
-            state = load_log(machine, segments, checkpoints, guard, report)
-            has_snapshots = guard is not None and guard.has_snapshots
-            log = cls(machine, topic_partition, gate, segments, state, report, has_snapshots=has_snapshots)
+            state = load_log(machine, segments, checkpoints, integrity, report)
+            has_snapshots = integrity is not None and integrity.has_snapshots
+            log = cls(machine, topic_partition, access, segments, state, report, has_snapshots=has_snapshots)
             log.take_topic_id(topic_id)
             log.start.awaits_config = may_be_tiered
             if not may_be_tiered:
@@ -294,7 +301,7 @@ class PartitionLog:
     @property
     def is_offline(self) -> bool:
         """Whether the log's disk has failed."""
-        return self.gate.failure is not None
+        return self.access.failure is not None
 
     def adopt(self, keeper: LogKeeper) -> None:
         """Set the keeper. It is notified of changes that it must make durable. Call this at most once for a
@@ -302,7 +309,7 @@ class PartitionLog:
 
         A log without a keeper saves its epochs itself, and its start is not checkpointed.
         """
-        self.gate.on_failure = keeper.failed
+        self.access.on_failure = keeper.failed
         self.truncation.on_truncation = keeper.truncated
         self.epochs.on_change = keeper.epochs_changed
         self.start.checkpoint = keeper.persist_start
@@ -329,7 +336,7 @@ class PartitionLog:
         The next retention pass deletes the bytes. Raises ``KafkaError(offset_out_of_range)`` if the new start
         is above the log's end.
         """
-        self.gate.check()
+        self.access.check()
         if offset > self.log_end_offset:
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
@@ -337,7 +344,7 @@ class PartitionLog:
             )
         if offset <= self.log_start_offset:
             return False
-        with self.gate.guarded("writing the leader epochs of"):
+        with self.access.disk_work("writing the leader epochs of"):
             self.start.move(offset)
         return True
 
@@ -362,10 +369,10 @@ class PartitionLog:
 
     def close(self) -> None:
         """Make all appends durable and release the files. Blocking. A second call does nothing."""
-        if self._closed or self.gate.failure is not None:
+        if self._closed or self.access.failure is not None:
             self._closed = True
             return
         self._closed = True
-        with self.gate.guarded("closing"):
+        with self.access.disk_work("closing"):
             self._durability.flush_and_close()
-        self.gate.end(f"{self.directory} is closed")
+        self.access.end(f"{self.directory} is closed")

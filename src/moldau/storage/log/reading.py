@@ -3,7 +3,7 @@
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AbortedEntry, ReadResult
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.log.state.disk_access import DiskAccess
 from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.segments.timestamp_search import Step, latest_batch, search_step
 from moldau.storage.topic_partition import TopicPartition
@@ -13,10 +13,10 @@ class LogReader:
     """Serves reads from the segments of one log. It changes nothing."""
 
     def __init__(
-        self, topic_partition: TopicPartition, gate: FailureGate, segments: SegmentedLog, offsets: LogOffsets
+        self, topic_partition: TopicPartition, access: DiskAccess, segments: SegmentedLog, offsets: LogOffsets
     ) -> None:
         self._topic_partition = topic_partition
-        self._gate = gate
+        self._access = access
         self._segments = segments
         self._offsets = offsets
 
@@ -37,9 +37,9 @@ class LogReader:
         Raises ``KafkaError(offset_out_of_range)`` below the log's start or above its end. Raises
         ``KafkaError(offset_moved_to_tiered_storage)`` for records that are only in the remote tier.
         """
-        gate, segments = self._gate, self._segments
-        if gate.failure is not None:
-            gate.check()
+        access, segments = self._access, self._segments
+        if access.failure is not None:
+            access.check()
         end_offset, start_offset = segments.end_offset, self._offsets.log_start_offset
         if not start_offset <= offset <= end_offset:
             raise KafkaError(
@@ -55,8 +55,8 @@ class LogReader:
         try:
             return segments.read(offset, max_bytes, upper_bound_offset, min_one_batch)
         except OSError as error:
-            gate.check_descriptors("reading", error)
-            gate.fail("reading", error)
+            access.check_descriptors("reading", error)
+            access.fail("reading", error)
 
     def aborted_transactions(self, offset: int, result: ReadResult) -> list[AbortedEntry]:
         """The aborted transactions with records in the result of a read from ``offset``."""
@@ -72,11 +72,11 @@ class LogReader:
 
     def timestamp_step(self, timestamp_ms: int, start_offset: int, end_offset: int) -> Step | None:
         """Do one step of a search by timestamp. The batch in the result is valid until the log is changed."""
-        with self._gate.guarded("reading"):
+        with self._access.disk_work("reading"):
             return search_step(self._segments, timestamp_ms, start_offset, end_offset)
 
     def latest_batch(self, end_offset: int) -> memoryview | None:
         """Return the batch with the largest timestamp below ``end_offset``, found by the headers of batches.
         The batch is valid until the log is changed."""
-        with self._gate.guarded("reading"):
+        with self._access.disk_work("reading"):
             return latest_batch(self._segments, self._offsets.log_start_offset, end_offset)

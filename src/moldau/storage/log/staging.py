@@ -12,7 +12,7 @@ from moldau.storage.log.appending import Appender, pack_prefix
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.log_producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.log.state.disk_access import DiskAccess
 from moldau.storage.log.state.open_epochs import LogEpochs
 
 STAGED_BYTES_MAX: Final = 256 * 1024
@@ -33,14 +33,14 @@ class StagedAppends:
     def __init__(
         self,
         now_ms: Callable[[], int],
-        gate: FailureGate,
+        access: DiskAccess,
         segments: SegmentedLog,
         epochs: LogEpochs,
         producers: LogProducers,
         appender: Appender,
     ) -> None:
         self._now_ms = now_ms
-        self._gate = gate
+        self._access = access
         self._segments = segments
         self._epochs = epochs
         self._producers = producers
@@ -70,7 +70,7 @@ class StagedAppends:
             and staged_bytes <= STAGED_BYTES_MAX
             and segments.active.size_bytes + staged_bytes <= config.segment_bytes
             and leader_epoch == self._epochs.current
-            and self._gate.failure is None
+            and self._access.failure is None
         )
 
     def stage(self, batch: memoryview, header: BatchHeader) -> int | None:

@@ -12,7 +12,7 @@ from moldau.records.batch import BatchHeader, iter_headers
 from moldau.runtime.files.disk import File
 from moldau.storage.log.appending import Appender
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.log.state.disk_access import DiskAccess
 from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.log.state.open_epochs import LogEpochs
 from moldau.storage.segments.segment import Segment
@@ -55,14 +55,14 @@ class AsideAppends:
     def __init__(
         self,
         now_ms: Callable[[], int],
-        gate: FailureGate,
+        access: DiskAccess,
         segments: SegmentedLog,
         offsets: LogOffsets,
         epochs: LogEpochs,
         appender: Appender,
     ) -> None:
         self._now_ms = now_ms
-        self._gate = gate
+        self._access = access
         self._segments = segments
         self._offsets = offsets
         self._epochs = epochs
@@ -74,7 +74,7 @@ class AsideAppends:
         Returns ``None`` when the batches do not fit in one write. The caller then uses
         :meth:`Appender.append_as_follower`. Raises the same errors as that method.
         """
-        self._gate.check()
+        self._access.check()
         headers = [header for _, header in iter_headers(batches)]
         if not headers or not self._follow_on(headers):
             return None
@@ -110,7 +110,7 @@ class AsideAppends:
         """
         segments, segment = self._segments, write.segment
         try:
-            if self._gate.failure is not None:
+            if self._access.failure is not None:
                 return False
             is_at_end = segment is segments.active and segment.size_bytes == write.position
             if is_at_end and write.is_written and self._offsets.truncation_count == write.truncation_count:
@@ -123,7 +123,7 @@ class AsideAppends:
                 with contextlib.suppress(OSError):
                     segment.file.truncate(segment.size_bytes)
                 if write.error is not None:
-                    self._gate.fail("appending to", write.error)
+                    self._access.fail("appending to", write.error)
             return False
         finally:
             segments.release_files()

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from moldau.records.batch import HEADER_SIZE_BYTES, MAGIC, BatchHeader
 from moldau.runtime.files.disk import Disk
+from moldau.storage.critical_logs.integrity_check import ADVICE, DamagedLogError
 from moldau.storage.folders.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -30,7 +31,6 @@ from moldau.storage.folders.file_names import (
     TIME_INDEX_SUFFIX,
     segment_file,
 )
-from moldau.storage.guards.guarding import ADVICE, DamagedLogError
 from moldau.storage.producers.producer_snapshot import CorruptSnapshotError, decode_producer_snapshot
 from moldau.storage.segments.batch_scan import scan_checked, sketch_at
 from moldau.storage.segments.offset_index import OffsetIndex

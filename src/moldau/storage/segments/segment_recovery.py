@@ -19,6 +19,13 @@ from typing import Final
 
 from moldau.records.batch import LOG_OVERHEAD_BYTES
 from moldau.runtime.files.disk import Disk
+from moldau.storage.critical_logs.integrity_check import (
+    CriticalLog,
+    DamagedLogError,
+    check_segments,
+    valid_batch_behind,
+)
+from moldau.storage.critical_logs.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.folders.file_names import (
     CLEANED_SUFFIX,
     CUT_SUFFIX,
@@ -28,8 +35,6 @@ from moldau.storage.folders.file_names import (
     base_offset_of,
     segment_file,
 )
-from moldau.storage.guards.guarding import DamagedLogError, GuardedLog, check_segments, valid_batch_behind
-from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.segments.batch_scan import scan_checked
 from moldau.storage.segments.segment import Segment
@@ -67,17 +72,17 @@ def load_segments(
     recovery_point: int,
     clean_shutdown: bool,
     was_killed: bool = False,
-    guarded: GuardedLog | None = None,
+    critical: CriticalLog | None = None,
     report: RecoveryReport | None = None,
 ) -> LoadedSegments:
     """Open all segments of a folder. A folder without log files has no segments. Blocking.
 
     Truncated and rebuilt files are added to ``report``. ``was_killed`` means that all written bytes exist.
-    Raises :class:`DamagedLogError` for a guarded log with any fault except an incomplete end. Also raises it
+    Raises :class:`DamagedLogError` for a critical log with any fault except an incomplete end. Also raises it
     for the log file of another partition.
     """
     report = report or RecoveryReport()
-    bases, torn_base = _remaining_segments(disk, folder, guarded, report)
+    bases, torn_base = _remaining_segments(disk, folder, critical, report)
     loaded = LoadedSegments()
     for index, base_offset in enumerate(bases):
         is_last = index + 1 == len(bases)
@@ -133,14 +138,14 @@ def _has_other_content(disk: Disk, segment: Segment, end_offset: int | None, rep
 
 
 def _remaining_segments(
-    disk: Disk, folder: str, guarded: GuardedLog | None, report: RecoveryReport
+    disk: Disk, folder: str, critical: CriticalLog | None, report: RecoveryReport
 ) -> tuple[list[int], int | None]:
     """Remove incomplete files of a crash. Returns the base offsets of the segments, and the base offset of
     the first incomplete segment."""
-    complete_swaps(disk, folder, report, is_guarded=guarded is not None)
+    complete_swaps(disk, folder, report, is_critical=critical is not None)
     names = disk.list(folder)
     bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
-    torn_base = None if guarded is None else _checked(disk, folder, bases, guarded, report)
+    torn_base = None if critical is None else _checked(disk, folder, bases, critical, report)
     known = set(bases)
     for name in names:
         index_of = [base_offset_of(name, suffix) for suffix in INDEX_SUFFIXES]
@@ -151,11 +156,11 @@ def _remaining_segments(
 
 
 def _checked(
-    disk: Disk, folder: str, bases: list[int], guarded: GuardedLog, report: RecoveryReport
+    disk: Disk, folder: str, bases: list[int], critical: CriticalLog, report: RecoveryReport
 ) -> int | None:
-    """Remove segments that do not belong to a guarded log. Returns the base offset of the incomplete
+    """Remove segments that do not belong to a critical log. Returns the base offset of the incomplete
     segment."""
-    verdict = check_segments(disk, folder, bases, guarded)
+    verdict = check_segments(disk, folder, bases, critical)
     if verdict.first:
         first = bases[verdict.first]
         reason = f"{verdict.first} segments before offset {first} were deleted, and are deleted again"

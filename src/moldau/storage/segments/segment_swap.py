@@ -16,6 +16,8 @@ import contextlib
 import logging
 
 from moldau.runtime.files.disk import Disk
+from moldau.storage.critical_logs.integrity_check import ADVICE, DamagedLogError
+from moldau.storage.critical_logs.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.folders.file_names import (
     CLEANED_SUFFIX,
     INDEX_SUFFIXES,
@@ -25,8 +27,6 @@ from moldau.storage.folders.file_names import (
     base_offset_of,
     segment_file,
 )
-from moldau.storage.guards.guarding import ADVICE, DamagedLogError
-from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.segments.batch_scan import scan_checked
 
 logger = logging.getLogger(__name__)
@@ -61,11 +61,11 @@ def remove_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
         disk.remove(f"{folder}/{segment_file(base_offset, suffix)}{CLEANED_SUFFIX}")
 
 
-def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_guarded: bool) -> None:
+def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_critical: bool) -> None:
     """Finish a swap that a crash interrupted in state 2 or 3. Called at the start. Blocking.
 
     The new segment was durable before state 2. If it is incomplete now, it is damaged, and its end is
-    unknown. In this case a guarded log raises :class:`DamagedLogError`. For other logs the old segments are
+    unknown. In this case a critical log raises :class:`DamagedLogError`. For other logs the old segments are
     kept if they exist.
     """
     names = disk.list(folder)
@@ -76,7 +76,7 @@ def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_guarde
         path = f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}{SWAP_SUFFIX}"
         if damaged_at is not None:
             reason = f"is damaged at byte {damaged_at}: the batch there is not valid"
-            if is_guarded:
+            if is_critical:
                 raise DamagedLogError(f"{path} {reason}. {ADVICE}")
             keeps_old = base_offset in bases
             kept = "the segments before their compaction" if keeps_old else "what is whole of it"

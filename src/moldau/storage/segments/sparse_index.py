@@ -109,6 +109,8 @@ class SparseIndex:
         if self._written > count:
             self._open_file().truncate(count * self.entry.size)
             self._written = count
+            # Without a sync, a loss of power could bring the dropped entries back.
+            self._dirty = True
 
     # -- the file -----------------------------------------------------------------------------
 
@@ -122,6 +124,7 @@ class SparseIndex:
         try:
             if file.size():
                 file.truncate(0)
+                self._dirty = True
         finally:
             file.close()
 

@@ -58,7 +58,7 @@ class TransactionIndex:
     records.
     """
 
-    __slots__ = ("_crc", "_disk", "_entries", "_has_sum", "_sum_path", "path")
+    __slots__ = ("_crc", "_disk", "_entries", "_has_sum", "_is_shortened", "_sum_path", "path")
 
     def __init__(self, disk: Disk, path: str, sum_path: str) -> None:
         self._disk = disk
@@ -67,6 +67,8 @@ class TransactionIndex:
         self._has_sum = False
         self._entries: list[AbortedEntry] = []
         self._crc = 0
+        self._is_shortened = False
+        """Whether entries were dropped since the last sync. A loss of power could bring them back."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -124,6 +126,7 @@ class TransactionIndex:
             finally:
                 file.close()
             self._entries, self._crc = kept, crc32c(encode_transactions(kept))
+            self._is_shortened = True
 
     def seal(self) -> None:
         """Write the checksum. The next append or truncation removes it.
@@ -142,12 +145,14 @@ class TransactionIndex:
         self._has_sum = True
 
     def sync(self) -> None:
-        """Make written entries durable. Blocking."""
-        if self._entries:
+        """Make written and dropped entries durable. Blocking."""
+        if self._entries or self._is_shortened:
             # The segment may have been deleted in the meantime.
             with contextlib.suppress(FileNotFoundError):
                 file = self._disk.open(self.path)
                 try:
+                    # The event loop may drop entries during the sync.
+                    self._is_shortened = False
                     file.sync()
                 finally:
                     file.close()

@@ -6,9 +6,9 @@ from typing import cast
 
 from moldau.records.batch import Buffer, iter_headers, parse_header
 from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.critical_logs.integrity_check import ADVICE, DamagedLogError, IntegrityRules
+from moldau.storage.critical_logs.recovery_report import RecoveryReport
 from moldau.storage.folders.file_names import PART_SUFFIX
-from moldau.storage.guards.guarding import ADVICE, DamagedLogError, LogGuard
-from moldau.storage.guards.recovery_report import RecoveryReport
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin, ReadResult
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
@@ -52,7 +52,7 @@ class SnapshotLog:
         topic_id: uuid.UUID | None = None,
         recovery_point: int = 0,
         clean_shutdown: bool = False,
-        guard: LogGuard | None = None,
+        integrity: IntegrityRules | None = None,
         report: RecoveryReport | None = None,
     ) -> "SnapshotLog":
         """Open the folder. If it does not exist, it is created. Blocking.
@@ -69,12 +69,14 @@ class SnapshotLog:
             topic_id=topic_id,
             recovery_point=recovery_point,
             clean_shutdown=clean_shutdown,
-            guard=guard,
+            integrity=integrity,
             report=report,
         )
         replicated = cls(machine, log)
         try:
-            replicated._check_latest_snapshot(is_only_replica=guard is not None and guard.is_only_replica)
+            replicated._check_latest_snapshot(
+                is_only_replica=integrity is not None and integrity.is_only_replica
+            )
         except DamagedLogError:
             log.close()
             raise
@@ -82,7 +84,7 @@ class SnapshotLog:
         earliest = replicated.earliest_snapshot_id()
         if earliest is not None and log.log_start_offset < earliest.offset and log.log_start_offset > 0:
             log.update_log_start_offset(min(earliest.offset, log.log_end_offset))
-            with log.guarded("writing the leader epochs of"):
+            with log.disk_work("writing the leader epochs of"):
                 log.epochs.save()
         log.high_watermark = log.log_start_offset
         return replicated
@@ -254,7 +256,7 @@ class SnapshotLog:
         if latest is None:
             return False
         self.log.truncate_fully_now(latest.offset)
-        with self.log.guarded("deleting snapshots of"):
+        with self.log.disk_work("deleting snapshots of"):
             self._remove(self._begin_at(latest))
         return True
 
@@ -290,7 +292,7 @@ class SnapshotLog:
         known = self.log.epoch_for_offset(snapshot_id.offset - 1)
         if snapshot_id.offset > self.start_offset and known != snapshot_id.epoch:
             raise ValueError(f"snapshot {snapshot_id} has another epoch than the log, {known}")
-        with self.log.guarded("writing a snapshot to"):
+        with self.log.disk_work("writing a snapshot to"):
             origin = origin_of(self._name, snapshot_id)
             writer = FileSnapshotWriter(
                 self._machine, self.log.directory, snapshot_id, last_log_timestamp_ms, origin=origin
@@ -300,7 +302,7 @@ class SnapshotLog:
     def store_snapshot(self, snapshot_id: LogPosition) -> RawSnapshotWriter | None:
         if snapshot_id in self._snapshots:
             return None
-        with self.log.guarded("writing a snapshot to"):
+        with self.log.disk_work("writing a snapshot to"):
             writer = FileRawSnapshotWriter(self._machine, self.log.directory, snapshot_id)
         return cast(RawSnapshotWriter, _Announcing(self, writer))
 
@@ -312,7 +314,7 @@ class SnapshotLog:
     def open_snapshot(self, snapshot_id: LogPosition) -> FileSnapshotReader | None:
         if snapshot_id not in self._snapshots:
             return None
-        with self.log.guarded("reading a snapshot of"):
+        with self.log.disk_work("reading a snapshot of"):
             path = f"{self.log.directory}/{snapshot_file(snapshot_id)}"
             file = self._machine.disk.open(path, read_only=True)
             return FileSnapshotReader(file, snapshot_id, self._name)
@@ -330,7 +332,7 @@ class SnapshotLog:
         old = self._take_snapshots_before(snapshot_id)
         await self._remove_snapshots(old)
         paths = await log.delete_segments_before_start()
-        with log.guarded("deleting segments of"):
+        with log.disk_work("deleting segments of"):
             await self._machine.workers.run(self._remove, paths)
         return moved or bool(old) or bool(paths)
 
@@ -341,7 +343,7 @@ class SnapshotLog:
         return [f"{self.log.directory}/{snapshot_file(each)}" for each in old]
 
     async def _remove_snapshots(self, paths: Sequence[str]) -> None:
-        with self.log.guarded("deleting snapshots of"):
+        with self.log.disk_work("deleting snapshots of"):
             await self._machine.workers.run(self._remove, paths)
 
     def _remove(self, paths: Sequence[str]) -> None:
@@ -366,24 +368,24 @@ class _Announcing:
         return self._writer.size_bytes if isinstance(self._writer, FileRawSnapshotWriter) else 0
 
     def append(self, content: object) -> None:
-        with self._log.log.guarded("writing a snapshot to"):
+        with self._log.log.disk_work("writing a snapshot to"):
             self._writer.append(content)  # type: ignore[arg-type]
 
     def append_control(self, key: bytes, value: bytes) -> None:
         assert isinstance(self._writer, FileSnapshotWriter)
-        with self._log.log.guarded("writing a snapshot to"):
+        with self._log.log.disk_work("writing a snapshot to"):
             self._writer.append_control(key, value)
 
     async def settle(self) -> None:
         assert isinstance(self._writer, FileSnapshotWriter)
-        with self._log.log.guarded("writing a snapshot to"):
+        with self._log.log.disk_work("writing a snapshot to"):
             await self._writer.settle()
 
     async def freeze(self) -> None:
-        with self._log.log.guarded("writing a snapshot to"):
+        with self._log.log.disk_work("writing a snapshot to"):
             await self._writer.freeze()
         self._log._announce(self._writer.snapshot_id)
 
     def abandon(self) -> None:
-        with self._log.log.guarded("dropping a snapshot of"):
+        with self._log.log.disk_work("dropping a snapshot of"):
             self._writer.abandon()

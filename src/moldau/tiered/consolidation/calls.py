@@ -23,10 +23,10 @@ __all__ = [
     "ConsolidationCalls",
     "LeaseCall",
     "LocalConsolidation",
+    "NetworkConsolidation",
     "PlacedPlan",
     "PlanCall",
     "PublishCall",
-    "RemoteConsolidation",
 ]
 
 LEASE_MAX_MS: Final = 24 * 3_600_000
@@ -74,8 +74,8 @@ class LeaseCall(NamedTuple):
 
 
 class ConsolidationCalls(Protocol):
-    """A leader, in the form that engines use. If a call fails as a whole, it raises ``KafkaError``. Every
-    call may be repeated.
+    """The calls of an engine to the leader of diskless partitions. If a call fails as a whole, it raises
+    ``KafkaError``. Every call may be repeated.
 
     UNSUPPORTED_VERSION means that diskless topics have no remote tier on that broker.
     """
@@ -104,8 +104,8 @@ class LocalConsolidation:
         if self._leader is None:
             raise KafkaError(
                 ErrorCode.unsupported_version,
-                "diskless topics have no remote tier here: they take a node that is the whole cluster, with"
-                " diskless.system.enable and remote.log.storage.system.enable",
+                "diskless topics have no remote tier here: it needs diskless.system.enable and"
+                " remote.log.storage.system.enable",
             )
         return self._leader
 
@@ -239,7 +239,7 @@ CALLS: Final[Mapping[int, BrokerCall[ConsolidationCalls, Any, Any]]] = MappingPr
 )
 
 
-class RemoteConsolidation:
+class NetworkConsolidation:
     """Sends the calls of an engine to a broker over the network. Implements :class:`ConsolidationCalls`."""
 
     def __init__(self, channel: BrokerChannel) -> None:

@@ -15,7 +15,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.tiered.consolidation.plan import SegmentRules
 from moldau.tiered.metadata.segments import TopicIdPartition
-from moldau.tiered.removal.retention import Retention
+from moldau.tiered.removal.remote_retention import Retention
 
 __all__ = ["LedPartition", "WalCoordinator"]
 

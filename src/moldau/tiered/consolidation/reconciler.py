@@ -11,8 +11,8 @@ from uuid import UUID
 from moldau.coordinators.diskless.calls import FENCE_ONLY, OffsetToDelete, PruneCall, PrunedPartition
 from moldau.metrics import Meters
 from moldau.runtime import Clock, ErrorCode, KafkaError
+from moldau.tiered.consolidation.consolidated_retention import expired_before, readable_chain
 from moldau.tiered.consolidation.ports import LedPartition, WalCoordinator
-from moldau.tiered.consolidation.retention import expired_before, readable_chain
 from moldau.tiered.consolidation.steps import decide, of_lineage
 from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.metadata.manager import (
@@ -26,7 +26,7 @@ from moldau.tiered.metadata.segments import (
     TopicIdPartition,
 )
 from moldau.tiered.meters import TieredMeters
-from moldau.tiered.removal.gate import DeletionGate
+from moldau.tiered.removal.pending_deletions import PendingDeletions
 from moldau.tiered.storage.storage_manager import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -65,7 +65,7 @@ class ConsolidationStatus:
         *,
         is_fenced: bool = True,
     ) -> "ConsolidationStatus":
-        """Make the status from the response of a coordinator."""
+        """Return the status of a partition. ``here`` is the response of its coordinator."""
         return ConsolidationStatus(
             here.log_start_offset,
             here.wal_start_offset,
@@ -106,19 +106,19 @@ class SegmentReconciler:
         events: SegmentEvents,
         metadata_partition: Callable[[TopicIdPartition], int],
         *,
-        gate: DeletionGate | None = None,
+        pending_deletions: PendingDeletions | None = None,
         meters: TieredMeters | None = None,
     ) -> None:
         """``metadata_partition`` returns the partition of the metadata topic for a user partition.
 
-        ``gate`` delays the deletion of objects.
+        ``pending_deletions`` delays the deletion of objects.
         """
         self.metadata = metadata
         self._wal = wal
         self._storage = storage
         self.events = events
         self._metadata_partition = metadata_partition
-        self._gate = DeletionGate() if gate is None else gate
+        self._pending_deletions = PendingDeletions() if pending_deletions is None else pending_deletions
         self._meters = meters or TieredMeters(Meters())
 
     async def reconcile(self, led: LedPartition, own: Collection[UUID]) -> ConsolidationStatus:
@@ -135,7 +135,7 @@ class SegmentReconciler:
         before = {one.id.id for one in self.metadata.list_remote_log_segments(partition)}
         if not before:
             self._measure(led, (), ())
-            return ConsolidationStatus.of(await self._look(led), is_fenced=False)
+            return ConsolidationStatus.of(await self._read_wal_state(led), is_fenced=False)
         here = await self.fence(led)
         for _ in range(_STEPS_MAX):
             segments = self.metadata.list_remote_log_segments(partition)
@@ -176,7 +176,7 @@ class SegmentReconciler:
         gauges.copy_lag_segments = max(0, wal_size_bytes) // led.rules.segment_bytes
         gauges.copy_lag_bytes = gauges.copy_lag_segments * led.rules.segment_bytes
 
-    async def _look(self, led: LedPartition) -> PrunedPartition:
+    async def _read_wal_state(self, led: LedPartition) -> PrunedPartition:
         """Return the partition's state without changing it."""
         topic_id, _, index = led.partition
         here = await self._wal.prune(PruneCall(topic_id, index, FENCE_ONLY, FENCE_ONLY, NO_EPOCH))
@@ -261,10 +261,10 @@ class SegmentReconciler:
                 await self.metadata.update_remote_log_segment_metadata(
                     self.events.of(segment, _State.DELETE_SEGMENT_STARTED)
                 )
-            if not is_unread and not self._gate.is_open(segment.id.id):
+            if not is_unread and not self._pending_deletions.may_delete(segment.id.id):
                 return False
             await self._storage.delete_log_segment_data(segment)
-            self._gate.deleted(segment.id.id)
+            self._pending_deletions.deleted(segment.id.id)
             await self.metadata.update_remote_log_segment_metadata(
                 self.events.of(segment, _State.DELETE_SEGMENT_FINISHED)
             )

@@ -154,7 +154,7 @@ class MetadataFollower:
 
     # Calls of the manager
 
-    def want(self, partition: TopicIdPartition, *, afresh: bool = False) -> None:
+    def begin_following(self, partition: TopicIdPartition, *, afresh: bool = False) -> None:
         """From now on, keep a partition in memory. It is loaded from the store.
 
         With ``afresh`` the partition becomes ready only after all events that were acknowledged before this
@@ -293,8 +293,8 @@ class MetadataFollower:
         self._is_behind |= behind
         self.position = position
         for followed in self._unready:
-            # These partitions wait for an end offset that an earlier leader may have reported. Other replicas
-            # perhaps do not have this offset.
+            # A partition that is not ready waits for an end offset that an earlier leader may have reported.
+            # Other replicas perhaps do not have this offset.
             followed.ready_at = offsets.log_end_offset
         for partition, wish in again.items():
             keep_ready = not behind and wish is None

@@ -16,7 +16,7 @@ class MetadataHosting(Protocol):
     """
 
     @property
-    def tells_of_removals(self) -> bool:
+    def notifies_of_removals(self) -> bool:
         """Whether the manager notifies this broker when there may be removals that must be resumed."""
         ...
 
@@ -41,7 +41,7 @@ class NoMetadataHosting:
     """The hosting for a manager that is a plug-in. The plug-in itself stores the metadata, so any broker may
     delete remote data."""
 
-    tells_of_removals = False
+    notifies_of_removals = False
 
     def owns(self, partition: TopicIdPartition) -> bool:
         return True

@@ -118,7 +118,7 @@ class TopicBasedRemoteLogMetadataManager:
         return f"{skipped} broken records of {REMOTE_LOG_METADATA_TOPIC} were skipped" if skipped else None
 
     @property
-    def tells_of_removals(self) -> bool:
+    def notifies_of_removals(self) -> bool:
         return True
 
     @property
@@ -137,7 +137,7 @@ class TopicBasedRemoteLogMetadataManager:
             afresh = term is not None and self._held.get(partition) != term
             self._held[partition] = term
             if self._described is not None:
-                self._follower(self._metadata_partition(partition)).want(partition, afresh=afresh)
+                self._follower(self._metadata_partition(partition)).begin_following(partition, afresh=afresh)
         self._open_soon()
 
     def on_stop_partitions(self, partitions: Collection[TopicIdPartition]) -> None:
@@ -223,7 +223,7 @@ class TopicBasedRemoteLogMetadataManager:
             if number % WANTED_A_TURN == WANTED_A_TURN - 1:
                 await asyncio.sleep(0)
             if partition in self._held:
-                self._follower(self._metadata_partition(partition)).want(partition)
+                self._follower(self._metadata_partition(partition)).begin_following(partition)
         self._opened.set()
 
     # Readiness ------------------------------------------------------------------------------------

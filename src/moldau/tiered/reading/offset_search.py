@@ -30,8 +30,8 @@ class _SearchPart(NamedTuple):
 
 
 class RemoteOffsetSearch:
-    """The search. It shares a reader's pool. Raises ``KafkaError``: ``request_timed_out`` or
-    ``unknown_server_error``.
+    """Searches the remote tier by timestamp. The searches and the reads of ``reader`` use the same pool of
+    jobs. Raises ``KafkaError``: ``request_timed_out`` or ``unknown_server_error``.
     """
 
     def __init__(self, reader: RemoteReader) -> None:
@@ -63,6 +63,7 @@ class RemoteOffsetSearch:
                 raise KafkaError(ErrorCode.request_timed_out, "too many remote reads are waiting")
             async with asyncio.timeout(timeout_s):
                 await self._reader.metadata.wait_ready(wanted.partition)
+                await self._reader.metadata.wait_applied(wanted.metadata_position)
                 async with self._reader.pool.place():
                     return await search
         except TimeoutError as error:

@@ -257,6 +257,7 @@ class RemoteReader:
             started_s = loop.time()
             self.meters.fetch_request(topic)
             await self.metadata.wait_ready(wanted.partition)
+            await self.metadata.wait_applied(wanted.metadata_position)
             async with self.pool.place():
                 found = await self.fetch(wanted)
             size_bytes = len(found.records)

@@ -7,7 +7,7 @@ from typing import Protocol
 from moldau.replication.partition_interface import ReadOutcome
 from moldau.storage.log.append_info import AbortedEntry
 from moldau.tiered.metadata.lineage import Lineage
-from moldau.tiered.metadata.manager import RemoteLogMetadataManager
+from moldau.tiered.metadata.manager import NO_POSITION, MetadataPosition, RemoteLogMetadataManager
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPartition
 from moldau.tiered.storage.storage_manager import RemoteResourceNotFoundError
 
@@ -46,6 +46,8 @@ class RemoteRange:
     lineage: Lineage
     end_offset: int
     log_start: Callable[[], int]
+    metadata_position: MetadataPosition = NO_POSITION
+    """The read waits until this broker has read the remote metadata up to this position."""
 
     def bound_at(self, offset: int, segment: RemoteLogSegmentMetadata) -> int:
         """The offset up to which ``segment`` is valid for the partition, if the read begins at ``offset``.

@@ -24,7 +24,7 @@ async def delete_segment(
         )
     # A copy that was never finished has no readers in any saved state of the cluster.
     is_unread = segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-    if not (is_unread or is_saved) and not context.gate.is_open(segment.id.id):
+    if not (is_unread or is_saved) and not context.pending_deletions.may_delete(segment.id.id):
         return False
     await delete_objects(context, segment)
     await context.metadata.update_remote_log_segment_metadata(

@@ -7,7 +7,7 @@ from uuid import UUID
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.lineage import Lineage
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
-from moldau.tiered.removal.retention import Retention, expired
+from moldau.tiered.removal.remote_retention import Retention, expired
 
 __all__ = ["Expiry", "ExpiryPlan", "is_of_lineage", "unreferenced"]
 
@@ -50,7 +50,7 @@ class ExpiryPlan:
         self._rest: list[RemoteLogSegmentMetadata] = []
         self._total_bytes = local_only_bytes
 
-    def look_at(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
+    def add(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
         """Add the next segments, in the order of their start offsets."""
         lineage, log_start_offset = self._lineage, self._log_start_offset
         for segment in segments:

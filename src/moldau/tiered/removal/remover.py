@@ -147,7 +147,7 @@ class RemotePartitionRemover:
                 if earlier is not None:
                     await asyncio.gather(earlier, return_exceptions=True)
             # A restored cluster must know that the topic was deleted, or is no longer tiered.
-            await self._context.gate.until_open()
+            await self._context.pending_deletions.until_saved()
             await self._insist(partition, work)
 
         def over(task: "asyncio.Task[None]") -> None:
@@ -192,11 +192,11 @@ class RemotePartitionRemover:
         state = self._state_of(partition)
         if state is None:
             try:
-                await self._tell(partition, _State.DELETE_PARTITION_MARKED)
+                await self._write_state(partition, _State.DELETE_PARTITION_MARKED)
             except IllegalTransitionError:
                 return  # The removal had already finished, but the response was lost.
         if state in (None, _State.DELETE_PARTITION_MARKED):
-            await self._tell(partition, _State.DELETE_PARTITION_STARTED)
+            await self._write_state(partition, _State.DELETE_PARTITION_STARTED)
         await metadata.wait_ready(partition)
         # The list is complete, because no copy begins after DELETE_PARTITION_MARKED.
         segments = metadata.list_remote_log_segments(partition)
@@ -204,7 +204,7 @@ class RemotePartitionRemover:
             await delete_objects(self._context, segment)
         for segment in await self._outwait_late_writes(segments):
             await delete_objects(self._context, segment)
-        await self._tell(partition, _State.DELETE_PARTITION_FINISHED)
+        await self._write_state(partition, _State.DELETE_PARTITION_FINISHED)
         metadata.on_stop_partitions([partition])
         logger.info("removed the remote data of a deleted partition", extra={"partition": str(partition)})
 
@@ -214,7 +214,7 @@ class RemotePartitionRemover:
                 return deletion.state
         return None
 
-    async def _tell(self, partition: TopicIdPartition, state: RemotePartitionDeleteState) -> None:
+    async def _write_state(self, partition: TopicIdPartition, state: RemotePartitionDeleteState) -> None:
         context = self._context
         await context.metadata.put_remote_partition_delete_metadata(
             RemotePartitionDeleteMetadata(partition, state, context.now_ms(), context.broker_id)
@@ -279,7 +279,7 @@ class RemotePartitionRemover:
                     await asyncio.sleep(NEWS_PAUSE_S)
             self._news.clear()
 
-    def look_soon(self) -> None:
+    def check_soon(self) -> None:
         """Check again, because this broker now knows more than at the last check. After the loss of its local
         cache, it knows no deletions at first."""
         self._news.set()

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from moldau.objects.guard import FreeStore, StoreGuard
+from moldau.objects.fence import NoFence, StoreFence
 from moldau.objects.storage import StorageError
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 from moldau.tiered.storage.storage_manager import (
@@ -51,13 +51,13 @@ class ForeignStorageManager:
         """``name`` is the name of the plug-in's class, for messages."""
         self.inner = inner
         self._name = name
-        self.guard: StoreGuard = FreeStore()
+        self.fence: StoreFence = NoFence()
         self._last_traceback_s = float("-inf")
 
     async def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
-        await self._allowed("copying", metadata, self.guard.before_upload)
+        await self._allowed("copying", metadata, self.fence.before_upload)
         custom = await self._told(
             "copying", metadata, lambda: self.inner.copy_log_segment_data(metadata, data)
         )
@@ -80,7 +80,7 @@ class ForeignStorageManager:
         return self._as_view(metadata, found)
 
     async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        await self._allowed("deleting", metadata, self.guard.before_delete)
+        await self._allowed("deleting", metadata, self.fence.before_delete)
         await self._told("deleting", metadata, lambda: self.inner.delete_log_segment_data(metadata))
 
     async def _allowed(

@@ -22,7 +22,7 @@ from moldau.objects import (
     StorageHealth,
     open_by_url,
 )
-from moldau.objects.guard import FreeStore, StoreGuard
+from moldau.objects.fence import NoFence, StoreFence
 from moldau.protocol.errors import ProtocolError
 from moldau.runtime import Machine
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
@@ -74,7 +74,7 @@ class ObjectStorageManager:
         self._storage = storage
         self._uploads = storage if copies_to is None else copies_to
         self.prefix = prefix
-        self.guard: StoreGuard = FreeStore()
+        self.fence: StoreFence = NoFence()
 
     @property
     def problem(self) -> str | None:
@@ -99,7 +99,7 @@ class ObjectStorageManager:
         """Copy a segment like ``copy_log_segment_data``. The objects have names that no other attempt to
         build the segment uses."""
         try:
-            await self.guard.before_upload()
+            await self.fence.before_upload()
         except StorageError as error:
             raise _failed("copying", metadata, error) from error
         keys = segment_keys(self.prefix, metadata.id, metadata.start_offset, attempt)
@@ -147,7 +147,7 @@ class ObjectStorageManager:
         try:
             if metadata.custom_metadata is None or attempt:
                 keys.update(await self._find(metadata))
-            await self.guard.before_delete()
+            await self.fence.before_delete()
             await self._storage.delete(sorted(keys))
         except StorageError as error:
             raise _failed("deleting", metadata, error) from error
@@ -172,7 +172,7 @@ class ObjectStorageManager:
 
     async def delete_objects(self, keys: Collection[str]) -> None:
         """Remove objects of segments by their keys. Raises ``StorageError`` if the store fails."""
-        await self.guard.before_delete()
+        await self.fence.before_delete()
         await self._storage.delete(keys)
 
     def attempt_of(self, metadata: RemoteLogSegmentMetadata) -> str:

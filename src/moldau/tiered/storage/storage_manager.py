@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from moldau.metrics import Meters
-from moldau.objects.guard import StoreGuard
+from moldau.objects.fence import StoreFence
 from moldau.objects.storage import ObjectInfo
 from moldau.runtime import Machine
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
@@ -186,8 +186,8 @@ class HostedStorageManager(RemoteStorageManager, Protocol):
     plug-in.
     """
 
-    guard: StoreGuard
-    """Each copy and each deletion first asks this guard for permission."""
+    fence: StoreFence
+    """Each copy and each deletion first asks this fence for permission."""
 
     @property
     def problem(self) -> str | None:

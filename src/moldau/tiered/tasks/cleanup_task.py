@@ -15,7 +15,7 @@ from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 from moldau.tiered.metadata.turns import in_turns
 from moldau.tiered.removal.deletion import delete_segment
 from moldau.tiered.removal.expired_segments import ExpiryPlan, unreferenced
-from moldau.tiered.removal.retention import Retention
+from moldau.tiered.removal.remote_retention import Retention
 from moldau.tiered.restoring import restore_start
 from moldau.tiered.tasks.context import LATE_WRITE_GRACE_MS, RemoteTaskContext, TaskPartition
 
@@ -45,7 +45,7 @@ class ExpirationTask:
             return
         await context.metadata.wait_ready(partition)
         if not self._has_start or self._lacks_start():
-            await restore_start(context, partition, log)
+            await restore_start(context, partition, log, self._remote_end())
             self._has_start = True
         await self._remove(await self._leftovers())
         started_s = asyncio.get_running_loop().time()
@@ -53,12 +53,12 @@ class ExpirationTask:
             LogLineage(log.leader_epochs),
             self._retention(log),
             log_start_offset=log.log_start_offset,
-            local_only_bytes=self._local_only_bytes(log),
+            local_only_bytes=self._local_only_bytes(log) + context.earlier.uncopied_bytes(self._partition),
             now_ms=context.deletion_now_ms(),
         )
         count = size_bytes = 0
         async for segments in self._some_at_a_time():
-            plan.look_at(segments)
+            plan.add(segments)
             count += len(segments)
             size_bytes += sum(
                 segment.segment_size_bytes
@@ -78,12 +78,16 @@ class ExpirationTask:
         """Begin no further round."""
         self._gauges.delete_lag_bytes = self._gauges.delete_lag_segments = 0
 
+    def _remote_end(self) -> int:
+        """The offset before which the remote tier must have all records."""
+        return self._context.earlier.start_offset(self._partition)
+
     def _lacks_start(self) -> bool:
         """Whether no segment contains the log's first offset. This happens when an earlier leader has just
         deleted that segment."""
         log, partition = self._partition.log, self._partition.partition
         start = log.log_start_offset
-        if start >= log.local_log_start_offset:
+        if start >= self._remote_end():
             return False
         epoch = log.epoch_for_offset(start)
         return self._context.metadata.remote_log_segment_metadata(partition, epoch, start) is None

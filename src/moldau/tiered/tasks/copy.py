@@ -72,7 +72,9 @@ class CopyTask:
             log.highest_copied_offset, find_highest_copied(context.metadata, self._partition.partition, log)
         )
         try:
-            await self._copy_all(log)
+            # The tier has no gaps, so the chunks before the log come first.
+            if await context.earlier.copy(self._partition):
+                await self._copy_all(log)
         except RemoteStorageError:
             context.meters.failed_copy(self._partition.partition.topic)
             raise
@@ -87,7 +89,7 @@ class CopyTask:
             self._give_up()
         for closed in closed_segments(log, first_offset, self._stable_offset(log)):
             self._measure_lag(log)
-            await self._keep_quota(closed.segment.size_bytes)
+            await self._context.keep_copy_quota(closed.segment.size_bytes)
             await self._copy(log, closed)
 
     def _stable_offset(self, log: PartitionLog) -> int:
@@ -184,14 +186,7 @@ class CopyTask:
             raise
         attempt.is_stored = True
 
-    # -- quota and meters ---------------------------------------------------------------------
-
-    async def _keep_quota(self, size_bytes: int) -> None:
-        loop, quota = asyncio.get_running_loop(), self._context.copy_quota
-        while (wait_s := quota.throttle_s(loop.time())) > 0:
-            self._context.meters.copy_throttle_ms.update(wait_s * 1000)
-            await asyncio.sleep(min(wait_s, 1.0))
-        quota.record(size_bytes, loop.time())
+    # -- meters ---------------------------------------------------------------------
 
     def _measure_lag(self, log: PartitionLog) -> None:
         segments = log.segments

@@ -38,9 +38,12 @@ def reason_of_config(config: Config) -> str | None:
     policy = config("cleanup.policy") or ""
     if "compact" in (part.strip() for part in policy.split(",")):
         return "is compacted: compaction changes old records, and the records of a chunk never change"
-    if (config("remote.storage.enable") or "").strip().lower() == "true":
-        return "has remote.storage.enable=true: chunks of tiered topics are not supported yet"
     return None
+
+
+def is_tiered(config: Config) -> bool:
+    """Whether the partitions of a topic with these configs have a remote tier."""
+    return (config("remote.storage.enable") or "").strip().lower() == "true"
 
 
 def check_partition(partition: PartitionRegistration) -> None:

@@ -23,6 +23,11 @@ from moldau.coordinators.diskless.calls.parts import MarkerToWrite as MarkerToWr
 from moldau.coordinators.diskless.calls.parts import ProducerOfPartition as ProducerOfPartition
 from moldau.coordinators.diskless.calls.parts import ProducersOfPartition as ProducersOfPartition
 from moldau.coordinators.diskless.calls.parts import TransactionEnd as TransactionEnd
+from moldau.coordinators.diskless.calls.refusals import DEFINITE_REFUSALS as DEFINITE_REFUSALS
+from moldau.coordinators.diskless.calls.refusals import FORGOTTEN as FORGOTTEN
+from moldau.coordinators.diskless.calls.refusals import HELD as HELD
+from moldau.coordinators.diskless.calls.refusals import NUMBER_PASSED as NUMBER_PASSED
+from moldau.coordinators.diskless.calls.refusals import UNGUARDED as UNGUARDED
 from moldau.runtime import ErrorCode
 
 CREATE_TIME: Final = 0
@@ -41,40 +46,6 @@ METADATA_MAX_MESSAGE_BYTES: Final = 8 << 20
 
 FENCE_ONLY: Final = -1
 """If both offsets of a prune have this value, the coordinator only stores the epoch."""
-
-DEFINITE_REFUSALS: Final = frozenset(
-    {ErrorCode.resource_not_found, ErrorCode.invalid_timestamp, ErrorCode.invalid_request}
-)
-"""After these errors of ``commit_file`` no batch of the file is committed, now or later.
-
-RESOURCE_NOT_FOUND means that the object was closed. INVALID_TIMESTAMP means that the object is older than the
-max commit age. INVALID_REQUEST means that the call is malformed. After any other error the outcome is
-unknown, so the caller repeats the call.
-"""
-
-FORGOTTEN: Final = ErrorCode.operation_not_attempted
-"""Error code for a ``commit_file`` call with an old file. The coordinator has already removed the result of
-this file.
-
-This call did nothing. If an earlier call was sent, its outcome stays unknown.
-"""
-
-
-HELD: Final = ErrorCode.not_leader_or_follower
-"""Error code of a batch that gets no offset yet, because an earlier batch of its producer is missing.
-
-For about a second, its broker commits the batch again with its next objects. After that the broker makes the
-producer send the batch again.
-"""
-
-
-UNGUARDED: Final = ErrorCode.not_enough_replicas
-"""Error code of a transactional batch without a valid guard. The batch is not committed, and may be sent
-again.
-
-Before the broker commits the batch again, it gets another guard, and asks the transaction's coordinator
-again.
-"""
 
 
 class PartitionId(NamedTuple):
@@ -170,6 +141,8 @@ class CommitFileResult:
     """Results in the order of the call's batches."""
 
     batches: Sequence[CommittedBatch]
+    backlog_bytes: int = -1
+    """WAL backlog of the coordinator; -1 if it was not measured."""
 
 
 # -- find --------------------------------------------------------------------------------------
@@ -252,6 +225,9 @@ class FoundPartition(NamedTuple):
     """The offset at which a read_committed read ends. It was read at the same time as ``high_watermark``."""
     aborted: Sequence[AbortedRange] = ()
     """Aborted transactions with an offset within ``batches``."""
+    remote_metadata_position: int = -1
+    """A reader that has read the remote metadata up to this position knows all segments before
+    ``wal_start_offset``."""
 
 
 # -- offsets -----------------------------------------------------------------------------------
@@ -285,6 +261,9 @@ class ListedOffset(NamedTuple):
     batch: BatchCoordinate | None = None
     last_stable_offset: int = -1
     """Last stable offset of the partition. A read_committed lookup returns only offsets before it."""
+    remote_metadata_position: int = -1
+    """A reader that has read the remote metadata up to this position knows all segments before
+    ``wal_start_offset``."""
 
 
 class OffsetToDelete(NamedTuple):
@@ -393,7 +372,7 @@ class DescribedPartition(NamedTuple):
     objects_bytes: int
     """Total size in bytes of the objects that contain live batches of the partition."""
     deleted_bytes: int
-    """Bytes of these objects that do not belong to remaining batches of this coordinator."""
+    """Bytes of the objects in ``objects_bytes`` that do not belong to live batches of this coordinator."""
 
 
 class DescribedObjects(NamedTuple):

@@ -1,11 +1,14 @@
 """The call that commits a file. Version 0 has the KIP's structures. Version 1 adds columns, version 2 guards,
 and version 3 the order of a broker's commits."""
 
+from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any, Final
 
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields, Lane
 from moldau.coordinators.diskless.calls.epochs import epochs_of_file
+from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.coordinators.diskless.codecs.batch_columns import (
     decode_batches,
     decode_results,
@@ -29,10 +32,6 @@ REQUEST_BATCHES_MAX: Final = 5_000
 """Maximum number of batches in a request. The coordinator decides on all batches of a request in one
 iteration of the event loop. For this number, the decision takes about 0.1 s of CPU time. Brokers send at most
 4,000."""
-
-FILE_SIZE_BYTES_MAX: Final = 5 << 40
-"""Maximum size of an object: 5 TiB, as in S3. Without this limit, the sum of the sizes of many files could
-exceed 64 bits."""
 
 NUMBER_MAX: Final = 1 << 62
 """Highest number of a commit. Brokers count from 0. Without this limit, the number that follows could exceed
@@ -91,7 +90,7 @@ def _arguments(request: Any) -> calls.CommitFileCall:
         ]
     return calls.CommitFileCall(
         request.object_key,
-        size_of(request),
+        request.file_size,
         request.created_ms,
         request.uploader_broker_id,
         batches,
@@ -110,14 +109,6 @@ def batches_of(columns: bytes, at_most: int = REQUEST_BATCHES_MAX) -> list[calls
         raise KafkaError(ErrorCode.invalid_request, f"The batches cannot be read: {error}.") from error
 
 
-def size_of(request: Any) -> int:
-    """Read the size of a request's object, in bytes. Raises INVALID_REQUEST."""
-    size_bytes: int = request.file_size
-    if not 0 <= size_bytes <= FILE_SIZE_BYTES_MAX:
-        raise KafkaError(ErrorCode.invalid_request, f"{size_bytes} is not the size of an object in bytes.")
-    return size_bytes
-
-
 def place_of(fields: Any) -> calls.CommitPlace | None:
     """Read the place of a commit from a request or a part of a request. Raises INVALID_REQUEST."""
     if fields.commit_number < 0:
@@ -130,9 +121,24 @@ def place_of(fields: Any) -> calls.CommitPlace | None:
     return place
 
 
+def commit_with_backlog(
+    coordinators: ServedCalls, coordinator_id: int, call: calls.CommitFileCall
+) -> Awaitable[calls.CommitFileResult]:
+    """Begin the commit at once, so that commits take effect in the order of their requests. Its result
+    contains the WAL backlog of the coordinator."""
+    return _add_backlog(coordinators, coordinator_id, coordinators.commit_file(coordinator_id, call))
+
+
+async def _add_backlog(
+    coordinators: ServedCalls, coordinator_id: int, committed: Awaitable[calls.CommitFileResult]
+) -> calls.CommitFileResult:
+    result = await committed
+    return replace(result, backlog_bytes=coordinators.backlogs.size_bytes(coordinator_id))
+
+
 def _result_fields(result: calls.CommitFileResult, version: int) -> Fields:
     if version >= COLUMNS_VERSION:
-        return {"columns": encode_results(result.batches)}
+        return {"columns": encode_results(result.batches), "backlog_bytes": result.backlog_bytes}
     rows = [
         wire.DisklessCommitBatchResult(
             error_code=batch.error,
@@ -151,11 +157,11 @@ COMMIT_FILE: Final = DisklessCall(
     request=wire.REQUEST,
     response=wire.RESPONSE,
     right=Right.CLUSTER_ACTION,
-    serve=lambda coordinators, coordinator_id, call: coordinators.commit_file(coordinator_id, call),
+    serve=commit_with_backlog,
     request_fields=_fields,
     arguments=_arguments,
     response_fields=_result_fields,
-    result=lambda response: calls.CommitFileResult(decode_results(response.columns)),
+    result=lambda response: calls.CommitFileResult(decode_results(response.columns), response.backlog_bytes),
     named_epochs=epochs_of_file,
     version_min=COLUMNS_VERSION,
     lane=lambda call: Lane.COMMITS,

@@ -6,7 +6,12 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult, CommitPlace
-from moldau.coordinators.diskless.calls.commit import REQUEST_BATCHES_MAX, batches_of, place_of, size_of
+from moldau.coordinators.diskless.calls.commit import (
+    REQUEST_BATCHES_MAX,
+    batches_of,
+    commit_with_backlog,
+    place_of,
+)
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields, Lane
 from moldau.coordinators.diskless.calls.epochs import epochs_of_parts
 from moldau.coordinators.diskless.calls.port import ServedCalls
@@ -57,7 +62,7 @@ def _part(coordinator_id: int, call: CommitFileCall) -> wire.DisklessCommitPart:
 def _arguments(request: Any) -> CommitParts:
     file = CommitFileCall(
         request.object_key,
-        size_of(request),
+        request.file_size,
         request.created_ms,
         request.uploader_broker_id,
         (),
@@ -79,7 +84,7 @@ async def _serve(coordinators: ServedCalls, _: int, parts: CommitParts) -> PartR
     # All commits begin before the first of them is awaited. Therefore they take effect in the order of the
     # requests.
     begun = [
-        asyncio.ensure_future(_settled(coordinators.commit_file(coordinator_id, call)))
+        asyncio.ensure_future(_settled(commit_with_backlog(coordinators, coordinator_id, call)))
         for coordinator_id, call in parts
     ]
     await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
@@ -107,7 +112,9 @@ def _result(coordinator_id: int, result: CommitFileResult | KafkaError) -> wire.
             coordinator_id=coordinator_id, error_code=result.code, error_message=result.message
         )
     columns = encode_results(result.batches)
-    return wire.DisklessCommitPartResult(coordinator_id=coordinator_id, columns=columns)
+    return wire.DisklessCommitPartResult(
+        coordinator_id=coordinator_id, columns=columns, backlog_bytes=result.backlog_bytes
+    )
 
 
 def _results(response: Any) -> PartResults:
@@ -116,7 +123,7 @@ def _results(response: Any) -> PartResults:
             part.coordinator_id,
             KafkaError(part.error_code, part.error_message)
             if part.error_code.value
-            else CommitFileResult(decode_results(part.columns)),
+            else CommitFileResult(decode_results(part.columns), part.backlog_bytes),
         )
         for part in response.parts
     ]

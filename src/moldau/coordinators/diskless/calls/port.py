@@ -7,12 +7,23 @@ from uuid import UUID
 from moldau.coordinators.diskless import calls
 
 
+class Backlogs(Protocol):
+    """The WAL backlogs of coordinators."""
+
+    def size_bytes(self, coordinator_id: int) -> int:
+        """The WAL backlog of a coordinator; -1 if it was not measured."""
+        ...
+
+
 class ServedCalls(Protocol):
     """The coordinators that handle calls. The first argument of each operation names its coordinator (the
     partition of ``__diskless_metadata``).
 
     If an operation fails as a whole, it raises :class:`moldau.runtime.KafkaError`.
     """
+
+    @property
+    def backlogs(self) -> Backlogs: ...
 
     def commit_file(
         self, coordinator_id: int, call: calls.CommitFileCall

@@ -118,6 +118,7 @@ def _found_fields(results: Sequence[calls.FoundPartition], version: int) -> Fiel
             batches=LateRows(found.batches, _info),
             last_stable_offset=found.last_stable_offset,
             aborted=[find_wire.DisklessAbortedRange(**each._asdict()) for each in found.aborted],
+            remote_metadata_position=found.remote_metadata_position,
         ),
     )
 
@@ -137,6 +138,7 @@ def _found(response: Any) -> list[calls.FoundPartition]:
             _coordinates(topic_id, row.partition_index, row.batches),
             row.last_stable_offset,
             [calls.AbortedRange(one.producer_id, one.first_offset, one.last_offset) for one in row.aborted],
+            row.remote_metadata_position,
         ),
     )
 
@@ -192,6 +194,7 @@ def _listed_fields(results: Sequence[calls.ListedOffset], version: int) -> Field
             wal_start_offset=found.wal_start_offset,
             last_stable_offset=found.last_stable_offset,
             batches=[] if found.batch is None else [_info(found.batch)],
+            remote_metadata_position=found.remote_metadata_position,
         ),
     )
 
@@ -210,6 +213,7 @@ def _listed(response: Any) -> list[calls.ListedOffset]:
             row.wal_start_offset,
             next(iter(_coordinates(topic_id, row.partition_index, row.batches)), None),
             row.last_stable_offset,
+            row.remote_metadata_position,
         ),
     )
 

@@ -65,7 +65,7 @@ class Finder:
             if waiter is not None:
                 waiter.add(_ids(some))
             while some:
-                some = some[search.go_on(reader(), some) :]
+                some = some[search.search_next(reader(), some) :]
                 if some:
                     await asyncio.sleep(0)
         return search
@@ -95,7 +95,7 @@ class _Search:
         """Whether enough batches were found, so that the response need not wait."""
         return self._at_once or self._total_bytes >= self._call.min_bytes
 
-    def go_on(self, reader: StoreReader, partitions: Sequence[PartitionToFind]) -> int:
+    def search_next(self, reader: StoreReader, partitions: Sequence[PartitionToFind]) -> int:
         """Search the next partitions of the call, until enough batches were read for one iteration of the
         event loop. Returns the number of partitions that were searched."""
         pause_at = self._left_batches - BATCHES_A_TURN

@@ -37,6 +37,7 @@ class StoredOffsetLister:
             log_start_offset=partition.log_start,
             wal_start_offset=partition.wal_start,
             last_stable_offset=partition.last_stable,
+            remote_metadata_position=partition.remote_position,
         )
         if timestamp_ms == LATEST_TIMESTAMP:
             return listed._replace(offset=partition.next)

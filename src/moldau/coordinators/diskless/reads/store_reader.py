@@ -97,6 +97,7 @@ class StoreReader:
             wal_start_offset=partition.wal_start,
             high_watermark=partition.next,
             last_stable_offset=partition.last_stable,
+            remote_metadata_position=partition.remote_position,
         )
         if not partition.log_start <= offset <= partition.next:
             message = f"Offset {offset} is not within {partition.log_start} and {partition.next}."

@@ -15,6 +15,7 @@ from moldau.coordinators.diskless.calls import (
     FENCE_ONLY,
     FORGOTTEN,
     MAX_FILE_BATCHES,
+    NUMBER_PASSED,
     ClosedFile,
     CommitFileCall,
     CommitFileResult,
@@ -87,9 +88,9 @@ class DisklessShard:
     ) -> Effects[DisklessRecord]:
         """Commit a file. ``elapsed_ms`` comes from a clock without jumps; by default it is ``now_ms``.
 
-        The result is a :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS`` and FORGOTTEN. If an
-        earlier commit of the same broker has not arrived, this call waits. It then gets its result from
-        :meth:`commit_due`, or after a second its refusal from :meth:`refuse_outdated`.
+        The result is a :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS``, FORGOTTEN and
+        NUMBER_PASSED. If an earlier commit of the same broker has not arrived, this call waits. It then gets
+        its result from :meth:`commit_due`, or after a second its refusal from :meth:`refuse_outdated`.
         """
         place, broker_id = call.place, call.uploader_broker_id
         if place is None:
@@ -140,7 +141,7 @@ class DisklessShard:
             return answer(token, known)
         if turn is CommitTurn.PAST:
             raise KafkaError(
-                FORGOTTEN, f"The number of {call.object_key} has passed; its outcome is unknown."
+                NUMBER_PASSED, f"The number of {call.object_key} has passed; its outcome is unknown."
             )
         record = commit.CommitDecision(
             self.partitions, call, now_ms, self._gaps, elapsed_ms, self._guards

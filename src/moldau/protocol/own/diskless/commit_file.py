@@ -1,4 +1,4 @@
-"""DisklessCommitFile (KIP-1164's API 95).
+"""DisklessCommitFile: commit the batches of an uploaded object at a coordinator (KIP-1164's API 95).
 
 Version 0 is the KIP's version, with a structure for each batch. It also has the fields that fencing needs.
 Version 1 is Moldau's own. Its batches are columns in a single byte string, in the form of
@@ -82,6 +82,9 @@ class DisklessCommitFileResponse(Message):
     error_message: str | None = wire("string", nullable="0+", default=None)
     batches: Sequence[DisklessCommitBatchResult] = wire([DisklessCommitBatchResult], "0", default=())
     columns: bytes = wire("bytes", "1+", default=b"")
+    backlog_bytes: int = wire("int64", tag=0, tagged="0+", default=-1)
+    """Moldau's own field: the WAL backlog of the coordinator; -1 if it was not measured.
+    Older nodes ignore it."""
 
 
 REQUEST = DisklessCommitFileRequest

@@ -26,6 +26,8 @@ class DisklessCommitPartResult(Message):
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
     error_message: str | None = wire("string", nullable="0+", default=None)
     columns: bytes = wire("bytes", default=b"")
+    backlog_bytes: int = wire("int64", tag=0, tagged="0+", default=-1)
+    """The WAL backlog of the coordinator; -1 if it was not measured. Older nodes ignore it."""
 
 
 @message

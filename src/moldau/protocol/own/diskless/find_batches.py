@@ -1,5 +1,5 @@
-"""DisklessFindBatches (KIP-1164's API 98). Version 1 adds the last stable offset and the aborted
-transactions. Version 2 adds the markers of transactions."""
+"""DisklessFindBatches: find the batches of partitions, each from an offset on (KIP-1164's API 98). Version 1
+adds the last stable offset and the aborted transactions. Version 2 adds the markers of transactions."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -73,6 +73,9 @@ class DisklessFindBatchesPartitionResult(Message):
     """Moldau's own field: the last stable offset of the partition."""
     aborted: Sequence[DisklessAbortedRange] = wire([DisklessAbortedRange], "1+", default=())
     """Moldau's own field: the aborted transactions that have records among these batches."""
+    remote_metadata_position: int = wire("int64", tag=0, tagged="0+", default=-1)
+    """Moldau's own field: a reader that has read the remote metadata up to this position knows all segments
+    before ``wal_start_offset``. Older nodes ignore it."""
 
 
 @message

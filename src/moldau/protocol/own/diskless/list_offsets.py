@@ -1,4 +1,5 @@
-"""DisklessListOffsets (KIP-1164's API 97). Version 1 adds the last stable offset, version 2 markers."""
+"""DisklessListOffsets: find offsets of partitions by timestamp (KIP-1164's API 97). Version 1 adds the last
+stable offset. In version 2 the batch of an offset may be a marker."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -35,6 +36,9 @@ class DisklessListOffsetsPartitionResult(Message):
     """Moldau's own field: the batch that contains the record. There is at most one such batch."""
     last_stable_offset: int = wire("int64", "1+", default=-1)
     """Moldau's own field: the last stable offset of the partition."""
+    remote_metadata_position: int = wire("int64", tag=0, tagged="0+", default=-1)
+    """Moldau's own field: a reader that has read the remote metadata up to this position knows all segments
+    before ``wal_start_offset``. Older nodes ignore it."""
 
 
 @message

@@ -220,7 +220,7 @@ class FetchHandlers:
             try:
                 next(steps)
             except StopIteration as end:
-                pending: Gathering | Remote = end.value
+                pending: Gathering | PendingReads = end.value
                 break
             await asyncio.sleep(0)
         if isinstance(pending, Gathering):
@@ -248,13 +248,13 @@ class FetchHandlers:
             or not gathering.outcomes
         )
 
-    def _wait(self, waiting: "WaitingFetch", pending: "Gathering | Remote") -> None:
+    def _wait(self, waiting: "WaitingFetch", pending: "Gathering | PendingReads") -> None:
         """The request waits by callbacks and not by a task, because many consumers are idle at the same
         time."""
         # The request becomes a waiter before the remote reads. These reads take a long time, and the request
         # must not miss an append during them.
         waiter = self._arrivals.wait_until(pending.keys, waiting.due)
-        if isinstance(pending, Remote):
+        if isinstance(pending, PendingReads):
             pending.then(partial(self._consider, waiting, waiter), waiting.answer)
         else:
             self._consider(waiting, waiter, pending)
@@ -315,7 +315,7 @@ class FetchHandlers:
         request: FetchRequest,
         fetcher: Fetcher,
         forbidden: frozenset[FetchTarget],
-    ) -> "Gathering | Remote":
+    ) -> "Gathering | PendingReads":
         steps = self._gathering(scope.items(), request, fetcher, forbidden)
         while True:
             try:
@@ -329,13 +329,13 @@ class FetchHandlers:
         request: FetchRequest,
         fetcher: Fetcher,
         forbidden: frozenset[FetchTarget],
-    ) -> "Generator[None, None, Gathering | Remote]":
+    ) -> "Generator[None, None, Gathering | PendingReads]":
         """Spend the byte budget in order. The first batch may be larger than the budget.
 
         Yields regularly, so that other work can run.
         """
         gathering = Gathering()
-        remote: Remote | None = None
+        remote: PendingReads | None = None
         budget = min(request.max_bytes, self._fetch_max_bytes)
         read_committed = request.isolation_level == READ_COMMITTED
         for count, (target, position) in enumerate(positions, 1):
@@ -369,7 +369,7 @@ class FetchHandlers:
                 note(gathering, target, position, outcome)
                 budget = max(0, budget - outcome.size_bytes)
             else:
-                remote = remote or Remote(gathering)
+                remote = remote or PendingReads(gathering)
                 remote.reads.append((target, position, outcome))
                 budget = max(0, budget - read.max_bytes)
         return remote or gathering
@@ -426,7 +426,7 @@ class FetchHandlers:
         )
 
 
-class Remote:
+class PendingReads:
     """The result of a pass over a request. Some of its reads, which use a slower store, are still in
     progress."""
 

@@ -60,7 +60,7 @@ class Participation(NamedTuple):
     the transaction."""
 
 
-Admit = Callable[[Participation], Awaitable[None]]
+Verify = Callable[[Participation], Awaitable[None]]
 """Returns when a partition belongs to the transaction. Otherwise raises ``KafkaError``."""
 
 
@@ -68,11 +68,11 @@ class TransactionalHandlers:
     """Handles WriteTxnMarkers and TxnOffsetCommit."""
 
     def __init__(
-        self, groups: GroupService, write_marker: WriteMarker, admit: Admit, authorizer: Authorizer
+        self, groups: GroupService, write_marker: WriteMarker, verify: Verify, authorizer: Authorizer
     ) -> None:
         self._groups = groups
         self._write_marker = write_marker
-        self._admit = admit
+        self._verify = verify
         self._authorizer = authorizer
 
     def table(self) -> dict[int, Handler]:
@@ -153,7 +153,7 @@ class TransactionalHandlers:
         try:
             place = TxnPartition(CONSUMER_OFFSETS_TOPIC, index)
             joins = context.api_version >= JOINING_VERSION
-            await self._admit(Participation(request.transactional_id, producer, place, joins))
+            await self._verify(Participation(request.transactional_id, producer, place, joins))
             return await self._groups.offsets.commit_in_transaction(request, guard)
         finally:
             runtime.withdraw(index, kind, guard)

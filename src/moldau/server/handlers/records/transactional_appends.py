@@ -17,7 +17,7 @@ from moldau.replication.partition_interface import (
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
-from moldau.server.handlers.records.transaction_markers import Admit, Participation
+from moldau.server.handlers.records.transaction_markers import Participation, Verify
 
 JOINING_VERSION: Final = 12
 """From this version of Produce on, the first batch adds its partition to the transaction (KIP-890)."""
@@ -64,8 +64,8 @@ class TransactionalAppends:
     """Appends batches. The batches of one producer to one partition are appended in the order in which they
     arrived."""
 
-    def __init__(self, admit: Admit, unexpected: UnexpectedErrors) -> None:
-        self._admit = admit
+    def __init__(self, verify: Verify, unexpected: UnexpectedErrors) -> None:
+        self._verify = verify
         self._unexpected = unexpected
         self._last: dict[tuple[PartitionKey, int], asyncio.Future[None]] = {}
         """The newest batch that waits, by partition and producer. Its future is done once the batch is
@@ -97,7 +97,7 @@ class TransactionalAppends:
         return _Turn(
             key not in self._last,
             lambda append: self._in_turn(key, append, request.api_version),
-            lambda: self._admit(participation),
+            lambda: self._verify(participation),
         )
 
     def _in_turn(

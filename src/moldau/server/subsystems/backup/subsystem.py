@@ -6,18 +6,18 @@ from typing import Final
 
 from moldau.backup.calls import CALLS, LogSaving
 from moldau.backup.cut_format import LogId
-from moldau.backup.cut_maker import CutMaker
+from moldau.backup.cut_maker import CutMaker, CutSettings
 from moldau.backup.log_saver import LogSaver
 from moldau.backup.saved_rounds import SavedRounds
-from moldau.backup.store_generations import LEASE_INTERVALS, GenerationGuard
+from moldau.backup.store_generations import LEASE_INTERVALS, GenerationFence
 from moldau.cluster.internal_topics import STATE_TOPICS
+from moldau.config.broker import BrokerConfig
 from moldau.network.own_serving import BrokerCallHandlers
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime.repeating import Repeating
 from moldau.server.context import BrokerContext
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.backup.peers import BackupPeers
-from moldau.server.subsystems.backup.settings import cut_settings
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 
@@ -36,10 +36,10 @@ class BackupSubsystem(Subsystem):
         assert diskless.saved_ends is not None
         self._partitions = context.partitions
         self._authorizer = context.authorizer
-        storage = diskless.runtime.storage
+        storage = diskless.manager.storage
         self._rounds = SavedRounds(asyncio.get_running_loop().time)
         if tiered is not None:
-            tiered.manager.context.gate.wait = self._rounds.wait
+            tiered.manager.context.pending_deletions.wait = self._rounds.wait
         self.saver = LogSaver(
             storage, self._partition, diskless.saved_ends, self._rounds, context.logs.cleaner_offset
         )
@@ -57,25 +57,26 @@ class BackupSubsystem(Subsystem):
             requests.counter("RequestsPerSec", operation=operation) for operation in ("upload", "delete")
         )
         unexpected, interval_ms = context.machine.unexpected, settings.interval_ms
-        self._guard = GenerationGuard(
+        self._fence = GenerationFence(
             storage,
             lambda: self._peers.generation,
             lambda: uploads.value + deletions.value,
             context.fail,
-            # A busy node checks for a later generation in each interval. Therefore its uploads never wait for
-            # the check.
+            # A busy node checks in each interval whether the cluster has a later generation. The lease lasts
+            # longer than an interval. Therefore the node's uploads never wait for the check.
             LEASE_INTERVALS * interval_ms / 1000,
         )
-        storage.guard = self._guard
+        storage.fence = self._fence
         if tiered is not None:
-            tiered.storage.guard = self._guard
-        # This loop is separate from the loop that makes the cuts, because saves may wait long for brokers
-        # that are down.
+            tiered.storage.fence = self._fence
+        # The check of the generation has its own loop. In the loop that makes the cuts, a save may wait long
+        # for brokers that are down.
         self._watching = Repeating(
-            "backup generation", self._guard.run_once, interval_ms, initial_delay_ms=0, unexpected=unexpected
+            "backup generation", self._fence.run_once, interval_ms, initial_delay_ms=0, unexpected=unexpected
         )
         self._late_ms = max(LATE_INTERVALS * settings.interval_ms, LATE_MIN_MS)
-        # The first check comes soon, because it detects whether this node's folders are an older copy.
+        # The first round runs without a delay, because it detects whether this node's folders are an older
+        # copy.
         self._repeating = Repeating(
             "backup", self.maker.run_once, interval_ms, initial_delay_ms=0, unexpected=unexpected
         )
@@ -102,7 +103,7 @@ class BackupSubsystem(Subsystem):
         )
 
     async def serve(self) -> None:
-        self._guard.has_metadata = True
+        self._fence.has_metadata = True
         self._watching.start()
         self._repeating.start()
 
@@ -110,3 +111,10 @@ class BackupSubsystem(Subsystem):
         await self._repeating.stop()
         await self._watching.stop()
         await self._peers.close()
+
+
+def cut_settings(config: BrokerConfig) -> CutSettings:
+    """The settings of the backup, from the keys ``backup.*``."""
+    return CutSettings(
+        interval_ms=config.integer("backup.interval.ms"), retention_ms=config.integer("backup.retention.ms")
+    )

@@ -122,7 +122,7 @@ class ChunkCreation:
         metadata = topic.partitions[index]
         check_partition(metadata)
         check_brokers(image, index, metadata, brokers)
-        if partition.log.log_end_offset <= max(metadata.start_offset, partition.log.log_start_offset):
+        if partition.log.log_end_offset <= max(metadata.start_offset, _first_offset(partition)):
             raise _refusal(ErrorCode.invalid_request, "the active chunk is empty")
         return partition, topic
 
@@ -234,7 +234,7 @@ class ChunkCreation:
             in_sync=in_sync,
             max_timestamp=max(segment.max_timestamp_ms for segment in segments),
             size_bytes=log.size_bytes,
-            first_offset=log.log_start_offset if is_first else -1,
+            first_offset=_first_offset(partition) if is_first else -1,
             first_timestamp=segments[0].first_timestamp_ms if is_first else -1,
         )
         return CreateChunksRequest(
@@ -305,6 +305,12 @@ class ChunkCreation:
         if topic is None or topic.topic_id != partition.key.topic_id:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         return topic.partitions[partition.key.partition].start_offset
+
+
+def _first_offset(partition: ClassicPartition) -> int:
+    """The first offset of the records on this broker's disk. Earlier records are in the remote tier, or in
+    chunks."""
+    return max(partition.log.log_start_offset, partition.log.local_log_start_offset)
 
 
 _UNKNOWN_OUTCOME: Final = frozenset(

@@ -11,11 +11,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from moldau.chunks.chunk_retention import first_offset
 from moldau.chunks.hand_overs import HandOvers
 from moldau.chunks.log_fates import LogFate, LogRange, fate_of
 from moldau.chunks.reading import ChunkedPart, ChunkReads, state_at_border
 from moldau.chunks.redirects import ChunkRedirects
-from moldau.chunks.retention import first_offset
+from moldau.chunks.tiered_part import TierBelow, TieredChunkedPart
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
@@ -125,6 +126,8 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         self._run = run
         self.on_exchanged: Callable[[Topic], None] = lambda _: None
         """Called with the topic of a log that was exchanged, perhaps into a chunk."""
+        self.tier_of: Callable[[ClassicPartition], TierBelow] | None = None
+        """Returns the records of a tiered partition in the remote tier; ``None`` without a remote tier."""
         self._exchanging = asyncio.Lock()
         self._carving: set[TopicPartition] = set()
         """Partitions that are gone and whose logs become chunks; their folders still have the old names."""
@@ -150,7 +153,10 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         the border in any case."""
         metadata = topic.partitions[index]
         border = metadata.start_offset
-        start_offset = metadata.chunks[0].start_offset if metadata.chunks else border
+        config = self._inner.log_config(topic)
+        start_offset = first_offset(metadata.chunks, border)
+        if config is not None and config.remote_storage_enable:
+            start_offset = 0  # When the replica leads, it takes the start from the remote tier.
         key = PartitionKey(topic.topic_id, index)
         try:
             return await state_at_border(self._reads, key, metadata, border, start_offset)
@@ -185,27 +191,36 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         self._logs.prepare(topic, index)
         return self._inner.open(topic, index)
 
-    def take_role(self, partition: ClassicPartition, topic: Topic, taken: Callable[[], None]) -> None:
+    def apply_role(self, partition: ClassicPartition, topic: Topic, applied: Callable[[], None]) -> None:
         metadata = topic.partitions[partition.key.partition]
         if metadata.start_offset >= 0:
             if partition.remote.part is None:
-                registration = self.registration_of(partition.key)
-                part = ChunkedPart(partition, registration, self._reads, self._redirects)
-                partition.remote.begin(part)
-            taken = partial(self._role_taken, partition, metadata, taken)
-        self._inner.take_role(partition, topic, taken)
+                self._begin_remote(partition)
+            applied = partial(self._role_applied, partition, metadata, applied)
+        self._inner.apply_role(partition, topic, applied)
+
+    def _begin_remote(self, partition: ClassicPartition) -> None:
+        registration = self.registration_of(partition.key)
+        part = ChunkedPart(partition, registration, self._reads, self._redirects)
+        if partition.log.config.remote_storage_enable and self.tier_of is not None:
+            tier = self.tier_of(partition)
+            partition.remote.begin(TieredChunkedPart(partition, registration, part, tier))
+        else:
+            partition.remote.begin(part, is_tiered=False)
 
     @staticmethod
-    def _role_taken(
-        partition: ClassicPartition, metadata: PartitionRegistration, taken: Callable[[], None]
+    def _role_applied(
+        partition: ClassicPartition, metadata: PartitionRegistration, applied: Callable[[], None]
     ) -> None:
         """Move the start of a new leader's log to the first remaining chunk. The previous leader may have
-        dropped earlier chunks, and may have stopped before this replica received the new start."""
+        dropped earlier chunks, and may have stopped before this replica received the new start. If the
+        partition is tiered, the dropped chunks are in the remote tier."""
         log, first = partition.log, first_offset(metadata.chunks, metadata.start_offset)
-        if partition.is_leader and log.log_start_offset < first:
+        is_behind = log.log_start_offset < first and not log.config.remote_storage_enable
+        if partition.is_leader and is_behind:
             with suppress(KafkaError):  # The disk has failed, and the log's owner handles this.
                 log.update_log_start_offset(min(first, log.log_end_offset))
-        taken()
+        applied()
 
     def registration_of(self, key: PartitionKey) -> Callable[[], PartitionRegistration | None]:
         """Return a function that returns the partition in the newest image."""

@@ -14,12 +14,15 @@ from moldau.chunks.calls import (
     HAND_OVER_CHUNK,
     HAND_OVER_FILE,
     READ_CHUNK,
+    STORE_CHUNK_SEGMENT,
     ChunkFileFetch,
     ChunkFilePiece,
     ChunkRead,
     ChunkRecords,
     ChunkSearch,
+    ChunkSegment,
     HandedOver,
+    SegmentCopy,
 )
 from moldau.chunks.hand_overs import HandOvers, auxiliary_state, decode_state
 from moldau.chunks.holder import PIECE_MAX_BYTES, ChunkHolder
@@ -36,6 +39,7 @@ from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition_interface import FoundOffset, PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.context import BrokerContext
+from moldau.server.subsystems.chunks.tiering import ChunkSegmentStore
 from moldau.storage.chunks.chunk_store import ChunkId
 from moldau.storage.folders.partition_metadata import MalformedMetadataError
 from moldau.storage.log.auxiliary_state import AuxiliaryState
@@ -46,10 +50,14 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 A = TypeVar("A", ChunkRead, ChunkSearch, ChunkFileFetch)
 
+_Wanted = ChunkRead | ChunkSearch | ChunkFileFetch | SegmentCopy
+
 READ_TIMEOUT_MS: Final = 10_000
 """Time-out in ms of a call that reads a chunk. After a time-out, another broker that has the chunk is called.
 """
 HAND_OVER_TIMEOUT_MS: Final = 5_000
+STORE_TIMEOUT_MS: Final = 300_000
+"""Time-out in ms of a call that stores a segment in the remote tier."""
 _UNREADABLE: Final = frozenset({ErrorCode.kafka_storage_error, ErrorCode.corrupt_message})
 
 
@@ -58,8 +66,15 @@ class ChunkPeers:
     :class:`moldau.chunks.reading.ChunkReads`."""
 
     def __init__(
-        self, context: BrokerContext, holder: ChunkHolder, hand_overs: HandOvers, meters: ChunkMeters
+        self,
+        context: BrokerContext,
+        holder: ChunkHolder,
+        hand_overs: HandOvers,
+        meters: ChunkMeters,
+        service: "ChunkCallService",
     ) -> None:
+        """``service`` answers the calls to this broker itself."""
+        self.service = service
         self._meters = meters
         self._view = context.view
         self._listener_name = context.config.inter_broker_listener_name
@@ -116,7 +131,7 @@ class ChunkPeers:
             self._meters.local_bytes.mark(found.size_bytes)
         return found
 
-    def _has(self, chunk: ChunkRegistration, wanted: ChunkRead | ChunkSearch | ChunkFileFetch) -> bool:
+    def _has(self, chunk: ChunkRegistration, wanted: _Wanted) -> bool:
         return self._view.local_id in chunk.isr and self._holder.has(ChunkId(*wanted[:3]))
 
     async def _call_holder(
@@ -132,20 +147,30 @@ class ChunkPeers:
                 error = failure
         raise error
 
-    def _holders(
-        self, chunk: ChunkRegistration, wanted: ChunkRead | ChunkSearch | ChunkFileFetch
-    ) -> Iterator[int]:
+    def _holders(self, chunk: ChunkRegistration, wanted: _Wanted) -> Iterator[int]:
         """The other brokers that have a chunk."""
         brokers = self._view.image.brokers
         others = [each for each in chunk.isr if each in brokers and each != self._view.local_id]
         place = PartitionKey(wanted.topic_id, wanted.partition_index), wanted.start_offset
         return iter(by_preference(others, place, brokers, self._rack))
 
+    def holders(self, chunk: ChunkRegistration, wanted: SegmentCopy) -> list[int]:
+        """The brokers that have a chunk. If this broker has it, this broker is the first."""
+        here = [self._view.local_id] if self._has(chunk, wanted) else []
+        return [*here, *self._holders(chunk, wanted)]
+
+    async def store_segment(self, broker_id: int, wanted: SegmentCopy) -> ChunkSegment:
+        """Let a broker store a segment of its chunk in the remote tier, or describe it. Raises
+        ``KafkaError``."""
+        if broker_id == self._view.local_id:
+            return await self.service.store_segment(wanted)
+        return await self._channel(broker_id, STORE_TIMEOUT_MS).call(STORE_CHUNK_SEGMENT, wanted)
+
     async def hand_over(self, broker_id: int, state: HandedOver) -> None:
         """Send the state at a border to a broker, which may be this broker. Raises ``KafkaError`` if the call
         fails."""
         if broker_id == self._view.local_id:
-            await self._hand_overs.keep(state)
+            await self.service.take_over(state)
             return
         await self._channel(broker_id, HAND_OVER_TIMEOUT_MS).call(HAND_OVER_CHUNK, state)
 
@@ -225,10 +250,19 @@ class ChunkPeers:
 class ChunkCallService:
     """Answers the calls of other brokers: a :class:`moldau.chunks.calls.ChunkService`."""
 
-    def __init__(self, context: BrokerContext, holder: ChunkHolder, hand_overs: HandOvers) -> None:
+    def __init__(
+        self,
+        context: BrokerContext,
+        holder: ChunkHolder,
+        hand_overs: HandOvers,
+        tier: ChunkSegmentStore | None,
+    ) -> None:
+        """``tier`` is ``None`` if this broker has no remote tier."""
         self._view = context.view
+        self._configs = context.metadata.configs
         self._holder = holder
         self._hand_overs = hand_overs
+        self._tier = tier
 
     async def read(self, wanted: ChunkRead) -> ChunkRecords:
         return await self._holder.read(self._topic(wanted), wanted)
@@ -241,9 +275,17 @@ class ChunkCallService:
         return await self._holder.fetch_file(wanted)
 
     async def take_over(self, state: HandedOver) -> None:
+        if self._tier is None and self._configs.topic(self._topic(state)).is_tiered:
+            reason = "the topic has remote.storage.enable=true, and this broker has no remote tier"
+            raise KafkaError(ErrorCode.invalid_config, reason)
         await self._hand_overs.keep(state)
 
-    def _topic(self, wanted: ChunkRead | ChunkSearch) -> str:
+    async def store_segment(self, wanted: SegmentCopy) -> ChunkSegment:
+        if self._tier is None:
+            raise KafkaError(ErrorCode.invalid_request, "this broker has no remote tier")
+        return await self._tier.store_segment(self._topic(wanted), wanted)
+
+    def _topic(self, wanted: ChunkRead | ChunkSearch | SegmentCopy | HandedOver) -> str:
         name = self._view.image.topics.name_of(wanted.topic_id)
         if name is None:
             raise KafkaError(ErrorCode.unknown_topic_id)

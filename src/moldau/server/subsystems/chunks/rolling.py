@@ -74,7 +74,7 @@ class ChunkRolling:
         if not partition.is_leader or metadata is None or metadata.is_reassigning:
             return False
         log, loop = partition.log, asyncio.get_running_loop()
-        if log.log_end_offset <= max(metadata.start_offset, log.log_start_offset):
+        if log.log_end_offset <= max(metadata.start_offset, log.log_start_offset, log.local_log_start_offset):
             return False
         if self._waiting.get(partition.key, float("-inf")) > loop.time():
             return False

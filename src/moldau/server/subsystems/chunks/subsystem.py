@@ -26,9 +26,11 @@ from moldau.server.subsystems.chunks.creation import ChunkCreation
 from moldau.server.subsystems.chunks.kind import ChunkedKind, ChunkLogs
 from moldau.server.subsystems.chunks.peers import ChunkCallService, ChunkPeers
 from moldau.server.subsystems.chunks.rolling import CHECK_MS, ChunkRolling
+from moldau.server.subsystems.chunks.tiering import ChunkSegmentStore, ChunkTiering
 from moldau.server.subsystems.chunks.tool_handlers import ChunkToolHandlers
 from moldau.server.subsystems.chunks.upkeep import ChunkCopies, ChunkRetention, ControllerReports
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.server.topics.partition_kinds import KindClaim, PartitionKind
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
 from moldau.storage.topic_partition import TopicPartition
@@ -44,10 +46,9 @@ class ChunksSubsystem(Subsystem):
         self,
         context: BrokerContext,
         partitions: PartitionsSubsystem,
-        tiered: PartitionKind[ClassicPartition] | None,
+        tiered: TieredSubsystem | None,
     ) -> None:
-        """``tiered`` is the kind that handles classic partitions if the broker has a remote tier. ``None``
-        means that there is no remote tier."""
+        """``tiered`` is ``None`` if the broker has no remote tier."""
         self._context = context
         self._tasks: set[asyncio.Task[None]] = set()
         self._copying: asyncio.Task[None] | None = None
@@ -56,23 +57,28 @@ class ChunksSubsystem(Subsystem):
         self._hand_overs = HandOvers(machine, logs.directories[0])
         self._holder = ChunkHolder(machine, self.store, self._hand_overs)
         self._meters = ChunkMeters(context.meters.registry)
-        self.peers = ChunkPeers(context, self._holder, self._hand_overs, self._meters)
-        self._inner = partitions.classic if tiered is None else tiered
+        segments = None if tiered is None else ChunkSegmentStore(machine, self.store, tiered.storage)
+        self._service = ChunkCallService(context, self._holder, self._hand_overs, segments)
+        self.peers = ChunkPeers(context, self._holder, self._hand_overs, self._meters, self._service)
+        self._inner: PartitionKind[ClassicPartition] = partitions.classic if tiered is None else tiered.kind
         chunk_logs = ChunkLogs(view.local_id, logs, self.store, self._hand_overs)
         self._stand_ins: dict[PartitionKey, ChunkStandIn] = {}
-        min_bytes = context.config.integer("chunk.redirect.min.bytes")
         self._redirects = ChunkRedirects(
-            view.local_id, lambda: view.image.brokers, self._meters.redirects, min_bytes
+            view.local_id,
+            lambda: view.image.brokers,
+            self._meters.redirects,
+            context.config.integer("chunk.redirect.min.bytes"),
         )
         self._kind = ChunkedKind(
             self._inner, chunk_logs, self.peers, self._redirects, lambda: view.image, self._run
         )
         self._kind.on_exchanged = self._drop_removed
+        tiering = None if tiered is None else self._begin_tiering(tiered)
         self._partitions = partitions
         reports = ControllerReports(
             view.local_id, context.channel, lambda: partitions.replication.local_epoch
         )
-        retention = ChunkRetention(machine, context.partitions, lambda: view.image, reports)
+        retention = ChunkRetention(machine, context.partitions, lambda: view.image, reports, tiering)
         interval_ms = context.config.integer("log.retention.check.interval.ms")
         self._retention = Repeating(
             "retention of chunks", retention.run_once, interval_ms, unexpected=machine.unexpected
@@ -97,6 +103,10 @@ class ChunksSubsystem(Subsystem):
             "creation of chunks", rolling.run_once, CHECK_MS, unexpected=machine.unexpected
         )
 
+    def _begin_tiering(self, tiered: TieredSubsystem) -> ChunkTiering:
+        self._kind.tier_of = tiered.tiering.part_of
+        return ChunkTiering(tiered, self.peers, self._kind.registration_of)
+
     def _watch(self) -> None:
         """Register the gauges of this broker's chunks."""
         registry, copies = self._context.meters.registry, self._copies
@@ -112,10 +122,9 @@ class ChunksSubsystem(Subsystem):
 
     def contribution(self) -> Contribution:
         context = self._context
-        service = ChunkCallService(context, self._holder, self._hand_overs)
         return Contribution(
             handlers=ChunkToolHandlers(self._creation, context.channel, context.authorizer).table(),
-            calls=[BrokerCallHandlers[ChunkService](CALLS, service, context.authorizer)],
+            calls=[BrokerCallHandlers[ChunkService](CALLS, self._service, context.authorizer)],
             kinds=[
                 KindClaim(
                     self._kind,

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from moldau.chunks.calls import ChunkFileFetch
+from moldau.chunks.chunk_retention import has_removable, retained_start
 from moldau.chunks.holder import PIECE_MAX_BYTES
 from moldau.chunks.meters import ChunkMeters
-from moldau.chunks.retention import has_removable, retained_start
 from moldau.cluster.controller.channel import ControllerChannel
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.directories import MIGRATING_DIRECTORY
@@ -30,6 +30,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
 from moldau.server.subsystems.chunks.peers import ChunkPeers
+from moldau.server.subsystems.chunks.tiering import ChunkTiering
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
 from moldau.storage.topic_partition import TopicPartition
@@ -73,7 +74,7 @@ class CopyPace:
         self.copied_bytes += size_bytes
 
 
-class _RemoteChunk:
+class _PeerChunk:
     """A chunk on another broker; a :class:`moldau.storage.chunks.chunk_store.ChunkSource`."""
 
     def __init__(
@@ -141,13 +142,14 @@ class ControllerReports:
         answer = await self._channel.send(request)
         _raise_errors(answer, answer.chunks)
 
-    async def dropped(self, partition: ClassicPartition) -> None:
-        """Report the start of a log that this broker leads. Raises ``KafkaError`` if the report fails."""
+    async def dropped(self, partition: ClassicPartition, start_offset: int) -> None:
+        """Report the offset before which a partition that this broker leads needs no chunks. Raises
+        ``KafkaError`` if the report fails."""
         row = DropChunksPartition(
             topic_id=partition.key.topic_id,
             partition_index=partition.key.partition,
             leader_epoch=partition.leader_epoch,
-            log_start_offset=partition.log.log_start_offset,
+            log_start_offset=start_offset,
         )
         request = DropChunksRequest(
             broker_id=self._broker_id, broker_epoch=self._broker_epoch(), partitions=[row]
@@ -171,7 +173,10 @@ class ChunkRetention:
         partitions: PartitionRegistry,
         image: Callable[[], MetadataImage],
         reports: ControllerReports,
+        tiering: ChunkTiering | None = None,
     ) -> None:
+        """``tiering`` is ``None`` if the broker has no remote tier."""
+        self._tiering = tiering
         self._machine = machine
         self._partitions = partitions
         self._image = image
@@ -198,19 +203,24 @@ class ChunkRetention:
             raise failure
 
     async def _retain(self, partition: ClassicPartition, metadata: PartitionRegistration) -> None:
-        log = partition.log
-        start_offset = retained_start(
-            metadata.chunks,
-            log.config,
-            log_start_offset=log.log_start_offset,
-            active_size_bytes=log.size_bytes,
-            active_since_ms=metadata.start_timestamp_ms,
-            now_ms=self._machine.deletion_clock.now_ms(),
-        )
-        if log.update_log_start_offset(start_offset):
-            await log.persist_start()
-        if has_removable(metadata.chunks, log.log_start_offset):
-            await self._reports.dropped(partition)
+        log, now_ms = partition.log, self._machine.deletion_clock.now_ms()
+        if log.config.copies_to_remote and self._tiering is not None:
+            # The clean-up of the remote tier moves the start of the log.
+            start_offset = self._tiering.local_start(partition, metadata, now_ms)
+        else:
+            start_offset = retained_start(
+                metadata.chunks,
+                log.config,
+                log_start_offset=log.log_start_offset,
+                active_size_bytes=log.size_bytes,
+                active_since_ms=metadata.start_timestamp_ms,
+                now_ms=now_ms,
+            )
+            if log.update_log_start_offset(start_offset):
+                await log.persist_start()
+            start_offset = log.log_start_offset
+        if has_removable(metadata.chunks, start_offset):
+            await self._reports.dropped(partition, start_offset)
 
 
 class ChunkCopies:
@@ -241,7 +251,8 @@ class ChunkCopies:
         self._unreadable: set[ChunkId] = set()
         """Chunks that this broker has and could not read."""
         self._replaced: set[ChunkId] = set()
-        """Such chunks that were copied anew. They are not copied again before the next start."""
+        """Unreadable chunks that this broker has copied from another broker once more. If such a copy is
+        unreadable, too, it is not copied again before the next start."""
 
     def unreadable(self, chunk: ChunkId) -> None:
         """A read of this broker's copy has failed. Copy the chunk again from another broker."""
@@ -328,12 +339,10 @@ class ChunkCopies:
         self._replaced.add(own.chunk_id)
         self._unreadable.discard(own.chunk_id)
 
-    def _source(self, own: _OwnChunk, brokers: tuple[int, ...]) -> _RemoteChunk:
-        """Return an object that reads the chunk from one of these brokers."""
+    def _source(self, own: _OwnChunk, brokers: tuple[int, ...]) -> _PeerChunk:
+        """Return an object that reads the chunk ``own`` from one of ``brokers``."""
         chunk = replace(own.chunk, isr=brokers)
-        return _RemoteChunk(
-            self._peers, chunk, own.chunk_id, self.pace, lambda: self._newest(own) is not None
-        )
+        return _PeerChunk(self._peers, chunk, own.chunk_id, self.pace, lambda: self._newest(own) is not None)
 
     # -- gauges ---------------------------------------------------------------------------------
 

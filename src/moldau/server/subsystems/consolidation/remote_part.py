@@ -2,10 +2,12 @@
 the WAL."""
 
 import asyncio
+from collections.abc import Callable
 
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition_interface import FoundOffset, ReadOutcome, ReadRequest
+from moldau.tiered.metadata.manager import NO_POSITION, MetadataPosition
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.reading.offset_search import RemoteOffsetSearch
 from moldau.tiered.reading.reader import RemoteReader
@@ -16,7 +18,14 @@ class DisklessRemotePart:
     """Reads the remote part of a diskless partition. Implements
     :class:`moldau.diskless.partition.remote_part.RemotePart`."""
 
-    def __init__(self, cache: PartitionCache, reader: RemoteReader) -> None:
+    def __init__(
+        self,
+        cache: PartitionCache,
+        reader: RemoteReader,
+        metadata_partition: Callable[[TopicIdPartition], int],
+    ) -> None:
+        """``metadata_partition`` returns the partition of the metadata topic for a user partition."""
+        self._metadata_partition = metadata_partition
         self._partition = TopicIdPartition(cache.key.topic_id, cache.topic, cache.key.partition)
         self._cache = cache
         self._reader = reader
@@ -28,6 +37,7 @@ class DisklessRemotePart:
             lineage=self._cache.generations,
             end_offset=self._cache.wal_start_offset,
             log_start=self._log_start,
+            metadata_position=self._position(),
             offset=request.offset,
             max_bytes=request.max_bytes,
             min_one_batch=request.min_one_batch,
@@ -51,6 +61,15 @@ class DisklessRemotePart:
             lineage=self._cache.generations,
             end_offset=end,
             log_start=self._log_start,
+            metadata_position=self._position(),
+        )
+
+    def _position(self) -> MetadataPosition:
+        """The position in the remote metadata that a read needs. Another broker may have moved the records a
+        moment ago, so perhaps this broker has not read their metadata yet."""
+        offset = self._cache.remote_metadata_position
+        return (
+            NO_POSITION if offset < 0 else MetadataPosition(self._metadata_partition(self._partition), offset)
         )
 
     def _log_start(self) -> int:

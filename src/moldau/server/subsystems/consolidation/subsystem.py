@@ -26,7 +26,7 @@ from moldau.tiered.consolidation.ports import LedPartition
 from moldau.tiered.consolidation.reconciler import SegmentEvents, SegmentReconciler
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.metadata.topic import metadata_partition_of
-from moldau.tiered.removal.retention import Retention
+from moldau.tiered.removal.remote_retention import Retention
 
 _MEASURING_INTERVAL_MS = 1_000
 
@@ -51,7 +51,7 @@ class ConsolidationSubsystem(Subsystem):
             tiered.storage,
             SegmentEvents(context.identity.node_id, machine.deletion_clock),
             self._metadata_partition,
-            gate=tiered.manager.context.gate,
+            pending_deletions=tiered.manager.context.pending_deletions,
             meters=tiered.meters,
         )
         self.leader = ConsolidationLeader(
@@ -65,7 +65,7 @@ class ConsolidationSubsystem(Subsystem):
         )
         self.engine = BrokerEngine(
             self.leader,
-            diskless.runtime.storage,
+            diskless.manager.storage,
             RemoteCopies(
                 storage=tiered.storage,
                 quota=tiered.manager.context.copy_quota,
@@ -155,12 +155,12 @@ class ConsolidationSubsystem(Subsystem):
 
     def opened(self, partition: DisklessPartition) -> None:
         """Let reads of an opened partition include records that left the WAL."""
-        partition.begin_remote(DisklessRemotePart(partition.cache, self._tiered.reader))
+        partition.begin_remote(self._remote_part(partition))
 
     def reader_opened(self, partition: DisklessPartition) -> None:
         """Start serving reads of a partition without a replica on this broker. The reads include records that
         left the WAL."""
-        partition.begin_remote(DisklessRemotePart(partition.cache, self._tiered.reader))
+        partition.begin_remote(self._remote_part(partition))
         self._tiered.metadata.on_partition_leadership_changes([], [_identity(partition)])
 
     def reader_closed(self, partition: DisklessPartition) -> None:
@@ -168,7 +168,7 @@ class ConsolidationSubsystem(Subsystem):
         partition.end_remote()
         self._tiered.metadata.on_stop_partitions([_identity(partition)])
 
-    def role_taken(self, partition: DisklessPartition) -> None:
+    def role_applied(self, partition: DisklessPartition) -> None:
         """Follow the partition's role in the metadata. This broker either leads or follows the partition."""
         name = _identity(partition)
         metadata = self._tiered.metadata
@@ -213,6 +213,9 @@ class ConsolidationSubsystem(Subsystem):
             partition.cache.generations,
             may_copy=not config.remote_log_copy_disable,
         )
+
+    def _remote_part(self, partition: DisklessPartition) -> DisklessRemotePart:
+        return DisklessRemotePart(partition.cache, self._tiered.reader, self._metadata_partition)
 
     def _metadata_partition(self, partition: TopicIdPartition) -> int:
         topic = self._context.view.image.topics.get(REMOTE_LOG_METADATA_TOPIC)

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from typing import Final
 
-from moldau.cluster.controller.remote_channel import RemoteControllerChannel
+from moldau.cluster.controller.network_channel import NetworkControllerChannel
 from moldau.cluster.controller.service import ControllerService
 from moldau.network.client import RpcClient
 from moldau.protocol.messages.controller_registration import (
@@ -52,7 +52,7 @@ class ControllerRegistrar:
         self._client = RpcClient(
             context.machine.entropy, client_id=f"controller-{self._node_id}", limits=RECONNECT_LIMITS
         )
-        self._remote = RemoteControllerChannel(
+        self._remote = NetworkControllerChannel(
             self._client, metadata.driver.addresses.find, lambda: metadata.driver.leader_id
         )
         self._task: asyncio.Task[None] | None = None
@@ -89,7 +89,7 @@ class ControllerRegistrar:
                         await self._publisher.until(lambda: not self._is_missing())
                 continue
             if answer.error_code is ErrorCode.inconsistent_voter_set:
-                # The report of the quorum has a line for this.
+                # ``not_counted`` logs a line that reports this refusal.
                 self._metadata.driver.voice.not_counted(self._metadata.driver.leader_id)
                 await asyncio.sleep(RETRY_S)
                 continue

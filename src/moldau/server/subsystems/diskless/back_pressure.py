@@ -32,12 +32,13 @@ def pause_of(congestion: float, size_bytes: int) -> float:
 
 
 class BackPressure:
-    """Slows producers down while this broker's backlogs are too large."""
+    """Slows producers down while the upload backlog of this broker or the WAL backlog of the cluster is too
+    large."""
 
     def __init__(
         self, coordinators: BackloggedCoordinators, clock: Clock, meters: Meters, writer: DisklessWriter
     ) -> None:
-        self.backlog = WalBacklog(coordinators, clock, meters)
+        self.backlog = WalBacklog(coordinators, writer.reported_backlogs, clock, meters)
         self._writer = writer
 
     @property

@@ -16,10 +16,10 @@ from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
 from moldau.coordinators.diskless.calls.commit import COMMIT_FILE
 from moldau.coordinators.diskless.calls.commit_parts import COMMIT_PARTS
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Lane
+from moldau.coordinators.diskless.calls.network import NetworkDisklessCoordinators
 from moldau.coordinators.diskless.calls.port import ServedCalls
-from moldau.coordinators.diskless.calls.remote import RemoteDisklessCoordinators
 from moldau.network.client import ClientLimits, RpcClient
-from moldau.network.remote_node import NodeAddress, RemoteNode
+from moldau.network.node_connection import NodeAddress, NodeConnection
 from moldau.protocol.schema import Message
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -130,11 +130,11 @@ class _Connections:
     def __init__(self, cluster: ClusterCoordinators, name: str) -> None:
         self._cluster = cluster
         self.rpc = cluster.new_client(name)
-        self.calls: DisklessCoordinatorCalls = RemoteDisklessCoordinators(self)
+        self.calls: DisklessCoordinatorCalls = NetworkDisklessCoordinators(self)
         self.timeout_ms = CALL_TIMEOUT_MS
 
-    def node_at(self, address: NodeAddress) -> RemoteNode:
-        return RemoteNode(self.rpc, address)
+    def node_at(self, address: NodeAddress) -> NodeConnection:
+        return NodeConnection(self.rpc, address)
 
     async def version(self, coordinator_id: int, api_key: int) -> int:
         return await self._leader(coordinator_id).version_of(api_key, self.timeout_ms)
@@ -142,5 +142,5 @@ class _Connections:
     async def send(self, coordinator_id: int, version: int, request: Message) -> object:
         return await self._leader(coordinator_id).ask(request, self.timeout_ms, version)
 
-    def _leader(self, coordinator_id: int) -> RemoteNode:
+    def _leader(self, coordinator_id: int) -> NodeConnection:
         return self.node_at(self._cluster.address(coordinator_id))

@@ -1,6 +1,6 @@
 """The first start of a node. Its object store is checked before the node writes anything.
 
-At later starts the store is checked when the broker starts (``DisklessRuntime.start``). On a first start this
+At later starts the store is checked when the broker starts (``DisklessManager.start``). On a first start this
 would be too late. The folders would already have a new cluster id, and the metadata log would have begun.
 """
 
@@ -13,7 +13,7 @@ from moldau.diskless.store_claim import StoreClaim, refuse_claimed
 from moldau.metrics import Meters
 from moldau.objects import RetryPolicy, StorageError, open_storage
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.server.subsystems.diskless.settings import is_enabled, runtime_settings
+from moldau.server.subsystems.diskless.settings import is_enabled, manager_settings
 
 __all__ = ["refuse_foreign_store"]
 
@@ -35,7 +35,7 @@ async def refuse_foreign_store(config: BrokerConfig, machine: Machine) -> None:
         has_run = disk.exists(f"{folder}/{METADATA_FOLDER}/quorum-state") or bool(data_in(disk, folder))
         if has_run:
             return
-        settings = runtime_settings(config)
+        settings = manager_settings(config)
         storage = open_storage(settings.storage, machine, Meters(), policy=_ONE_ATTEMPT)
     except (FormatError, OSError, StorageError, ValueError):
         return

@@ -1,5 +1,5 @@
 """Diskless partitions on this broker. Each partition has a cache in a log folder, and all partitions share a
-runtime."""
+manager."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,9 +9,9 @@ from moldau.cluster.decisions.kinds.diskless import DISKLESS
 from moldau.cluster.image.topics_image import Topic
 from moldau.diskless.cache.cache_bound import CacheBound
 from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.diskless.manager import DisklessManager
 from moldau.diskless.partition.gateway_partition import DisklessPassage
 from moldau.diskless.partition.partition import DisklessPartition
-from moldau.diskless.runtime import DisklessRuntime
 from moldau.replication.partition_interface import PartitionKey, StopReason
 from moldau.server.subsystems.diskless.gateway_partitions import Passages
 from moldau.server.topics.partition_kinds import PartitionKind, ReaderHooks, RefusingKind
@@ -25,7 +25,7 @@ class RemoteHooks(Protocol):
 
     def opened(self, partition: DisklessPartition) -> None: ...
 
-    def role_taken(self, partition: DisklessPartition) -> None: ...
+    def role_applied(self, partition: DisklessPartition) -> None: ...
 
     def reconfigured(self, partition: DisklessPartition) -> None: ...
 
@@ -39,7 +39,7 @@ class DisklessKind(PartitionKind[DisklessPartition]):
         self,
         logs: LogManager,
         local_id: int,
-        runtime: DisklessRuntime,
+        manager: DisklessManager,
         log_config: Callable[[str], LogConfig],
         reader_hooks: Callable[[Topic], ReaderHooks[DisklessPartition] | None],
     ) -> None:
@@ -47,7 +47,7 @@ class DisklessKind(PartitionKind[DisklessPartition]):
         storage."""
         self._logs = logs
         self._local_id = local_id
-        self._runtime = runtime
+        self._manager = manager
         self._log_config = log_config
         self.passages = Passages(self._open_passage, log_config)
         """Opens readable partitions for topics of which this broker has no replica."""
@@ -68,7 +68,7 @@ class DisklessKind(PartitionKind[DisklessPartition]):
             log,
             metadata.generations,
         )
-        return self._runtime.open_partition(cache, config)
+        return self._manager.open_partition(cache, config)
 
     def _open_passage(self, topic: Topic, index: int) -> DisklessPassage:
         """Open the passage of a partition that has no replica on this broker."""
@@ -78,22 +78,22 @@ class DisklessKind(PartitionKind[DisklessPartition]):
 
         def open_reader() -> DisklessPartition:
             cache = PartitionCache(key, topic.name, owner, None, metadata.generations)
-            reader = self._runtime.open_partition(cache, self._log_config(topic.name))
+            reader = self._manager.open_partition(cache, self._log_config(topic.name))
             if (hooks := self._reader_hooks(topic)) is not None:
                 hooks.reader_opened(reader)
             return reader
 
         def close_reader(reader: DisklessPartition) -> None:
-            self._runtime.close_partition(reader)
+            self._manager.close_partition(reader)
             if (hooks := self._reader_hooks(topic)) is not None:
                 hooks.reader_closed(reader)
 
-        return self._runtime.open_passage(key, topic.name, config, open_reader, close_reader)
+        return self._manager.open_passage(key, topic.name, config, open_reader, close_reader)
 
     def _cache_config(self, config: LogConfig) -> LogConfig:
         """The configuration of the cached log. The coordinator decides on retention, and the limit of the
         cache decides on eviction."""
-        segment_bytes = CacheBound.segment_bytes(self._runtime.settings.cacher.cache_max_bytes)
+        segment_bytes = CacheBound.segment_bytes(self._manager.settings.cacher.cache_max_bytes)
         return replace(
             config,
             segment_bytes=min(config.segment_bytes, segment_bytes),
@@ -104,18 +104,18 @@ class DisklessKind(PartitionKind[DisklessPartition]):
             is_cache=True,
         )
 
-    def take_role(self, partition: DisklessPartition, topic: Topic, taken: Callable[[], None]) -> None:
+    def apply_role(self, partition: DisklessPartition, topic: Topic, applied: Callable[[], None]) -> None:
         metadata = topic.partitions[partition.key.partition]
         partition.leader_epoch_in_metadata = metadata.leader_epoch
         partition.is_leader_in_metadata = metadata.leader == self._local_id
-        taken()
+        applied()
 
     def reconfigure(self, partition: DisklessPartition) -> None:
         partition.config = self._log_config(partition.topic)
         partition.cache.log.config = self._cache_config(partition.config)
 
     def close(self, partition: DisklessPartition, reason: StopReason) -> None:
-        self._runtime.close_partition(partition)
+        self._manager.close_partition(partition)
         if reason.removes_replica:
             self._logs.delete(TopicPartition(partition.topic, partition.key.partition))
 
@@ -136,12 +136,12 @@ class ConsolidatedKind(PartitionKind[DisklessPartition]):
         self._hooks.opened(partition)
         return partition
 
-    def take_role(self, partition: DisklessPartition, topic: Topic, taken: Callable[[], None]) -> None:
-        def tell() -> None:
-            self._hooks.role_taken(partition)
-            taken()
+    def apply_role(self, partition: DisklessPartition, topic: Topic, applied: Callable[[], None]) -> None:
+        def report() -> None:
+            self._hooks.role_applied(partition)
+            applied()
 
-        self._diskless.take_role(partition, topic, tell)
+        self._diskless.apply_role(partition, topic, report)
 
     def reconfigure(self, partition: DisklessPartition) -> None:
         self._diskless.reconfigure(partition)

@@ -26,7 +26,7 @@ def is_enabled(config: BrokerConfig) -> bool:
     return config.flag("diskless.system.enable")
 
 
-def runtime_settings(config: BrokerConfig) -> DisklessSettings:
+def manager_settings(config: BrokerConfig) -> DisklessSettings:
     """Raises ``ValueError`` when the configuration names no object store."""
     url = config.optional_text("diskless.storage.url")
     if url is None:

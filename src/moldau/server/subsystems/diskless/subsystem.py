@@ -1,4 +1,4 @@
-"""Diskless topics: their coordinators, their kinds of partitions, and their shared runtime."""
+"""Diskless topics: their coordinators, their kinds of partitions, and their shared manager."""
 
 import asyncio
 import logging
@@ -19,10 +19,10 @@ from moldau.coordinators.diskless.calls import RetentionPolicy
 from moldau.coordinators.diskless.hosted import DisklessCoordinatorKind
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coordinator
+from moldau.diskless.manager import ClusterContext, CoordinatorsContext, DisklessManager
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.racks import RackView
 from moldau.diskless.routing import RoutingBatchCoordinator
-from moldau.diskless.runtime import DisklessRuntime, RuntimeCluster, RuntimeCoordinators
 from moldau.objects import StorageError
 from moldau.protocol.api import ApiKey
 from moldau.replication.partition_interface import PartitionKey
@@ -80,10 +80,10 @@ class DisklessSubsystem(Subsystem):
         """How much of the coordinators' logs is saved, if they are saved. Deletions wait for it."""
         deletions = DeletionHold(context.logs.report, diskless_settings.deletion_hold_ms(config), "objects")
         try:
-            self.runtime = DisklessRuntime(
+            self.manager = DisklessManager(
                 machine,
-                diskless_settings.runtime_settings(config),
-                RuntimeCluster(
+                diskless_settings.manager_settings(config),
+                ClusterContext(
                     cluster_id=context.identity.cluster_id,
                     broker_id=context.identity.node_id,
                     topics=lambda: list(filter(DISKLESS.is_kind_of, self._view.image.topics)),
@@ -96,7 +96,7 @@ class DisklessSubsystem(Subsystem):
                     racks=self._rack_view(),
                     source=f"{config.metadata_log_dir}/{META_PROPERTIES}",
                 ),
-                RuntimeCoordinators(
+                CoordinatorsContext(
                     batches=self.coordinator,
                     local=self.coordinators,
                     everywhere=self._cluster,
@@ -108,7 +108,7 @@ class DisklessSubsystem(Subsystem):
             )
         except (StorageError, ValueError) as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
-        self.pressure = BackPressure(self.coordinators, machine.clock, meters.registry, self.runtime.writer)
+        self.pressure = BackPressure(self.coordinators, machine.clock, meters.registry, self.manager.writer)
         self._make_kinds(context, partitions)
 
     def _make_kinds(self, context: BrokerContext, partitions: PartitionsSubsystem) -> None:
@@ -120,7 +120,7 @@ class DisklessSubsystem(Subsystem):
         self.kind = DisklessKind(
             context.logs,
             context.identity.node_id,
-            self.runtime,
+            self.manager,
             lambda topic: log_config(self._configs.topic(topic)),
             partitions.kinds.reader_hooks,
         )
@@ -153,28 +153,28 @@ class DisklessSubsystem(Subsystem):
             self._view,
         )
         return Contribution(
-            calls=[rack_handlers(self.runtime.rack_objects, self._authorizer)],
+            calls=[rack_handlers(self.manager.rack_objects, self._authorizer)],
             kinds=[
                 KindClaim(self.kind, DISKLESS.is_kind_of, self.kind.passages.find),
                 KindClaim(self.metadata_kind, lambda topic: topic.name == DISKLESS_METADATA_TOPIC),
             ],
             coordinators=[entry_of(coordinators)],
             throttles={ApiKey.PRODUCE: self.pressure.throttle_s},
-            checks={"coordinators": self.coordinators.problem, "objects": self.runtime.problem},
-            notices={"objects": self.runtime.notice},
+            checks={"coordinators": self.coordinators.problem, "objects": self.manager.problem},
+            notices={"objects": self.manager.notice},
             in_hand=self._in_hand,
         )
 
     def _in_hand(self) -> dict[str, int]:
         waiting = sum(one.waiting_bytes for one in self._readers())
-        return {"bytes for unknown partitions": waiting, **self.runtime.in_hand()}
+        return {"bytes for unknown partitions": waiting, **self.manager.in_hand()}
 
     def _readers(self) -> Iterator[DisklessPartition]:
         """Return the diskless partitions that have a replica on this broker."""
         return (one for one in self._partitions if isinstance(one, DisklessPartition))
 
     def reconfigure(self) -> None:
-        self.runtime.writer.configure(diskless_settings.writer_settings(self._configs.broker))
+        self.manager.writer.configure(diskless_settings.writer_settings(self._configs.broker))
         self.kind.passages.reconfigure()
 
     async def serve(self) -> None:
@@ -203,7 +203,7 @@ class DisklessSubsystem(Subsystem):
 
     async def start(self) -> None:
         try:
-            await self.runtime.start(was_used_before=self._was_used_before())
+            await self.manager.start(was_used_before=self._was_used_before())
         except StorageError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
@@ -220,7 +220,7 @@ class DisklessSubsystem(Subsystem):
         for one in self._readers():
             one.refuse_waiting()
         self.kind.passages.close_all()
-        await self.runtime.stop()
+        await self.manager.stop()
         loads = list(self._loads)
         for task in loads:
             task.cancel()
@@ -236,17 +236,17 @@ class DisklessSubsystem(Subsystem):
             self._run(self._topics.ensure_soon(self._metadata_topic))
         current = (image.topics.get(topic.name) for topic in delta.topics.changed.values())
         changed = [topic for topic in current if topic is not None]
-        self.runtime.topics_changed(changed, delta.topics.removed.values())
+        self.manager.topics_changed(changed, delta.topics.removed.values())
         self.kind.passages.removed(delta.topics.removed.values())
         if any(kind == ResourceType.TOPIC for kind, _ in delta.configs.entries):
             self.kind.passages.reconfigure()
         if delta.brokers.entries or any(topic.name == DISKLESS_METADATA_TOPIC for topic in changed):
             for coordinator_id in self._cluster.on_image(image):
-                self.runtime.coordinator_moved(coordinator_id)
+                self.manager.coordinator_moved(coordinator_id)
 
     def _coordinator_changed(self, coordinator_id: int) -> None:
         """Begin or end the leadership of a coordinator on this broker."""
-        self.runtime.coordinator_changed(coordinator_id)
+        self.manager.coordinator_changed(coordinator_id)
         if coordinator_id in self.coordinators.coordinator_ids:
             self._run(self._when_loaded(coordinator_id))
 
@@ -257,7 +257,7 @@ class DisklessSubsystem(Subsystem):
 
     async def _when_loaded(self, coordinator_id: int) -> None:
         await self.coordinators.until_loaded(coordinator_id)
-        self.runtime.coordinator_changed(coordinator_id)
+        self.manager.coordinator_changed(coordinator_id)
 
     def _rack_view(self) -> RackView:
         racks = self._view.racks

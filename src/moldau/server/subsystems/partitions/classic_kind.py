@@ -112,12 +112,12 @@ class ClassicKind(PartitionKind[ClassicPartition]):
         needs_snapshots = state is not None and state.retention is StateRetention.SNAPSHOTS
         return needs_snapshots and not self._has_snapshots
 
-    def take_role(self, partition: ClassicPartition, topic: Topic, taken: Callable[[], None]) -> None:
+    def apply_role(self, partition: ClassicPartition, topic: Topic, applied: Callable[[], None]) -> None:
         metadata = topic.partitions[partition.key.partition]
-        partition.when_uncut(partial(self._take_role, partition, metadata, taken))
+        partition.when_uncut(partial(self._apply_role, partition, metadata, applied))
 
-    def _take_role(
-        self, partition: ClassicPartition, metadata: PartitionMetadata, taken: Callable[[], None]
+    def _apply_role(
+        self, partition: ClassicPartition, metadata: PartitionMetadata, applied: Callable[[], None]
     ) -> None:
         if metadata.leader == self._replicas.local_id:
             partition.become_leader(
@@ -127,7 +127,7 @@ class ClassicKind(PartitionKind[ClassicPartition]):
             partition.follow(metadata.leader_epoch, metadata.leader)
         else:
             partition.resign(metadata.leader_epoch)
-        taken()
+        applied()
 
     def reconfigure(self, partition: ClassicPartition) -> None:
         partition.log.config = self._log_config(partition.topic)

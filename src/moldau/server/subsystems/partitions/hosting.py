@@ -45,7 +45,7 @@ class LeadershipListener(Protocol):
 
     def leads(self, partition: ClassicPartition, epoch: int) -> None: ...
 
-    def leads_no_more(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None: ...
+    def no_longer_leads(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None: ...
 
 
 class AssignmentListener(Protocol):
@@ -163,7 +163,7 @@ class PartitionHosting:
                 self._changes.append(_TopicChange(current, is_removed=False))
                 self._seen[current.topic_id.int] = current
         if self._next_turn is None:
-            self._take_turn()
+            self._apply_next_changes()
 
     @property
     def is_settled(self) -> bool:
@@ -188,7 +188,7 @@ class PartitionHosting:
             self._next_turn = None
         for task in self._reconfiguring:
             task.cancel()
-        self._tell_settled()
+        self._complete_waiters()
 
     async def stop(self) -> None:
         """Stop after :meth:`freeze`. It waits for the logs that are being created."""
@@ -198,19 +198,19 @@ class PartitionHosting:
             await asyncio.wait([self._opener])
         await asyncio.gather(*self._reconfiguring, return_exceptions=True)
 
-    def _take_turn(self) -> None:
+    def _apply_next_changes(self) -> None:
         self._next_turn = None
         for _ in range(PARTITIONS_A_TURN):
             if not self._changes:
                 break
             self._follow_one()
         if self._changes:
-            self._next_turn = asyncio.get_running_loop().call_soon(self._take_turn)
+            self._next_turn = asyncio.get_running_loop().call_soon(self._apply_next_changes)
         elif self._new and self._opener is None:
             self._opener = asyncio.get_running_loop().create_task(self._open_all())
-        self._tell_settled()
+        self._complete_waiters()
 
-    def _tell_settled(self) -> None:
+    def _complete_waiters(self) -> None:
         if self._on_settled and self.is_settled:
             waiting, self._on_settled = self._on_settled, []
             for future in waiting:
@@ -243,7 +243,7 @@ class PartitionHosting:
             self._new[key] = _NewPartition(topic)
             self._end(key, hosted)
         elif hosted is not None:
-            self._take_role(hosted, topic)
+            self._apply_role(hosted, topic)
         elif new is not None:
             new.topic, new.has_left = topic, False
         elif self._lacks_log(topic, key):
@@ -258,10 +258,10 @@ class PartitionHosting:
     def _must_exchange(self, topic: Topic, key: PartitionKey) -> bool:
         return self._kind_of(topic).must_exchange(topic, key.partition)
 
-    def _take_role(self, hosted: _Hosted, topic: Topic) -> None:
+    def _apply_role(self, hosted: _Hosted, topic: Topic) -> None:
         partition = hosted.partition
         self._compare_directory(topic, partition.key)
-        hosted.kind.take_role(partition, topic, partial(self._role_taken, hosted, topic))
+        hosted.kind.apply_role(partition, topic, partial(self._role_applied, hosted, topic))
 
     def _compare_directory(self, topic: Topic, key: PartitionKey) -> None:
         """Notify the observer of a replica whose log directory differs from the directory in the metadata."""
@@ -292,7 +292,7 @@ class PartitionHosting:
         """Open a suspended replica again. Its role is the role in the newest metadata."""
         self._opened(self._new.pop(key), key, {})
         if self._next_turn is None:
-            self._take_turn()
+            self._apply_next_changes()
 
     def _end(self, key: PartitionKey, hosted: _Hosted) -> None:
         """Close a replica that remains assigned to this broker."""
@@ -300,7 +300,9 @@ class PartitionHosting:
         del self._hosted[key]
         self._registry.remove(key)
         try:
-            self._listener.leads_no_more(partition.topic, key.topic_id, key.partition, partition.leader_epoch)
+            self._listener.no_longer_leads(
+                partition.topic, key.topic_id, key.partition, partition.leader_epoch
+            )
             hosted.kind.close(partition, StopReason.KEPT)
         except Exception:
             logger.exception("%s-%d cannot be closed", partition.topic, key.partition)
@@ -319,7 +321,7 @@ class PartitionHosting:
             self.offline[key] = reason
             self._end(key, hosted)
 
-    def _role_taken(self, hosted: _Hosted, topic: Topic) -> None:
+    def _role_applied(self, hosted: _Hosted, topic: Topic) -> None:
         replica = hosted.kind.coordinator_replica(hosted.partition)
         if self._is_frozen or replica is None:
             return
@@ -328,7 +330,7 @@ class PartitionHosting:
         if metadata.leader == self._local_id:
             self._listener.leads(replica, metadata.leader_epoch)
         else:
-            self._listener.leads_no_more(topic.name, topic.topic_id, index, metadata.leader_epoch)
+            self._listener.no_longer_leads(topic.name, topic.topic_id, index, metadata.leader_epoch)
 
     # -- opening ------------------------------------------------------------------------------
 
@@ -347,7 +349,7 @@ class PartitionHosting:
                 key: new for key, new in self._new.items() if not new.is_being_made or new.is_exchanged
             }
             self._opener = None
-            self._tell_settled()
+            self._complete_waiters()
 
     async def _make_logs(self, opening: Mapping[PartitionKey, Topic]) -> dict[TopicPartition, KafkaError]:
         wanted: list[NewLog] = []
@@ -435,7 +437,7 @@ class PartitionHosting:
         hosted = self._hosted[key] = _Hosted(partition, kind)
         self.offline.pop(key, None)
         self._registry.add(partition)
-        self._take_role(hosted, topic)
+        self._apply_role(hosted, topic)
 
     def _cannot_open(self, topic: Topic, key: PartitionKey, error: KafkaError) -> None:
         self._compare_directory(topic, key)
@@ -459,7 +461,7 @@ class PartitionHosting:
             return
         self._registry.remove(key)
         epoch = topic.partitions[key.partition].leader_epoch
-        self._listener.leads_no_more(topic.name, key.topic_id, key.partition, epoch)
+        self._listener.no_longer_leads(topic.name, key.topic_id, key.partition, epoch)
         hosted.kind.close(hosted.partition, reason)
 
     def reconfigure(self, topic_names: Iterable[str] | None) -> None:

@@ -21,8 +21,8 @@ from moldau.server.subsystems.partitions.replica_gauges import ReplicaGauges
 from moldau.server.subsystems.partitions.replica_moves import ReplicaMoves
 from moldau.server.subsystems.partitions.replication import Replication
 from moldau.server.topics.partition_kinds import KindClaim
-from moldau.storage.guards.log_guards import check_guarded_owners
-from moldau.storage.guards.recovery_report import RepairKind
+from moldau.storage.critical_logs.inventory import check_critical_owners
+from moldau.storage.critical_logs.recovery_report import RepairKind
 
 
 class PartitionsSubsystem(Subsystem):
@@ -118,7 +118,7 @@ class PartitionsSubsystem(Subsystem):
         Raises ``DamagedLogError`` when a log with the cluster's own state has the id of another topic.
         """
         topics, local_id = self._context.view.image.topics, self._context.identity.node_id
-        check_guarded_owners(self._logs, settings.GUARDED_TOPICS, topics.name_of)
+        check_critical_owners(self._logs, settings.CRITICAL_TOPICS, topics.name_of)
         for log in self._logs:
             name = log.topic_partition
             topic = topics.get(name.topic)

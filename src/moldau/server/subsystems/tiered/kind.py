@@ -42,18 +42,24 @@ class Tiering:
         """Make a tiered partition's remote part readable, and run the tasks that a leader or a follower
         needs. The method may be called again for the same partition."""
         name = _identity(partition)
-        if partition.remote.part is None:
-            # An earlier task may have finished a copy before it learned that all copies would be removed.
+        if partition.remote.part is None:  # A partition with chunks has a part already.
+            # This offset may come from an earlier copy task. That task may have finished a copy before it
+            # learned that all copies of the partition would be removed.
             partition.log.highest_copied_offset = -1
-            partition.remote.begin(ClassicRemotePart(name, partition.log, self._reader, partition.read))
+            partition.remote.begin(self.part_of(partition))
         if partition.is_leader:
             copies, epoch = partition.log.config.copies_to_remote, partition.leader_epoch
             self._manager.lead(name, partition, copies=copies, leader_epoch=epoch)
         else:
             self._manager.follow(name, partition)
 
+    def part_of(self, partition: ClassicPartition) -> ClassicRemotePart:
+        """The records of a partition in the remote tier."""
+        return ClassicRemotePart(_identity(partition), partition.log, self._reader, partition.read)
+
     def emptied(self, partition: TopicIdPartition) -> None:
-        """Begin again, because the topic may have become tiered while its remote data were removed."""
+        """The remote data of the partition were removed. If the topic has become tiered again in the
+        meantime, make a new remote part and start its tasks."""
         found = self._partitions.get_by_id(partition.topic_id, partition.partition)
         if isinstance(found, ClassicPartition) and found.log.config.remote_storage_enable:
             self.begin(found)
@@ -97,12 +103,12 @@ class TieredKind(PartitionKind[ClassicPartition]):
     def open(self, topic: Topic, index: int) -> ClassicPartition:
         return self._classic.open(topic, index)
 
-    def take_role(self, partition: ClassicPartition, topic: Topic, taken: Callable[[], None]) -> None:
-        def tell() -> None:
+    def apply_role(self, partition: ClassicPartition, topic: Topic, applied: Callable[[], None]) -> None:
+        def report() -> None:
             self._update(partition)
-            taken()
+            applied()
 
-        self._classic.take_role(partition, topic, tell)
+        self._classic.apply_role(partition, topic, report)
 
     def reconfigure(self, partition: ClassicPartition) -> None:
         self._classic.reconfigure(partition)
@@ -154,8 +160,8 @@ def tiered_off_kind() -> RefusingKind:
 
 
 def _is_tiered(partition: ClassicPartition) -> bool:
-    """Whether the remote part of a partition is in the remote tier and not in inactive chunks."""
-    return isinstance(partition.remote.part, ClassicRemotePart)
+    """Whether a partition has records in the remote tier, or will have some."""
+    return partition.remote.part is not None and partition.remote.is_tiered
 
 
 def _identity(partition: ClassicPartition) -> TopicIdPartition:

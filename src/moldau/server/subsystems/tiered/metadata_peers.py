@@ -9,8 +9,8 @@ from uuid import UUID
 
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.network.client import RpcClient
+from moldau.network.node_connection import NodeAddress, NodeConnection
 from moldau.network.own_calls import BrokerCall, BrokerChannel
-from moldau.network.remote_node import NodeAddress, RemoteNode
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from moldau.runtime import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -136,7 +136,7 @@ class MetadataPeers:
         """Connect before the request is sent. If the connection fails, the request has certainly had no
         effect."""
         try:
-            await RemoteNode(self._calls, leader.address).version_of(call.api_key, OFFSETS_TIMEOUT_MS)
+            await NodeConnection(self._calls, leader.address).version_of(call.api_key, OFFSETS_TIMEOUT_MS)
         except KafkaError as error:
             reason = f"broker {leader.broker_id} cannot be reached: {error}"
             raise RemoteMetadataNotReadyError(reason) from error
@@ -175,7 +175,8 @@ class MetadataPeers:
     async def _run(self, peer: "_ReadPeer") -> None:
         """Send fetches to a broker while there are readers."""
         try:
-            await asyncio.sleep(0)  # Concurrent readers share the first request.
+            # This pause lets concurrent readers share the first request.
+            await asyncio.sleep(0)
             while wanted := dict(peer.wanted):
                 try:
                     await self._fetch_once(wanted)
@@ -186,7 +187,8 @@ class MetadataPeers:
                     self._unexpected.report("fetching remote log metadata", error)
                     for partition, each in wanted.items():
                         _fail(each, RemoteStorageError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition}: {error!r}"))
-                await asyncio.sleep(0)  # Readers that have just got a response may request more.
+                # In this pause, readers that have just got a response can request more events.
+                await asyncio.sleep(0)
         finally:
             peer.task = None
 
@@ -209,7 +211,7 @@ class MetadataPeers:
             session_epoch=-1,
             topics=[FetchTopic(topic_id=leader.topic_id, partitions=rows)],
         )
-        node = RemoteNode(self._fetches, leader.address)
+        node = NodeConnection(self._fetches, leader.address)
         response: FetchResponse = await node.ask(request, FETCH_TIMEOUT_MS)
         if response.error_code is not ErrorCode.none:
             raise KafkaError(response.error_code)

@@ -2,17 +2,17 @@
 partition's log."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition_interface import FoundOffset, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import AbortedTransaction, FoundOffset, ReadOutcome, ReadRequest
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AbortedEntry, ReadResult
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segments import TopicIdPartition
-from moldau.tiered.position import find_highest_copied
+from moldau.tiered.position import copied_until, find_highest_copied
 from moldau.tiered.reading.offset_search import RemoteOffsetSearch
 from moldau.tiered.reading.reader import RemoteReader
 from moldau.tiered.reading.requests import RemoteRange, RemoteRead
@@ -39,15 +39,25 @@ class ClassicRemotePart:
         self._lineage = LogLineage(log.leader_epochs)
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
-        log = self._log
         # The local part at this moment. It may become shorter during the read.
-        end_offset = log.local_log_start_offset
+        end_offset = self._log.local_log_start_offset
         aborted_behind = self._aborted_locally(request.offset, end_offset) if request.read_committed else []
 
         def read_behind() -> ReadOutcome:
             answer = self._read_local(request._replace(offset=end_offset))
             return answer if isinstance(answer, ReadOutcome) else known
 
+        return self._read_before(request, known, end_offset, aborted_behind, read_behind)
+
+    def _read_before(
+        self,
+        request: ReadRequest,
+        known: ReadOutcome,
+        end_offset: int,
+        aborted_behind: Sequence[AbortedEntry],
+        read_behind: Callable[[], ReadOutcome],
+    ) -> "asyncio.Future[ReadOutcome]":
+        log = self._log
         wanted = RemoteRead(
             partition=self._partition,
             lineage=self._lineage,
@@ -66,6 +76,36 @@ class ClassicRemotePart:
 
     def _aborted_locally(self, offset: int, next_offset: int) -> list[AbortedEntry]:
         return self._log.aborted_transactions(offset, ReadResult([], 0, next_offset, 0, 0))
+
+    # -- below the chunks of a partition: a moldau.chunks.tiered_part.TierBelow ---------------------
+
+    def read_below_chunks(
+        self,
+        request: ReadRequest,
+        known: ReadOutcome,
+        end_offset: int,
+        aborted_behind: Sequence[AbortedTransaction],
+        exhausted: ReadOutcome,
+    ) -> "asyncio.Future[ReadOutcome]":
+        entries = [
+            AbortedEntry(each.producer_id, each.first_offset, end_offset, end_offset)
+            for each in aborted_behind
+        ]
+        return self._read_before(request, known, end_offset, entries, lambda: exhausted)
+
+    async def until_ready(self) -> None:
+        try:
+            await self._reader.metadata.wait_ready(self._partition)
+        except RemoteStorageError as error:
+            raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
+
+    def copied_until(self, offset: int, end_offset: int) -> int:
+        metadata = self._reader.metadata
+        if not metadata.is_ready(self._partition):
+            return offset
+        return copied_until(metadata, self._partition, self._lineage, offset, end_offset)
+
+    # -- the whole part before the local log ---------------------------------------------------------
 
     async def highest_offset(self) -> int:
         metadata, log = self._reader.metadata, self._log

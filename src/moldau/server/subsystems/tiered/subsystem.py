@@ -19,8 +19,8 @@ from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered import settings as tiered_settings
 from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
 from moldau.server.subsystems.tiered.kind import TieredKind, Tiering, tiered_off_kind
-from moldau.server.subsystems.tiered.local_tier import tool_calls
 from moldau.server.subsystems.tiered.metadata_topic import ClusterMetadataTopic, HostedMetadataTopic
+from moldau.server.subsystems.tiered.tiered_calls import tool_calls
 from moldau.server.subsystems.topic_creation_subsystem import TopicsSubsystem
 from moldau.server.topics.partition_kinds import KindClaim
 from moldau.tiered.metadata.calls import METADATA_CALLS, MetadataPartitionCalls
@@ -29,7 +29,7 @@ from moldau.tiered.meters import TieredMeters
 from moldau.tiered.reading.index_cache import RemoteIndexCache
 from moldau.tiered.reading.reader import RemoteReader
 from moldau.tiered.remote_log_manager import RemoteLogManager
-from moldau.tiered.removal.gate import DeletionGate
+from moldau.tiered.removal.pending_deletions import PendingDeletions
 from moldau.tiered.removal.remover import RemotePartitionRemover
 from moldau.tiered.tasks.context import RemoteTaskContext
 
@@ -75,7 +75,7 @@ class TieredSubsystem(Subsystem):
         )
         hold_ms = tiered_settings.deletion_hold_ms(config)
         deletions = DeletionHold(context.logs.report, hold_ms, "remote segments")
-        gate = DeletionGate(self.indexes.remove)
+        pending_deletions = PendingDeletions(self.indexes.remove)
         self.manager = RemoteLogManager(
             RemoteTaskContext(
                 machine=machine,
@@ -85,8 +85,8 @@ class TieredSubsystem(Subsystem):
                 meters=self.meters,
                 copy_quota=ByteRateQuota(tiered_settings.copy_quota(config)),
                 custom_metadata_max_bytes=config.integer("remote.log.metadata.custom.metadata.max.bytes"),
-                on_segment_deleted=gate.deleted,
-                gate=gate,
+                on_segment_deleted=pending_deletions.deleted,
+                pending_deletions=pending_deletions,
                 deletions_are_held=deletions.is_on,
             ),
             tiered_settings.log_manager_settings(config),
@@ -97,7 +97,7 @@ class TieredSubsystem(Subsystem):
             tiered_settings.deletion_grace_s(config),
             news.set,
         )
-        tiering = Tiering(context.partitions, self.manager, self.reader, self._until_current)
+        self.tiering = tiering = Tiering(context.partitions, self.manager, self.reader, self._until_current)
         self.remover = RemotePartitionRemover(self.manager, self._deleted, tiering, self._hosting.owns, news)
         self.kind = TieredKind(partitions.classic, self.manager, self.remover, tiering)
 
@@ -162,14 +162,14 @@ class TieredSubsystem(Subsystem):
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Remove the meters of deleted topics, and let the remover look for the topics' remote data."""
-        if not self._hosting.tells_of_removals:
+        if not self._hosting.notifies_of_removals:
             # The remover gets no other notification that stopped removals can continue.
             self.remover.start()
-            self.remover.look_soon()
+            self.remover.check_soon()
         elif delta.topics.removed:
             # A broker must remove the remaining data of these topics. This broker may never have had a
             # replica of them.
-            self.remover.look_soon()
+            self.remover.check_soon()
         names = {topic.name for topic in delta.topics.changed.values()}
         if delta.brokers.entries or REMOTE_LOG_METADATA_TOPIC in names:
             self._cluster_topic.leaders_changed()

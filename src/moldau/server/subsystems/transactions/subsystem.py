@@ -15,9 +15,9 @@ from moldau.server.handlers.records.transaction_markers import TransactionalHand
 from moldau.server.handlers.records.transactional_appends import TransactionalAppends
 from moldau.server.handlers.transactions import TransactionHandlers
 from moldau.server.subsystem import Contribution
-from moldau.server.subsystems.transactions.gate import CoordinatorGate
 from moldau.server.subsystems.transactions.markers import ClusterMarkers, LocalMarkers
 from moldau.server.subsystems.transactions.peers import BrokerPeers
+from moldau.server.subsystems.transactions.verifier import TransactionVerifier
 from moldau.server.topics.producer_ids import ProducerIds
 
 
@@ -40,13 +40,13 @@ class TransactionsSubsystem(HostedCoordinators[TransactionCoordinators]):
             partition_count=ImageTopicDirectory(known.image).partition_count,
         )
         super().__init__(TransactionCoordinators(known, ports))
-        self._gate = CoordinatorGate(
+        self._verifier = TransactionVerifier(
             view,
             self.kind.service,
             self._peers,
             lambda: context.metadata.configs.broker,
         )
-        self.appends = TransactionalAppends(self._gate.admit, machine.unexpected)
+        self.appends = TransactionalAppends(self._verifier.verify, machine.unexpected)
         """Accepts transactional batches of clients."""
 
     def contribution(self) -> Contribution:
@@ -59,7 +59,7 @@ class TransactionsSubsystem(HostedCoordinators[TransactionCoordinators]):
 
     def _of_partitions(self) -> Mapping[int, Handler]:
         handlers = TransactionalHandlers(
-            self._groups, self._local.write, self._gate.admit, self._context.authorizer
+            self._groups, self._local.write, self._verifier.verify, self._context.authorizer
         )
         return handlers.table()
 

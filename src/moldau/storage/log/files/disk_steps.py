@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from moldau.runtime import Workers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.log.state.disk_access import DiskAccess
 from moldau.storage.segments.segment import Segment
 
 T = TypeVar("T")
@@ -52,9 +52,9 @@ async def run_whole(work: Coroutine[Any, Any, T]) -> T:
 class FileOperations:
     """Carries out operations on a log's files, one at a time. Workers wait for the disk."""
 
-    def __init__(self, workers: Workers, gate: FailureGate, segments: SegmentedLog) -> None:
+    def __init__(self, workers: Workers, access: DiskAccess, segments: SegmentedLog) -> None:
         self._workers = workers
-        self._gate = gate
+        self._access = access
         self._segments = segments
 
     async def do(self, doing: str, steps: FileSteps[T]) -> T:
@@ -63,12 +63,12 @@ class FileOperations:
 
     def do_now(self, doing: str, steps: FileSteps[T]) -> T:
         """Carry out an operation on this thread. Blocking."""
-        with self._gate.guarded(doing):
+        with self._access.disk_work(doing):
             return run_steps(steps)
 
     async def _in_turn(self, doing: str, steps: FileSteps[T]) -> T:
         async with self._segments.changing:
-            with self._gate.guarded(doing):
+            with self._access.disk_work(doing):
                 return await self._with_workers(steps)
 
     async def _with_workers(self, steps: FileSteps[T]) -> T:
@@ -83,7 +83,7 @@ class FileOperations:
                 found = await self._workers.run(job)
                 # While the operation waited, the log may have been deleted. It is also possible that its
                 # whole folder is offline after a failure of another log.
-                self._gate.check()
+                self._access.check()
         finally:
             self._segments.release_files()
 

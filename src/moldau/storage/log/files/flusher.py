@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import partial
 
 from moldau.runtime.files.disk import File
-from moldau.storage.guards.guarding import DurableOffset
+from moldau.storage.critical_logs.integrity_check import DurableOffset
 from moldau.storage.log.log_producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.log.state.disk_access import DiskAccess
 from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.log.state.open_epochs import LogEpochs
 from moldau.storage.segments.batch_scan import checksum_at
@@ -18,7 +18,7 @@ class LogFlusher:
 
     def __init__(
         self,
-        gate: FailureGate,
+        access: DiskAccess,
         segments: SegmentedLog,
         offsets: LogOffsets,
         epochs: LogEpochs,
@@ -26,8 +26,8 @@ class LogFlusher:
         durable: DurableOffset | None,
         now_ms: Callable[[], int],
     ) -> None:
-        """``durable`` stores the durable offset of a guarded log after each sync."""
-        self._gate = gate
+        """``durable`` stores the durable offset of a critical log after each sync."""
+        self._access = access
         self._segments = segments
         self._offsets = offsets
         self._epochs = epochs
@@ -47,7 +47,7 @@ class LogFlusher:
         wanted = segments.end_offset if up_to is None else up_to
         while True:
             async with segments.changing:
-                self._gate.check()
+                self._access.check()
                 if self._is_durable(min(wanted, segments.end_offset)):
                     return offsets.flushed_offset
                 end_offset, truncations = segments.end_offset, offsets.truncation_count
@@ -61,7 +61,7 @@ class LogFlusher:
                         self._noting_durable(end_offset),
                     )
                 except OSError as error:
-                    self._gate.fail("syncing", error)
+                    self._access.fail("syncing", error)
                 self._last_flush_ms = self._now_ms()
                 if truncations == offsets.truncation_count:
                     offsets.flushed_offset = max(offsets.flushed_offset, end_offset)
@@ -69,7 +69,7 @@ class LogFlusher:
     def is_due(self) -> bool:
         """Whether a segment was sealed since the last flush, or ``flush.ms`` has passed."""
         segments, flushed_offset = self._segments, self._offsets.flushed_offset
-        if self._gate.failure is not None or flushed_offset >= segments.end_offset:
+        if self._access.failure is not None or flushed_offset >= segments.end_offset:
             return False
         return (
             flushed_offset < segments.active.base_offset

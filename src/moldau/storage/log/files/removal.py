@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from moldau.storage.log.files.disk_steps import FileOperations, FileSteps, holding_files
+from moldau.storage.log.local_retention import retention_due
 from moldau.storage.log.log_producers import LogProducers
-from moldau.storage.log.retention import retention_due
 from moldau.storage.log.segmented_log import SegmentedLog
 from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.log.state.open_epochs import LogEpochs
@@ -58,7 +58,8 @@ class SegmentRemoval:
     ) -> FileSteps[list[str]]:
         segments, offsets = self._segments, self._offsets
         config = segments.config
-        if self._start.has_chunks and offsets.log_start_offset < segments.segments[0].base_offset:
+        is_behind_chunks = self._start.has_chunks and not config.copies_to_remote
+        if is_behind_chunks and offsets.log_start_offset < segments.segments[0].base_offset:
             return []  # The inactive chunks are older than this log, so they expire first.
         due = retention_due(
             segments,

@@ -4,7 +4,7 @@ offset."""
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from moldau.storage.guards.guarding import DurableOffset
+from moldau.storage.critical_logs.integrity_check import DurableOffset
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.files.disk_steps import FileOperations, FileSteps, holding_files
 from moldau.storage.log.log_producers import LogProducers
@@ -28,7 +28,7 @@ class Truncation:
         durable: DurableOffset | None,
         now_ms: Callable[[], int],
     ) -> None:
-        """``durable`` is the stored durable offset of a guarded log."""
+        """``durable`` is the stored durable offset of a critical log."""
         self._operations = operations
         self._segments = segments
         self._offsets = offsets
@@ -130,6 +130,6 @@ class Truncation:
 
     def _lower_checkpoints(self) -> FileSteps[None]:
         """Lower the checkpoints before files are truncated. Otherwise, after a crash, the next start would
-        report the removed records of a guarded log as lost."""
+        report the removed records of a critical log as lost."""
         if self._durable is not None and self.on_truncation is not None:
             yield self.on_truncation()

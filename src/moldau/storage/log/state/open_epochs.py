@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 
 from moldau.records.batch import HEADER_SIZE_BYTES, BatchHeader, parse_header
 from moldau.runtime import Disk
+from moldau.storage.critical_logs.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.folders.checkpoint import CheckpointError
 from moldau.storage.folders.file_names import LEADER_EPOCHS
-from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.log.leader_epochs import EpochEntry, LeaderEpochFile, LeaderEpochs, SavedEpochs
 from moldau.storage.log.segmented_log import SegmentedLog
 from moldau.storage.segments.batch_scan import scan
@@ -64,8 +64,8 @@ class LogEpochs:
         self._noted = entries.entries
         entries.truncate_from_end(end_offset)
         if earliest is not None and not len(entries):
-            # All records were deleted. It is possible that only this file contains the start of the log.
-            # Therefore the start must stay in the file.
+            # All records were deleted. It is possible that only the file of leader epochs contains the start
+            # of the log. Therefore the start must stay in this file.
             entries.assign(earliest.epoch, end_offset)
         entries.truncate_from_start(log_start_offset)
         if not self._noted and end_offset:
@@ -157,7 +157,9 @@ class LogEpochs:
             # If all records of a log were deleted, only this file contains the log's start.
             entries.assign(0, end_offset)
         self.current = self._latest
-        self._announce()  # The file may be written later, because opening a log also drops empty epochs.
+        # It does no harm if the file is written later, because each opening of the log drops the epochs
+        # without records again.
+        self._announce()
 
     # -- the file -----------------------------------------------------------------------------
 

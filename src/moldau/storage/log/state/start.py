@@ -5,11 +5,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from moldau.runtime import Workers
-from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
+from moldau.storage.critical_logs.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.log.leader_epochs import EpochEntry
 from moldau.storage.log.log_producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.log.state.disk_access import DiskAccess
 from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.log.state.open_epochs import LogEpochs
 
@@ -25,7 +25,7 @@ class LogStart:
 
     def __init__(
         self,
-        gate: FailureGate,
+        access: DiskAccess,
         segments: SegmentedLog,
         offsets: LogOffsets,
         epochs: LogEpochs,
@@ -36,7 +36,7 @@ class LogStart:
     ) -> None:
         """``has_snapshots`` means that snapshots replace the records before the first segment, so these
         records are not lost."""
-        self._gate = gate
+        self._access = access
         self._segments = segments
         self._offsets = offsets
         self._epochs = epochs
@@ -63,7 +63,7 @@ class LogStart:
     def restore_epochs(self, entries: Iterable[EpochEntry]) -> None:
         """Set the epochs of offsets before the first local segment, if they were lost. ``entries`` is
         empty if there are no such offsets."""
-        with self._gate.guarded(_WRITING):
+        with self._access.disk_work(_WRITING):
             self._epochs.restore(entries, self._offsets.log_start_offset)
 
     def configured(self) -> None:
@@ -71,8 +71,8 @@ class LogStart:
         self.awaits_config = False
         if not self._segments.config.remote_storage_enable:
             self._offsets.highest_copied_offset = -1
-        if self._gate.failure is None:
-            with self._gate.guarded(_WRITING):
+        if self._access.failure is None:
+            with self._access.disk_work(_WRITING):
                 self.settle()
 
     def settle(self) -> None:
@@ -102,13 +102,13 @@ class LogStart:
 
         Raises ``KafkaError(kafka_storage_error)`` if the disk fails.
         """
-        self._gate.check()
+        self._access.check()
         try:
             if self.checkpoint is not None:
                 await self.checkpoint()
             elif not self._epochs.is_saved:
                 await workers.run(self._epochs.save)
         except OSError as error:
-            self._gate.check_descriptors("writing the start of", error)
-            self._gate.fail("writing the start of", error)
-        self._gate.check()
+            self._access.check_descriptors("writing the start of", error)
+            self._access.fail("writing the start of", error)
+        self._access.check()

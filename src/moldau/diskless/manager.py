@@ -1,0 +1,366 @@
+"""The diskless part of a broker: the object store, the writer, the readers and the background work.
+
+The start has this order. First, the settings are checked. Then a request is sent to the store. If the bucket,
+a credential or the address is wrong, this request fails and the start ends. Then the writer and the readers
+start, and last the background work. At a stop the writer first finishes the requests for which producers
+wait. Then the other parts stop, and the store is closed last.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from moldau.cluster.image.topics_image import Topic
+from moldau.coordinators.diskless.calls import FileToHandOver, RetentionPolicy
+from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
+from moldau.diskless.batch_coordinator import BatchCoordinator
+from moldau.diskless.bill import watch_bill
+from moldau.diskless.byte_budget import ByteBudget
+from moldau.diskless.cache.cacher import Cacher
+from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.diskless.image_sync import ImageSync, TopicKeeper
+from moldau.diskless.partition.gateway_partition import DisklessPassage
+from moldau.diskless.partition.partition import DisklessPartition
+from moldau.diskless.partition.services import PartitionServices
+from moldau.diskless.partition.traffic import RackTraffic, TopicTraffic
+from moldau.diskless.racks import RackView
+from moldau.diskless.reading.cold_reads import ColdReads
+from moldau.diskless.reading.object_reads import ObjectReads, ObjectSource
+from moldau.diskless.reading.offset_lookup import WalOffsetLookup
+from moldau.diskless.reading.rack_objects import RackObjects
+from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters, RackReadMeters
+from moldau.diskless.settings import DisklessSettings
+from moldau.diskless.store_claim import StoreClaim
+from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep, UpkeptCoordinators
+from moldau.diskless.upkeep.file_deletion import FileKeeper, FileReclaimer
+from moldau.diskless.upkeep.orphans import FileWitness, OrphanScan, OrphanSettings
+from moldau.diskless.upkeep.unowned_files import UnownedFileScan, UnownedFileStore
+from moldau.diskless.writing.own_commits import OwnCommits
+from moldau.diskless.writing.writer import DisklessWriter
+from moldau.diskless.writing.writer_memory import OwnObjects, WriterMemory
+from moldau.metrics import BrokerTopicMeters, Meters
+from moldau.objects import HealthState, StorageError, StorageHealth, open_storage
+from moldau.replication.partition_interface import PartitionKey
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.runtime.repeating import Repeating
+from moldau.storage.log.config import LogConfig
+
+logger = logging.getLogger(__name__)
+
+
+class LocalCoordinators(TopicKeeper, FileKeeper, UnownedFileStore, UpkeptCoordinators, Protocol):
+    """The coordinators that this broker leads (``DisklessCoordinator``)."""
+
+    @property
+    def settings(self) -> CoordinatorTimes: ...
+
+
+class AllCoordinators(FileWitness, Protocol):
+    """Every coordinator of the cluster, on this broker or on others."""
+
+    async def take_over(self, coordinator_id: int, file: FileToHandOver) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorsContext:
+    """The coordinators, and the functions about them that the parts of the manager need."""
+
+    batches: BatchCoordinator
+    """Commits and finds batches. It may be a plug-in."""
+    local: LocalCoordinators
+    everywhere: AllCoordinators
+    ids: Callable[[], Sequence[int]]
+    """Ids of all coordinators of the cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterContext:
+    """The cluster in this broker's metadata."""
+
+    cluster_id: str
+    broker_id: int
+    topics: Callable[[], Iterable[Topic]]
+    policies: Callable[[int], Sequence[RetentionPolicy]]
+    """Returns the retention of a coordinator's partitions."""
+    until_current: Callable[[], Awaitable[None]]
+    """Waits until the metadata are current; see :class:`ImageSync`."""
+    deletions_are_held: Callable[[], bool]
+    """Returns whether deletions are blocked. While they are blocked, no object is deleted. Topics that are
+    missing in the metadata are not deleted either."""
+    racks: RackView = field(default_factory=RackView)
+    is_fenced: Callable[[], bool] = lambda: False
+    """Whether this broker is fenced. A fenced broker does not scan for orphans."""
+    has_wrong_clock: Callable[[], bool] = lambda: False
+    """Whether this broker's clock differs too much from the controllers'. Such a broker does not scan for
+    orphans."""
+    is_saved: Callable[[int, int], bool] = lambda coordinator_id, end_offset: True
+    """Returns whether the records of a coordinator's log before an offset are saved in the store. An object
+    is deleted only after the record that made the object unneeded is saved."""
+    source: str = "meta.properties"
+    """The file that contains the cluster id."""
+
+
+class DisklessManager:
+    """Owns everything between the partitions of diskless topics and the object store.
+
+    Create this object on the event loop on which it will run. Call :meth:`start` before partitions are
+    opened.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        settings: DisklessSettings,
+        cluster: ClusterContext,
+        coordinators: CoordinatorsContext,
+        arrivals: WaitingRoom[PartitionKey],
+        meters: Meters,
+        topic_meters: BrokerTopicMeters,
+    ) -> None:
+        """Raises ``StorageError`` and ``ValueError`` for invalid settings."""
+        settings.check()
+        self._cluster = cluster
+        self._machine = machine
+        local, coordinator = coordinators.local, coordinators.batches
+        self._coordinator = coordinator
+        self.settings = settings
+        self.health = StorageHealth()
+        self._notice: str | None = None
+        self.storage = open_storage(
+            settings.storage, machine, meters, policy=settings.retries, health=self.health
+        )
+        self._claim = StoreClaim(
+            self.storage, cluster.cluster_id, settings.storage.url, source=cluster.source
+        )
+        self._make_readers_and_writer(arrivals, meters)
+        self._fetch_meters = FetchMeters(meters)
+        watch_bill(meters, self._fetch_meters)
+        self._topic_meters = topic_meters
+        self.rack_traffic = RackTraffic(meters, cluster.racks.own_rack)
+        self._partition_services = PartitionServices(
+            writer=self.writer,
+            deleter=coordinator,
+            transactions=coordinator,
+            cold_reads=self.cold_reads,
+            lookup=self._lookup,
+            opening=machine.opening,
+            deadlines=arrivals.deadlines,
+            clock=machine.clock,
+            meters=self._fetch_meters,
+            racks=cluster.racks,
+            unexpected=machine.unexpected,
+        )
+        self.image_sync = ImageSync(local, cluster.topics, cluster.until_current, cluster.deletions_are_held)
+        self._make_deleters(coordinators, meters)
+        self.upkeep = CoordinatorUpkeep(
+            local, cluster.policies, meters, snapshot_records=settings.snapshot_records
+        )
+        self._local = local
+        self._syncing = self._repeat("diskless image sync", self.image_sync.run_once, 30_000, 0)
+        self._repeating = self._background()
+
+    def _make_deleters(self, coordinators: CoordinatorsContext, meters: Meters) -> None:
+        settings, clock = self.settings, self._machine.deletion_clock
+        local, everywhere, ids = coordinators.local, coordinators.everywhere, coordinators.ids
+        self.reclaimer = FileReclaimer(
+            local,
+            everywhere,
+            self.storage,
+            clock,
+            settings.file_delete_grace_ms,
+            meters,
+            self._cluster.is_saved,
+        )
+        self.orphans = OrphanScan(
+            self.storage,
+            everywhere,
+            ids,
+            clock,
+            _orphan_settings(settings, local.settings),
+            meters,
+        )
+        self.unowned_files = UnownedFileScan(local, everywhere, ids, clock, self.orphans.settings.min_age_ms)
+
+    def _make_readers_and_writer(self, arrivals: WaitingRoom[PartitionKey], meters: Meters) -> None:
+        settings, coordinator = self.settings, self._coordinator
+        machine, cluster, unexpected = self._machine, self._cluster, self._machine.unexpected
+        memory = WriterMemory(settings.writer)
+        recent = memory.recent
+        self.rack_objects = RackObjects(
+            self.storage, recent, cluster.racks, cluster.broker_id, RackReadMeters(meters), unexpected
+        )
+        source = ObjectSource(self.storage, recent, self.rack_objects)
+        self.cacher = Cacher(machine, coordinator, source, arrivals, meters, settings.cacher)
+        cold_meters = ColdReadMeters(meters)
+        budget = ByteBudget(settings.cold_reads.budget_bytes)
+        reads = ObjectReads(source, budget, cold_meters, unexpected)
+        self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads, unexpected)
+        self._lookup = WalOffsetLookup(coordinator, reads, machine)
+        commits = OwnCommits(recent, self.cacher, machine.workers, unexpected, cluster.racks.has_peers)
+        self.writer = DisklessWriter(
+            self.storage,
+            coordinator,
+            machine,
+            meters,
+            broker_id=cluster.broker_id,
+            settings=settings.writer,
+            own=OwnObjects(memory, commits),
+        )
+
+    def _background(self) -> list[Repeating]:
+        settings = self.settings
+        retention_ms = settings.retention_check_interval_ms
+        first_ms = min(settings.retention_initial_delay_ms, retention_ms)
+        repeat = self._repeat
+        return [
+            self._syncing,
+            repeat("diskless file deletion", self._reclaim, settings.reclaim_interval_ms),
+            repeat("diskless retention", self.upkeep.apply_retention, retention_ms, first_ms),
+            repeat("diskless upkeep", self.upkeep.snapshot_and_expire, settings.upkeep_interval_ms),
+            repeat("diskless orphan scan", self._scan_for_orphans, settings.orphan_scan_interval_ms),
+        ]
+
+    def _repeat(
+        self,
+        name: str,
+        work: Callable[[], Awaitable[None]],
+        interval_ms: float,
+        initial_delay_ms: float | None = None,
+    ) -> Repeating:
+        return Repeating(
+            name,
+            work,
+            interval_ms,
+            initial_delay_ms=initial_delay_ms,
+            unexpected=self._machine.unexpected,
+        )
+
+    async def start(self, *, was_used_before: bool = False) -> None:
+        """Start. Raises ``StorageError``, with a sentence for the operator, when the store cannot be used.
+
+        With ``was_used_before``, the start continues while the store is temporarily unavailable. This is
+        useful because metadata, groups and cached records do not need the store.
+        """
+        try:
+            await self.storage.check()
+            await self._ensure_claim(was_used_before)
+        except StorageError as error:
+            if not (was_used_before and error.transient):
+                raise
+            logger.warning("%s; going on without it until it is back", error)
+        for repeating in self._repeating:
+            repeating.start()
+
+    async def _ensure_claim(self, was_used_before: bool) -> None:
+        if not await self._claim.ensure() and was_used_before:
+            self._notice = (
+                f"the cluster had no claim in {self.settings.storage.url} when this broker started, though"
+                " it has stored objects before: the store was emptied, or diskless.storage.url names another"
+                " place"
+            )
+            logger.warning("%s; records in missing objects cannot be read", self._notice)
+
+    async def stop(self) -> None:
+        """Complete the pending produce requests, then stop."""
+        await self.writer.close()
+        for repeating in reversed(self._repeating):
+            await repeating.stop()
+        await self.cacher.close()
+        await self.cold_reads.close()
+        await self.rack_objects.close()
+        await self.storage.close()
+
+    # -- partitions ---------------------------------------------------------------------------
+
+    def open_partition(self, cache: PartitionCache, config: LogConfig) -> DisklessPartition:
+        """Begin to serve a partition; ``config`` is the topic's own config."""
+        partition = DisklessPartition(cache, self._partition_services, config, self._traffic(cache.topic))
+        self.cacher.add(cache)
+        return partition
+
+    def open_passage(
+        self,
+        key: PartitionKey,
+        topic: str,
+        config: LogConfig,
+        open_reader: Callable[[], DisklessPartition],
+        close_reader: Callable[[DisklessPartition], None],
+    ) -> DisklessPassage:
+        """Serve a partition that has no replica on this broker."""
+        services, traffic = self._partition_services, self._traffic(topic)
+        return DisklessPassage(key, topic, services, config, traffic, open_reader, close_reader)
+
+    def _traffic(self, topic: str) -> TopicTraffic:
+        return TopicTraffic(self._topic_meters, topic, self.rack_traffic)
+
+    def close_partition(self, partition: DisklessPartition) -> None:
+        """Stop serving a partition. The caller closes or deletes its local log."""
+        self.cacher.remove(partition.cache)
+        self.cold_reads.forget(partition.key)
+
+    def topics_changed(self, changed: Iterable[Topic], removed: Iterable[Topic]) -> None:
+        """Apply changed topics of the metadata to the coordinators that this broker leads."""
+        if self.image_sync.topics_changed(changed, removed):
+            self._syncing.nudge()
+
+    def coordinator_changed(self, coordinator_id: int) -> None:
+        """Begin or end this broker's leadership of a coordinator."""
+        self.image_sync.no_longer_leads(coordinator_id)
+        self._syncing.nudge()
+
+    def coordinator_moved(self, coordinator_id: int) -> None:
+        """Send requests to the new leader of a coordinator at once."""
+        self.cacher.coordinator_moved(coordinator_id)
+        self.writer.coordinator_moved(coordinator_id)
+
+    def in_hand(self) -> Mapping[str, int]:
+        """Return the amounts of resources that are in use for producers and consumers; all values are zero
+        when the manager is idle."""
+        return {**self.writer.in_hand(), **self.cacher.in_hand(), **self.cold_reads.in_hand()}
+
+    # -- health -------------------------------------------------------------------------------
+
+    def notice(self) -> str | None:
+        """A fault that was found, for the health page, in a sentence; ``None`` if there is no fault."""
+        return self._notice
+
+    def problem(self) -> str | None:
+        """The problem for the health page, in a sentence; ``None`` if there is no problem."""
+        report = self.health.report
+        if report.state is HealthState.WORKING:
+            return None
+        return f"the object store is {report.state.value}: {report.last_error}"
+
+    # -- background ---------------------------------------------------------------------------
+
+    async def _reclaim(self) -> None:
+        if self._cluster.deletions_are_held():
+            return
+        done = await self.reclaimer.run_once()
+        if done.failed:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"files of {done.failed} coordinators wait")
+
+    async def _scan_for_orphans(self) -> None:
+        if self._cluster.deletions_are_held():
+            return
+        # This broker's metadata may not contain a new coordinator yet, and that coordinator may know the
+        # objects.
+        await self._cluster.until_current()
+        if self._cluster.is_fenced() or self._cluster.has_wrong_clock():
+            return
+        await self.unowned_files.run()
+        # Only one broker scans the store: the leader of the first coordinator.
+        if 0 in self._local.coordinator_ids and self._local.is_active(0):
+            await self._claim.ensure()
+            await self.orphans.run()
+
+
+def _orphan_settings(settings: DisklessSettings, of_coordinators: CoordinatorTimes) -> OrphanSettings:
+    return OrphanSettings(
+        of_coordinators.max_commit_age_ms,
+        of_coordinators.clock_skew_ms,
+        settings.file_delete_grace_ms,
+        prefix=settings.writer.prefix,
+    )

@@ -1,0 +1,121 @@
+"""Diskless topics on six brokers in three racks, with clients that name their racks.
+
+In the scenario without faults, no byte of a record is sent from one rack to another. Each rack sends at most
+one GET for an object. In the scenario with faults, clients must change brokers while producers have batches
+in flight.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.api_versions import ApiVersionsRequest
+from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
+from moldau.simulation.clients.client import Consumer, Producer, Sending, SimulatedClient
+from moldau.simulation.clients.rpc import RpcConnection
+from moldau.simulation.cluster.stories.diskless_cluster_stories import (
+    PARTITIONS,
+    ClusterLayout,
+    DisklessClusterStory,
+    scenario_of,
+)
+from moldau.simulation.history import PartitionName
+from moldau.simulation.nemesis import Fault
+from moldau.simulation.scenario import Scenario
+from moldau.simulation.world.world import World
+
+RACKS: Final = {1: "a", 2: "b", 3: "c", 4: "a", 5: "b", 6: "c"}
+"""The rack of each node. Rack ``a`` has the nodes 1 and 4, and so on. Nodes 1 to 3 are controllers, too."""
+NAMES: Final = ("a", "b", "c")
+REPLICAS: Final = 5
+"""Replication factor of the topic. With this number, one rack has two replicas of a partition, and one broker
+has no replica of it."""
+
+
+_INTRODUCTION: Final = ApiVersionsRequest(client_software_name="simulated", client_software_version="1")
+
+
+class _Introduced(SimulatedClient):
+    """Sends ApiVersions first on each connection to a leader, as real clients do."""
+
+    async def leader(self, partition: PartitionName) -> RpcConnection:
+        known = self._connection
+        connection = await super().leader(partition)
+        if connection is not known:
+            await connection.request(ApiKey.API_VERSIONS, 3, _INTRODUCTION)
+        return connection
+
+
+class RackProducer(_Introduced, Producer):
+    """A producer whose name is its client id."""
+
+
+class RackConsumer(_Introduced, Consumer):
+    """A consumer whose name is its client id."""
+
+
+def diskless_racks() -> Scenario:
+    """No fault is injected. The scenario counts GETs, and bytes that are sent from one rack to another."""
+    scenario = scenario_of(())
+    story = partial(RackStory, is_calm=True)
+    return replace(scenario, story=story, fault_count=0, consumer_count=3, records_per_producer=60)
+
+
+def diskless_racks_storm() -> Scenario:
+    """Brokers are killed, stopped, paused and disconnected. Most of the time, their rack has another broker
+    that works."""
+    scenario = scenario_of((Fault.KILL, Fault.KILL, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
+    return replace(scenario, story=RackStory, consumer_count=3, records_per_producer=150)
+
+
+class RackStory(DisklessClusterStory):
+    """The scenario of :class:`DisklessClusterStory` with racks."""
+
+    def __init__(self, world: World, scenario: Scenario, *, is_calm: bool = False) -> None:
+        super().__init__(world, scenario, ClusterLayout(racks=RACKS, replicas=REPLICAS))
+        self._is_calm = is_calm
+        if is_calm:
+            world.object_store.weather.slow_chance = 0.0
+
+    def _producer(self, number: int) -> Producer:
+        sending = Sending(idempotent=number < self._scenario.producer_count)
+        where, rack = PARTITIONS[number % len(PARTITIONS)], NAMES[(number + 1) % len(NAMES)]
+        producer: RackProducer = self._begin_at_any(
+            RackProducer, f"producer-{number},rack={rack}", where, sending
+        )
+        return producer
+
+    def _consumer(self, name: str, number: int, *, observed: bool = True) -> Consumer:
+        where, rack = PARTITIONS[number % len(PARTITIONS)], NAMES[number % len(NAMES)]
+        consumer: RackConsumer = self._begin_at_any(
+            RackConsumer, f"{name},rack={rack}", where, observed=observed
+        )
+        return consumer
+
+    async def _check(self) -> None:
+        await super()._check()
+        if self._is_calm:
+            await asyncio.sleep(1)
+            self._check_bytes()
+            self._check_gets()
+
+    def _check_bytes(self) -> None:
+        for node_id, node in self.nodes.items():
+            traffic = node.get(DisklessSubsystem).manager.rack_traffic
+            crossed = traffic.bytes_in.value, traffic.bytes_out.value
+            if any(crossed):
+                self.history.violate(f"bytes crossed racks at node {node_id}: {crossed}")
+
+    def _check_gets(self) -> None:
+        gets: Counter[tuple[str, str]] = Counter()
+        for (host, key), count in self._world.object_store.counts.gets_of.items():
+            gets[RACKS[int(host.removeprefix("node-"))], key] += count
+        for (rack, key), count in gets.items():
+            if count > 1:
+                self.history.violate(f"rack {rack} read {key} {count} times")
+        objects = [node.get(DisklessSubsystem).manager.rack_objects for node in self.nodes.values()]
+        if not gets or not any(each.meters.served.value for each in objects):
+            self.history.violate("no broker has read an object for its rack: the story proves nothing")

@@ -1,1 +1,0 @@
-"""Guards. They prevent that a damaged log is treated as an empty log."""

@@ -1,0 +1,63 @@
+"""The records of diskless topics leave the WAL on three nodes with one object store, in virtual time."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario import run_seed
+from moldau.tiered.consolidation import reconciler
+from moldau.tiered.consolidation.ports import LedPartition
+from moldau.tiered.consolidation.reconciler import SegmentReconciler
+from moldau.tiered.consolidation.steps import Steps
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
+
+
+@pytest.mark.parametrize("name", ["consolidation-cluster", "consolidation-cluster-power"])
+def test_segments_have_all_records_that_left_the_wal(name: str) -> None:
+    assert run_seed(SCENARIOS[name](), 0).violations == [], (
+        f"python -m moldau.simulation --node {name} --seed 0"
+    )
+
+
+def discarding_of_finished_segments(patch: pytest.MonkeyPatch) -> None:
+    """Inserted defect: a leader discards all segments of other leaders, also finished segments."""
+    reconcile = SegmentReconciler.reconcile
+
+    async def discarding(self: SegmentReconciler, led: LedPartition, own: Any) -> Any:
+        status = await reconcile(self, led, own)
+        others = [
+            each
+            for each in self.metadata.list_remote_log_segments(led.partition)
+            if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            and each.broker_id != self.events.broker_id
+        ]
+        return replace(status, needless=others)
+
+    patch.setattr(SegmentReconciler, "reconcile", discarding)
+
+
+def copies_that_are_left(patch: pytest.MonkeyPatch) -> None:
+    """Inserted defect: no leader deletes the segments that another leader did not finish."""
+    decide = reconciler.decide
+
+    def lazy(*given: Any, **more: Any) -> Steps:
+        return decide(*given, **more)._replace(discard=())
+
+    patch.setattr(reconciler, "decide", lazy)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "seed"),
+    [(discarding_of_finished_segments, 0), (copies_that_are_left, 0)],
+)
+def test_the_checker_detects_defects(
+    mutant: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    scenario = replace(SCENARIOS["consolidation-cluster"](), step_limit=400_000)
+    assert run_seed(scenario, seed).violations

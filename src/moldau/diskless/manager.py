@@ -65,7 +65,7 @@ class AllCoordinators(FileWitness, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorsContext:
-    """The coordinators, and the functions about them that the parts of the manager need."""
+    """The coordinators and the functions of the broker that the parts of the manager need."""
 
     batches: BatchCoordinator
     """Commits and finds batches. It may be a plug-in."""

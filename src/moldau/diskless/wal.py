@@ -51,7 +51,7 @@ VERSION = 1
 
 TAIL_READ_BYTES = 64 * 1024
 """Number of bytes that are read from the end of an object. They contain the footer and trailer of most
-objects. This is enough for 1,500 batches."""
+objects. This is enough for 1,300 batches."""
 
 _RUN = Struct(">16siII")
 _BATCH = Struct(">IiiqqqhihI")

@@ -23,8 +23,8 @@ class CacheBound:
     """Counts appended bytes. At regular intervals, it drops segments until the total size is within the limit
     again.
 
-    The caches together may exceed the limit by the bytes that are appended between two checks (1/64 of the
-    limit). They may also exceed it while segments are dropped.
+    The caches together may exceed the limit by the bytes that are appended between two checks (1/64 of a
+    large limit). They may also exceed it while segments are dropped.
     """
 
     def __init__(self, machine: Machine, max_bytes: int, meters: Meters) -> None:

@@ -58,7 +58,7 @@ class OffsetFinder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CacherSettings:
-    """Limits for :class:`DisklessCacher`, in bytes and milliseconds."""
+    """Limits for :class:`Cacher`, in bytes and milliseconds."""
 
     cache_max_bytes: int = 4 * 1024**3
     tail_round_bytes: int = 16 * 1024**2
@@ -74,7 +74,7 @@ class CacherSettings:
 class Cacher:
     """Follows the coordinators with loops that are called lanes. A lane requests the batches of a set of
     partitions from one coordinator (see :mod:`moldau.diskless.cache.follow_lane`). This class is the
-    :class:`Follower` of its lanes: it interprets the responses and appends the batches."""
+    :class:`LaneOwner` of its lanes. It interprets the responses and appends the batches."""
 
     def __init__(
         self,

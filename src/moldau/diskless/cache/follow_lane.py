@@ -122,7 +122,7 @@ class LanePartition:
 
 
 class FollowLane:
-    """The loop of a lane. :class:`DisklessCacher` runs :meth:`run` as a task."""
+    """The loop of a lane. ``Cacher`` runs :meth:`run` as a task."""
 
     def __init__(
         self,
@@ -202,8 +202,8 @@ class FollowLane:
     def request_again(self) -> None:
         """After a short delay, request batches again, for all caches to which no own commits are promised.
 
-        The delay is needed because own commits often follow one another. Without it, each request would
-        return promised batches again.
+        The delay is needed because own commits often follow one another. Without the delay, each request
+        would return promised batches again.
         """
         if self._nudge is None:
             self._nudge = asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._look)

@@ -1,9 +1,9 @@
 """The local cache of a diskless partition: segments, and copies of the coordinator's offsets.
 
 The coordinator owns log start, WAL start and high watermark. This class has copies of these values from the
-last response. The copies only increase. The local log contains a contiguous range of offsets ``[local start,
-local end)``. The range may begin anywhere. It is dropped whenever it does not match the coordinator's
-offsets.
+last response. Only :meth:`PartitionCache.correct` makes a copy lower. The local log contains a contiguous
+range of offsets ``[local start, local end)``. The range may begin anywhere. It is dropped whenever it does
+not match the coordinator's offsets.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class PartitionCache:
             # damaged.
             log.truncate_fully_now(log.log_end_offset)
         self.is_at_tail = False
-        """True: batches are cached when they are committed. False: the cache is catching up."""
+        """Whether batches are cached when they are committed. It is False while the cache is catching up."""
         self.is_stuck = False
         """Whether the batch at the local end cannot be cached, because its object no longer exists, or
         because the bytes differ from the committed batch. Readers at this offset then get an error instead of
@@ -125,8 +125,8 @@ class PartitionCache:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of a read_committed read. It is the last stable offset. When no transaction is open, this
-        is the high watermark."""
+        """The last stable offset, at which a read_committed read ends. When no transaction is open, it is the
+        high watermark."""
         return self.high_watermark if self._open_since < 0 else min(self._open_since, self.high_watermark)
 
     @property
@@ -203,8 +203,8 @@ class PartitionCache:
         return self.is_known and not self.is_closed
 
     def correct(self, high_watermark: int) -> None:
-        """Set lower offsets. The caller makes sure that the coordinator really has lower offsets than before,
-        because its log was restored from a backup."""
+        """Set lower offsets. Call this only after the coordinator's log was restored from a backup, because
+        only then does the coordinator have lower offsets than before."""
         self.high_watermark = high_watermark
         self.log_start_offset = min(self.log_start_offset, high_watermark)
 
@@ -237,7 +237,7 @@ class PartitionCache:
         return self.local_end_offset > offset
 
     def note_kept(self) -> None:
-        """Wake the waits for promised batches. The batches are in the cache now, or they will not be appended
+        """End the waits for promised batches. The batches are in the cache now, or they will not be appended
         as own commits."""
         waiting, self._on_kept = self._on_kept, []
         for kept in waiting:
@@ -331,7 +331,7 @@ class PartitionCache:
     async def restart_at(self, offset: int) -> None:
         """Drop the cached batches. The next batch to cache begins at ``offset``.
 
-        Until the call has ended there is no cache: reads use the objects, and nothing is appended.
+        Until the call has ended there is no cache. Reads then use the objects, and nothing is appended.
         """
         self.is_stuck = False
         self._inherited_end = UNKNOWN

@@ -266,8 +266,8 @@ class PartitionAppends:
 def _as_stored(
     config: LogConfig, records: memoryview, header: BatchHeader, now_ms: int, limit: int | None = None
 ) -> Steps[tuple[memoryview, BatchHeader]]:
-    """The batch in the form in which it is stored; see ``log_admission.checked``. The writer sets the
-    append time.
+    """The batch in the form in which it is stored; see :func:`moldau.storage.log.admission.checked`. The
+    writer sets the append time.
     """
     batch, header = yield from checked(config, records, header, now_ms, limit)
     return memoryview(batch), header

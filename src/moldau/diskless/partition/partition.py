@@ -44,7 +44,7 @@ class DisklessPartition(WithoutLog):
     """A diskless partition with the common interface of partitions.
 
     Every broker may serve the partition. Leader epochs in requests are not checked, because the order of a
-    diskless partition does not depend on its leader. Batches always have leader epoch 0.
+    diskless partition does not depend on its leader. The leader epoch of a batch is its generation.
     """
 
     def __init__(

@@ -13,7 +13,8 @@ class RemoteRecords(Protocol):
     """A partition's records between its log start and its WAL's start."""
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> Awaitable[ReadOutcome]:
-        """Read batches, beginning at the requested offset, and return them together with ``known``.
+        """Read batches, beginning at the requested offset. The result has the batches and the offsets in
+        ``known``.
 
         This method never raises. The result has UNKNOWN_SERVER_ERROR when remote storage fails or does not
         contain the offset. It has no records when the read takes too long.

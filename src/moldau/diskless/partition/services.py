@@ -39,8 +39,8 @@ class BatchWriter(Protocol):
         request_id: int = 0,
         guard: int = 0,
     ) -> AppendAnswer:
-        """Append a validated batch. The batch is copied before this call returns. The result is the outcome,
-        as soon as it is known.
+        """Append a validated batch. The batch is copied before this call returns. The result is a future of
+        the outcome, or a refusal.
 
         Batches of a partition are committed in the order of these calls.
         """

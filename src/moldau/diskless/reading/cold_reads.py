@@ -307,7 +307,7 @@ class ColdReads:
 
 
 def _stable_of(found: FoundPartition) -> int:
-    """Return the last stable offset of a response. If it has none, the coordinator does not support
+    """Return the last stable offset of a response. If the response has none, the coordinator does not support
     transactions, and the result is the high watermark."""
     return found.high_watermark if found.last_stable_offset < 0 else found.last_stable_offset
 
@@ -318,10 +318,8 @@ def _give(ask: _Ask, outcome: ColdOutcome) -> None:
 
 
 def check_lifetimes(coordinate_lifetime_ms: int, timeout_ms: int, grace_period_ms: int) -> None:
-    """Check that a cached coordinate expires before a deleted object is removed, including the time of the
-    request that uses the coordinate.
-
-    Otherwise raises ``ValueError``, which names the settings.
+    """Check that a deleted object is removed only after all cached coordinates have expired and all requests
+    that use them have ended. Otherwise raises ``ValueError``, which names the settings.
     """
     if coordinate_lifetime_ms + timeout_ms >= grace_period_ms:
         raise ValueError(

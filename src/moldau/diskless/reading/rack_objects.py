@@ -3,7 +3,7 @@
 For each object one live broker of the rack is its reader. If the object's writer is in the rack, the writer
 is the reader, because it has the object in memory. Otherwise rendezvous hashing selects the reader. The
 reader requests the whole object once, for all brokers that need it, and keeps it for a while. The other
-brokers send requests for the ranges that they need to the reader. When the reader fails or is slow, they read
+brokers send the reader requests for the ranges that they need. When the reader fails or is slow, they read
 from the store themselves.
 
 Without failures, each rack sends one GET for an object, and the rack of the object's writer sends no GET.

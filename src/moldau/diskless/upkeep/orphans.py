@@ -7,7 +7,7 @@ An object is an orphan when all of these conditions hold:
 2. Every coordinator of the cluster has responded that it does not know the object.
 3. After that, every coordinator has *logged* that the object is closed, and still does not know the object.
    Suppose that a commit was in progress during that time. If the commit has arrived, the object is known.
-   Otherwise it is refused permanently.
+   Otherwise the commit is refused permanently.
 
 If a coordinator does not respond, the objects that it may know are kept. A restored cluster may not know the
 topics of some objects. These objects are kept, too (:mod:`moldau.diskless.kept_objects`).

@@ -62,7 +62,7 @@ class Committing:
     limit: int = 1
     """Number of commits in progress at each coordinator."""
     report_backlog: Callable[[int, int], None] = lambda coordinator_id, size_bytes: None
-    """Stores the WAL backlog of a coordinator that is in the result of a commit."""
+    """Stores the WAL backlog that a coordinator reports in the result of a commit."""
 
 
 class KnownOutcome(NamedTuple):

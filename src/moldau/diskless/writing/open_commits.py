@@ -67,8 +67,8 @@ class OpenCommits:
 
     def abandon_numbers(self) -> None:
         """Send commits without numbers from now on, one at a time. The coordinator has decided about numbers
-        that this broker has not used yet, so it would refuse all further commits with numbers. A newer epoch
-        of the broker's registration ends this.
+        that this broker has not used yet, so it would refuse all further commits with numbers. After the
+        broker gets a newer epoch by another registration, commits have numbers again.
         """
         self._useless_epoch = max(self._useless_epoch, self._epoch)
         self._epoch = NO_EPOCH

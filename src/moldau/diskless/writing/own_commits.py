@@ -39,8 +39,8 @@ class RunTaker(Protocol):
     """The interface of the cacher for batches that it gets without FindBatches."""
 
     def promise(self, key: PartitionKey, batches: Sequence[BatchCoordinate]) -> bool:
-        """Ask whether the partition's cache will append these batches. If the result is True, it appends them
-        before any other batch.
+        """Ask whether the partition's cache will append these batches. If the result is True, the cache
+        appends these batches before any other batch.
 
         The result is also true when this broker has no cache of the partition. The promise ends with
         :meth:`over`.

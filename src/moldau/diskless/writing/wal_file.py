@@ -20,7 +20,7 @@ from moldau.runtime import Entropy
 __all__ = ["Batch", "FileShare", "FilesInFlight", "WalFile"]
 
 FORGETTING: Final = 0.98
-"""Factor by which the recent maximum becomes smaller with each finished file."""
+"""The recent maximum of the batches in flight is multiplied by this factor with each finished file."""
 
 Batch: TypeAlias = BufferedBatch[WaitingProducer]
 

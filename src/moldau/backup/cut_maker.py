@@ -69,7 +69,7 @@ class BackupCluster(Protocol):
         ...
 
     def is_maker(self) -> bool:
-        """Whether this broker is the one that makes the cluster's cuts now."""
+        """Whether this broker makes the cluster's cuts now."""
         ...
 
     async def save_logs(self, broker_id: int, wanted: LogsToSave) -> Sequence[SavedLog]:
@@ -125,8 +125,7 @@ class CutMaker:
         return (asyncio.get_running_loop().time() - self._current_at) * 1000
 
     async def run_once(self) -> None:
-        """Make a cut if this broker is the one that makes cuts. Raises ``StorageError`` and
-        ``KafkaError``."""
+        """Make a cut if this broker makes the cluster's cuts. Raises ``StorageError`` and ``KafkaError``."""
         if not self._cluster.is_maker():
             self._ledger = self._image = self._current_at = None
             self._encoder = ImageEncoder()

@@ -60,7 +60,7 @@ class LogSaver:
 
     @property
     def lag_bytes(self) -> int:
-        """Number of bytes in the logs that this broker leads which are not in the newest cut. The last
+        """Number of bytes that are in the logs that this broker leads but not in the newest cut. The last
         request of the broker that makes the cuts says where the logs end in that cut."""
         return sum(self._lag_bytes(log_id, end_offset) for log_id, end_offset in self._saved.newest())
 

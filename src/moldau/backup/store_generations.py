@@ -116,7 +116,7 @@ class GenerationFence:
     def _looked(self, looking: "asyncio.Task[None]") -> None:
         self._looking = None
         if not looking.cancelled() and (error := looking.exception()) is not None:
-            # The next upload that needs a check starts a new one.
+            # The next upload that needs a check starts a new check.
             logger.debug("no look at the generation: %s", error)
 
     async def before_delete(self) -> None:

@@ -42,8 +42,8 @@ def fate_of(
     if log.start_offset == log.end_offset:
         # A leader begins at the border even without the state, because it must not begin at another offset.
         # The other replicas get the state from the leader. But replicas in sync may begin with the state that
-        # was handed over. A deletion of records is acknowledged only when all of them have the new start of
-        # the log. Other replicas may have missed a deletion.
+        # was handed over. A deletion of records is acknowledged only when all replicas in sync have the new
+        # start of the log. Other replicas may have missed a deletion.
         is_leader, in_sync = broker_id == partition.leader, broker_id in partition.isr
         may_begin = broker_id in partition.replicas and (is_leader or (has_state and in_sync))
         return (LogFate.BEGIN if may_begin else LogFate.KEEP), None

@@ -13,8 +13,8 @@ def next_replicas(
     load_bytes: Mapping[int, int],
     planned: Mapping[int, int] | None = None,
 ) -> tuple[int, ...]:
-    """The brokers for the next chunk of a partition. They are from as many racks as possible, and those with
-    the fewest bytes come first.
+    """The brokers for the next chunk of a partition. They are from as many racks as possible, and brokers
+    with the fewest bytes come first.
 
     ``racks`` contains the active brokers. ``planned`` counts the chunks for which each broker was already
     chosen. This number matters more than bytes, so that several chunks are spread. Raises

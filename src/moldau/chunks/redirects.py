@@ -82,13 +82,15 @@ class ChunkRedirects:
         return chosen
 
     def may_send_back(self, key: PartitionKey, leader_epoch: int, memory: MutableMapping[str, Any]) -> bool:
-        """Whether a consumer is sent to the leader of an epoch. It is sent there once. While brokers do not
-        agree about the leader, they could send it from one to another."""
+        """Whether a consumer is sent to the leader of an epoch. The consumer is sent there only once.
+        Otherwise brokers that do not agree about the leader could send the consumer from one broker to
+        another again and again."""
         return not _was_sent(memory, (key, -1 - leader_epoch))
 
 
 def _was_sent(memory: MutableMapping[str, Any], place: Place) -> bool:
-    """Whether a consumer was sent away before. It is remembered from now on."""
+    """Whether a consumer was sent to another broker before. After this call, the result for ``place`` is
+    True."""
     known: dict[Place, None] = memory.setdefault(_MEMORY, {})
     if place in known:
         return True

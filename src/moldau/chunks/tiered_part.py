@@ -28,7 +28,8 @@ from moldau.storage.log.auxiliary_state import AuxiliaryState
 logger = logging.getLogger(__name__)
 
 _EXHAUSTED: Final = ReadOutcome(error=ErrorCode.offset_out_of_range)
-"""The tier has no batch at or after the offset. The object is compared by identity."""
+"""The result of a read when the tier has no batch at or after the offset. The object is compared by
+identity."""
 _BASE_OFFSET_BYTES: Final = 8
 
 
@@ -90,7 +91,7 @@ class TieredChunkedPart:
 
     def _copied_end(self) -> int:
         """The first offset before the active chunk that is not in the tier, at most the start of the local
-        log. No chunk is needed before it."""
+        log. Chunks before this offset are not needed."""
         log, chunks = self._partition.log, self._chunks
         if not chunks:
             return log.local_log_start_offset

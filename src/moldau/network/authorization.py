@@ -1,5 +1,5 @@
-"""The interface for access control lists. Every handler calls it before the handler changes data or returns
-data."""
+"""The interface for access control lists. Every handler calls the authorizer before the handler changes data
+or returns data."""
 
 import enum
 from collections.abc import Mapping

@@ -11,8 +11,8 @@ QUIET_S: Final = 1.0
 """Time in seconds. If a connection has a reserved place, has no pending request and was idle for this time, a
 new connection may take the place."""
 WAITING_S: Final = 5.0
-"""Like :data:`QUIET_S`, for a connection with a pending request. A pending request may be a fetch that waits
-for days, so there is a limit for this case, too, but a longer one."""
+"""Like :data:`QUIET_S`, but for a connection with a pending request, and therefore longer. This limit is
+needed because a pending request may be a fetch that waits for days."""
 HELD_S: Final = 30.0
 """Time in seconds. If a connection has had a reserved place for this time, a new connection may take the
 place, even if the old connection is busy."""
@@ -45,8 +45,8 @@ class ReservedPlaces:
 
     def assign(self, is_own: bool, connection: ServerConnection, now_s: float) -> ServerConnection | None:
         """Give ``connection`` a reserved place, unless a busy connection has this place. :meth:`has` tells
-        whether it got the place. With ``is_own``, it is the place for the node's machine; otherwise it is the
-        place for connections from elsewhere.
+        whether ``connection`` got the place. With ``is_own``, it is the place for the node's machine;
+        otherwise it is the place for connections from elsewhere.
 
         Returns the connection that had the place before. The caller must close this connection.
         """

@@ -48,5 +48,5 @@ class Served:
 
 
 def served(handler: Handler) -> Served:
-    """Return the :class:`Served` of a handler. A plain function gets one with the default rules."""
+    """Return the :class:`Served` of a handler. For a plain function, the result has the default rules."""
     return handler if isinstance(handler, Served) else Served(handler)

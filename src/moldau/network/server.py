@@ -217,8 +217,8 @@ class SocketServer:
         return True
 
     def _assign_reserved(self, connection: ServerConnection, is_own: bool) -> bool:
-        """Try to give a connection to the protected listener a reserved place. Returns whether it got the
-        place, and may be accepted beyond the limits."""
+        """Try to give a connection to the protected listener a reserved place. Returns whether the connection
+        got the place. It may then be accepted beyond the limits."""
         if connection.listener_name != self.limits.protected_listener:
             return False
         previous = self._reserve.assign(is_own, connection, asyncio.get_running_loop().time())

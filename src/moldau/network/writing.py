@@ -19,10 +19,10 @@ transport can report that its high-water mark is reached. Writing one part takes
 the event loop. With half of this number, the CPU cost would be a fifth higher."""
 
 _TURN_BYTES = 1024 * 1024
-"""Number of bytes of large answers that are written in an iteration of the event loop before connections get
-:data:`_RUN_BYTES` each. An answer of 1 MiB in one write wakes its reader once instead of four times, which
-makes fetches a third faster. With many readers each wake-up serves several of them, and the iteration stays
-short.
+"""Number of bytes of large answers that are written in an iteration of the event loop. After this number,
+each connection may write only :data:`_RUN_BYTES` in this iteration. An answer of 1 MiB in one write wakes its
+reader once instead of four times, which makes fetches a third faster. The limit keeps the iteration short if
+there are many readers.
 """
 
 

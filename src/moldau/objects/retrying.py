@@ -57,7 +57,7 @@ class RetryPolicy:
 
 
 class RetryBudget:
-    """Number of tokens. Each retry uses a token, and successes add tokens. In the long run there is at most
+    """A budget of tokens. Each retry uses a token, and successes add tokens. In the long run there is at most
     one retry for ten successes."""
 
     def __init__(self, capacity: float = 50.0, earned_by_success: float = 0.1) -> None:

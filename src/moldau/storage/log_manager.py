@@ -60,7 +60,8 @@ class LogManager:
         on_offline: Callable[[str, str], None] | None = None,
         critical: Mapping[str, inventory.CriticalTopic] | None = None,
     ) -> None:
-        """``on_offline`` gets a folder's path and the reason. ``critical``: topics of critical logs."""
+        """``on_offline`` gets a folder's path and the reason. ``critical`` contains the topics of critical
+        logs."""
         self._machine = machine
         self._disk = machine.disk
         self._settings = settings or LogManagerSettings()
@@ -262,7 +263,8 @@ class LogManager:
         """Create logs durably. Existing logs with the same topic ids are kept. Returns the failures.
 
         An existing log whose topic id is no longer in the metadata image is moved aside. ``owner_of`` returns
-        the name of the topic in the image that has an id. If this is another topic, a file was replaced.
+        the name of the topic in the image that has an id. If the id of the existing log belongs to another
+        topic, a file was replaced.
         """
         new: dict[LogDirectory, list[NewLog]] = {}
         failed: dict[TopicPartition, KafkaError] = {}
@@ -427,8 +429,8 @@ class LogManager:
             if log.awaits_config:
                 continue
             with contextlib.suppress(KafkaError):
-                # Segments are removed one by one. After a loss of power, an old segment may exist again.
-                # There must be no gap after this segment.
+                # After a loss of power, an old segment may exist again. There must be no gap after this
+                # segment. Therefore segments are removed one by one.
                 while budget > 0 and (paths := await log.delete_old_segments(now_ms, max_segments=1)):
                     budget -= 1
                     self.remove_files_later(log, paths)

@@ -28,8 +28,8 @@ async def restore_start(
     """Restore the start and the epochs of a new leader's log. Called when the partition's metadata are
     loaded. Raises ``RemoteStorageError`` if the remote tier fails.
 
-    All records before ``end_offset`` must be in the remote tier. It is the start of the local log, or of the
-    first inactive chunk.
+    All records before ``end_offset`` must be in the remote tier. The local log, or the first inactive chunk,
+    begins at ``end_offset``.
 
     If epochs were lost, they are restored from the newest remote segment, which has the epochs of all earlier
     offsets. The previous leader may have deleted segments, and this replica may not know about it. Such

@@ -17,7 +17,8 @@ class WorkPool:
         self._size = size
         self._running = 0
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
-        """Waiting jobs in order of arrival. A job is removed at once, even if there are thousands."""
+        """Waiting jobs in order of arrival. A job is removed in constant time, even if thousands of jobs
+        wait."""
 
     @property
     def size(self) -> int:

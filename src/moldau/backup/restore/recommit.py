@@ -5,7 +5,7 @@ A batch that was acknowledged after the cut is in such an object, but no saved l
 are committed in the order of their creation (:mod:`.commit_order`), by the usual rules for commits. An
 idempotent batch is therefore committed only once, even if the cut already has the batch or several objects
 contain it. Every other batch is restored at least once. The new offset of a batch may differ from its old
-one.
+offset.
 
 Batches of transactions are skipped, because only the lost logs recorded whether a transaction was committed.
 """

@@ -52,9 +52,9 @@ class DecidedCommit(NamedTuple):
     partitions: frozenset[tuple[str, int]]
     """The partitions of the transaction, by topic."""
     next_epoch: int
-    """The first epoch of the producer's next transaction: batches with this epoch or a later one belong to
-    that transaction. Since version 2 of transactions (KIP-890), this is the epoch of the markers. Before
-    version 2, the next transaction has the same epoch as this one."""
+    """The first epoch of the producer's next transaction. Batches with this epoch or a later epoch belong to
+    that transaction. Since version 2 of transactions (KIP-890), it is the epoch of the markers. Before
+    version 2, the next transaction has the same epoch as this transaction."""
     decision: Decision = Decision(-1, -1)
     """The position of the record that contains the decision to commit."""
 

@@ -318,8 +318,8 @@ def _walk(
 
 
 def _check_last_durable(file: File, position: int, header: BatchHeader, log: CriticalLog) -> None:
-    """The batch at ``position`` reaches the durable offset. Raise :class:`DamagedLogError` unless it is the
-    batch that was synced."""
+    """Check the batch at ``position``, which reaches the durable offset. Raise :class:`DamagedLogError`
+    unless it is the batch that was synced."""
     known = log.durable_checksum
     if known is not None and (header.next_offset, header.crc) != (log.durable_offset, known):
         raise DamagedLogError(

@@ -1,4 +1,4 @@
-"""The critical logs of a node, and what its log folders store about these logs."""
+"""The critical logs of a node, and the data about these logs in the node's log folders."""
 
 import itertools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence

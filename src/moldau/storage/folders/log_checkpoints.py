@@ -48,7 +48,8 @@ class LogCheckpoints:
     def prepare(self, directory: LogDirectory, *names: str) -> Callable[[], None]:
         """Prepare a write of the current checkpoints. The result is a function, which a worker calls.
 
-        If another write of a checkpoint is in progress, its content is older, and this write replaces it.
+        If another write of a checkpoint is in progress, that write has older content, and this write replaces
+        the content.
         """
         if not directory.is_online:
             return lambda: None

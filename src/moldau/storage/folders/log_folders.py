@@ -145,8 +145,8 @@ class FolderWork:
         failed: Callable[[LogDirectory, OSError], None],
         truncated: Callable[[LogDirectory, TopicPartition], Callable[[], None]],
     ) -> LogKeeper:
-        """Return the keeper of an open log in this folder. ``failed`` and ``truncated`` are called with the
-        folder as an additional argument."""
+        """Return the object that makes changes of an open log in this folder durable. ``failed`` and
+        ``truncated`` are called with the folder as an additional argument."""
         return LogKeeper(
             failed=partial(failed, directory),
             truncated=partial(truncated, directory, log.topic_partition),

@@ -9,8 +9,8 @@ from moldau.storage.folders.file_names import PARTITION_METADATA
 
 _VERSION: Final = 0
 _MISREAD_MAX: Final = 4
-"""Maximum number of wrong characters in a damaged id, which has 22 characters. Two random ids have at most
-one equal character."""
+"""Maximum number of wrong characters in a damaged id, which has 22 characters. Two random ids have on average
+less than one equal character."""
 
 
 class MalformedMetadataError(Exception):

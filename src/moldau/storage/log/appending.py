@@ -195,9 +195,9 @@ class Appender:
     def append_as_follower(self, buffer: Buffer) -> AppendInfo:
         """Append batches with their offsets and epochs unchanged. An incomplete batch at the end is ignored.
 
-        Raises ``KafkaError(corrupt_message)`` for a wrong checksum. Also raises it if an offset is below the
-        end of the log or of the previous batch, or if an epoch is lower than the epoch before it. In these
-        cases nothing is appended.
+        Raises ``KafkaError(corrupt_message)`` for a wrong checksum. This error is also raised if an offset is
+        below the end of the log or of the previous batch, or if an epoch is lower than the epoch before it.
+        In all these cases nothing is appended.
         """
         self._access.check()
         view = memoryview(buffer)

@@ -88,8 +88,8 @@ class LeaderEpochs:
         offset after its last record.
 
         For the latest epoch that offset is the end of the log. There are two exceptions. If ``epoch`` is
-        older than all known epochs, the result is ``epoch`` and the start of the first known epoch. If it is
-        newer than all known epochs, the result is ``(-1, -1)``.
+        older than all known epochs, the result is ``epoch`` and the start of the first known epoch. If
+        ``epoch`` is newer than all known epochs, the result is ``(-1, -1)``.
         """
         entries = self._entries
         if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1].epoch:

@@ -16,7 +16,7 @@ from moldau.storage.log.state.disk_access import DiskAccess
 from moldau.storage.log.state.open_epochs import LogEpochs
 
 STAGED_BYTES_MAX: Final = 256 * 1024
-"""Size in bytes. Larger batches are not staged, because a separate write adds almost no cost to them."""
+"""Maximum size of a staged batch, in bytes. For larger batches, a separate write adds almost no cost."""
 
 _INT64_MAX: Final = 2**63 - 1
 
@@ -77,8 +77,8 @@ class StagedAppends:
         """Accept a client's validated batch for which :meth:`may_stage` is true. Returns the batch's base
         offset.
 
-        Returns ``None`` when the batch may be refused or may be a duplicate. Also returns ``None`` when the
-        batch can be checked only after its producer's staged batch is appended. The caller then uses
+        Returns ``None`` in three cases: the batch may be refused, it may be a duplicate, or it can be checked
+        only after its producer's staged batch is appended. The caller then uses
         :meth:`Appender.append_as_leader`. Raises the same errors as that method.
         """
         staged = self._headers

@@ -145,8 +145,8 @@ class ProducerState:
         # The producer id of each open transaction, by the transaction's first offset. The order is ascending,
         # because transactions begin in log order.
         self._ongoing: dict[int, int] = {}
-        # The offset of the marker of each ended transaction, by the transaction's first offset. It contains
-        # only transactions whose marker is at or above the high watermark.
+        # The offset of the marker of each ended transaction, by the transaction's first offset. Only
+        # transactions whose marker is at or above the high watermark are included.
         self._unreplicated: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -213,8 +213,9 @@ class ProducerState:
     def check_marker(self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker) -> None:
         """Check an end marker before it is appended.
 
-        Raises :class:`KafkaError` with INVALID_PRODUCER_EPOCH. Raises it with TRANSACTION_COORDINATOR_FENCED
-        if the marker's coordinator epoch is older than the last known coordinator epoch.
+        Raises :class:`KafkaError` with INVALID_PRODUCER_EPOCH for an old producer epoch, and with
+        TRANSACTION_COORDINATOR_FENCED if the marker's coordinator epoch is older than the last known
+        coordinator epoch.
         """
         entry = self._producers.get(producer_id)
         if entry is None:
@@ -274,7 +275,7 @@ class ProducerState:
         return CompletedTransaction(producer_id, first_offset, offset, stable, not marker.committed)
 
     def apply_batch(self, batch: Buffer, header: BatchHeader) -> CompletedTransaction | None:
-        """Record a batch of the log. Used by a follower, or when the state is rebuilt.
+        """Record a batch of the log. Call this on a follower, or while the state is rebuilt.
 
         ``batch`` starts at the header. It is opened only when it is a control batch. The batch is not checked
         here, because the leader has checked it. Batches without a producer id only move ``end_offset``.

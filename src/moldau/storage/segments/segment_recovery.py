@@ -56,7 +56,7 @@ class LoadedSegments:
         self.end_offset = 0
         self.rebuilt_from: int | None = None
         self.holes: list[tuple[int, int]] = []
-        """Offsets between the end of a segment and the start of the next one. Compaction creates such
+        """Offsets between the end of a segment and the start of the next segment. Compaction creates such
         holes, too."""
 
     def rebuilt(self, segment: Segment) -> bool:
@@ -78,8 +78,8 @@ def load_segments(
     """Open all segments of a folder. A folder without log files has no segments. Blocking.
 
     Truncated and rebuilt files are added to ``report``. ``was_killed`` means that all written bytes exist.
-    Raises :class:`DamagedLogError` for a critical log with any fault except an incomplete end. Also raises it
-    for the log file of another partition.
+    Raises :class:`DamagedLogError` for a critical log with any fault except an incomplete end, and for the
+    log file of another partition.
     """
     report = report or RecoveryReport()
     bases, torn_base = _remaining_segments(disk, folder, critical, report)
@@ -87,8 +87,8 @@ def load_segments(
     for index, base_offset in enumerate(bases):
         is_last = index + 1 == len(bases)
         segment = Segment(disk, folder, base_offset, config)
-        # The segment that ends at the recovery point may have been completed after the recovery point was
-        # written. The same is true for its indexes.
+        # The segment that ends at the recovery point, and its indexes, may have been completed after the
+        # recovery point was written.
         suspect = not clean_shutdown and (is_last or bases[index + 1] >= recovery_point)
         suspect = suspect or (torn_base is not None and base_offset >= torn_base)
         # After a loss of power an index may have entries of records that are lost.

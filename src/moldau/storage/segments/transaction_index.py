@@ -40,10 +40,8 @@ def decode_transactions(content: Buffer, path: str) -> list[AbortedEntry]:
 
 def ended_from(entries: Sequence[AbortedEntry], offset: int) -> Iterator[AbortedEntry]:
     """Return the entries whose abort markers are at or after ``offset``, in order. Earlier entries are
-    skipped without cost.
-
-    A segment of 1 GiB may contain millions of aborted transactions, and each read_committed fetch searches
-    the index.
+    skipped without cost. This matters because a segment of 1 GiB may contain millions of aborted
+    transactions, and each read_committed fetch searches the index.
     """
     first = bisect_left(entries, offset, key=_LAST_OFFSET)
     return map(entries.__getitem__, range(first, len(entries)))

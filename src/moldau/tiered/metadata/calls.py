@@ -26,7 +26,7 @@ __all__ = [
 
 
 class AppendEventCall(NamedTuple):
-    """Append an event. The leader of the partition that the event describes writes it."""
+    """Append an event. The event is written by the leader of the partition that it describes."""
 
     metadata_partition: int
     metadata_leader_epoch: int

@@ -169,8 +169,8 @@ class MetadataFollower:
             self._wake.set()
 
     def catch_up(self) -> None:
-        """Call ``on_caught_up`` once more when all events are applied. Needed when this follower exists
-        already and this broker becomes the leader of the metadata partition."""
+        """Call ``on_caught_up`` once more when all events are applied. This is needed when this follower
+        exists already and this broker becomes the leader of the metadata partition."""
         self._is_behind = True
         self._wake.set()
 

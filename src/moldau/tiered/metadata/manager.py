@@ -41,8 +41,8 @@ class RemoteMetadataNotReadyError(RemoteStorageError):
 class RemoteMetadataUnknownOutcomeError(RemoteStorageError):
     """It is unknown whether an event was written.
 
-    The writer may write the same event again, and this does no harm, because a state may follow itself. The
-    second write shows whether the event is accepted.
+    The writer may write the same event again, because a repeated event for the current state changes nothing.
+    The second write shows whether the event is accepted.
     """
 
 
@@ -140,8 +140,8 @@ class RemoteLogMetadataManager(Protocol):
         """Wait until reads on this broker include the event at ``position``. For :data:`NO_POSITION`, return
         at once.
 
-        A replica that did not write the event calls it, so that the replica does not answer from an older
-        state.
+        A replica that did not write the event makes this call, so that the replica does not answer from an
+        older state.
         """
         ...
 

@@ -158,8 +158,8 @@ class TopicBasedRemoteLogMetadataManager:
         """Begin or end this broker's leadership of a partition of the topic.
 
         The leader follows this partition even if it uses no user partition whose events are in this
-        partition. It must do so because it must know unfinished deletions (the KIP's remote partition
-        remover).
+        partition. The reason is that the leader completes unfinished deletions (KIP-405's remote partition
+        remover), and must therefore know them.
         """
         if leads:
             self._led.add(metadata_partition)
@@ -372,7 +372,7 @@ class TopicBasedRemoteLogMetadataManager:
 
 
 class _Store:
-    """The database: one call at a time, on worker threads. It is rebuilt when it is damaged."""
+    """The database. Worker threads make one call at a time. The database is rebuilt when it is damaged."""
 
     def __init__(self, machine: Machine, folder: str) -> None:
         self._machine = machine

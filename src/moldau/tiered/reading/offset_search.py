@@ -96,8 +96,8 @@ class RemoteOffsetSearch:
         ]
         best: FoundOffset | None = None
         for part in sorted(later, key=lambda part: part.segment.max_timestamp_ms, reverse=True):
-            # If the records of a segment have no timestamps, the metadata contain the time of the file. Such
-            # a segment therefore counts as a segment without a timestamp.
+            # If the records of a segment have no timestamps, the metadata contain the time of the file. The
+            # search then finds no record in the segment.
             found = await self._in_segment(part, part.segment.max_timestamp_ms, lookup)
             if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
                 best = found

@@ -40,8 +40,8 @@ requested batch."""
 KEPT_S: Final = 5.0
 """Time for which the result of a late read is kept for the next request."""
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Maximum total size of all results of late reads. The oldest results are dropped first. If a client requests
-a dropped result later, the batches are read again."""
+"""Maximum total size of the late results that are kept. The oldest results are dropped first. If a client
+requests a dropped result later, the batches are read again."""
 REMEMBERED_POSITIONS_MAX: Final = 4_096
 READS_A_TURN: Final = 3
 """Number of reads that begin in one iteration of the event loop. If the data are in memory, these reads take

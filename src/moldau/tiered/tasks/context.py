@@ -47,7 +47,7 @@ class TaskPartition:
 
 class EarlierPart(Protocol):
     """The part of a partition between the remote tier and this broker's log. Only a partition with inactive
-    chunks (KIP-1114) has such a part. This class is for all other partitions."""
+    chunks (KIP-1114) has such a part. The method bodies in this class are for all other partitions."""
 
     async def copy(self, partition: TaskPartition) -> bool:
         """Copy the part to the remote tier. Returns whether all of it is there. Raises ``RemoteStorageError``
@@ -64,7 +64,7 @@ class EarlierPart(Protocol):
 
 
 class _NoEarlierPart(EarlierPart):
-    """For brokers without chunks."""
+    """The earlier part on a broker without chunks, where every such part is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,7 @@ class SaveLogsRequest(Message):
     """Number of times that the sender has saved all logs before this call. Deletions depend on this number.
     """
     logs: Sequence[SaveLogsLog] = wire([SaveLogsLog], default=())
-    """The partitions to save. It is empty for a broker that leads none of the logs. Such a broker only
+    """The partitions to save. The array is empty for a broker that leads none of the logs. Such a broker only
     receives ``rounds``."""
     maker: str = wire("string", default="", tag=1)
     """A name that only this sender has. When the sender begins again to count its saves from 0, the sender
@@ -104,8 +104,8 @@ class SaveLogsResponse(Message):
 
 
 class LogToSave(NamedTuple):
-    """A log that must be saved, and the end of its part that is in the last complete cut. The fields are
-    those of :class:`SaveLogsLog`."""
+    """A log that must be saved, and the end of its part that is in the last complete cut. It has the same
+    fields as :class:`SaveLogsLog`."""
 
     log_id: LogId
     leader_epoch: int
@@ -121,8 +121,8 @@ class LogsToSave(NamedTuple):
     rounds: int
     """The number of times that the caller has already saved all logs."""
     logs: Sequence[LogToSave]
-    """Empty for a broker that leads none of the logs. Such a request only informs the broker that a new round
-    begins."""
+    """The logs to save; empty for a broker that leads none of the logs. A request without logs only informs
+    the broker that a new round begins."""
     maker: str = ""
     """A unique name of the caller. The caller takes a new name whenever it counts its rounds from 0 again."""
 

@@ -61,7 +61,7 @@ class LogSaver:
     @property
     def lag_bytes(self) -> int:
         """Number of bytes that are in the logs that this broker leads but not in the newest cut. The last
-        request of the broker that makes the cuts says where the logs end in that cut."""
+        request of the broker that makes the cuts contains the ends of the logs in that cut."""
         return sum(self._lag_bytes(log_id, end_offset) for log_id, end_offset in self._saved.newest())
 
     def _lag_bytes(self, log_id: LogId, end_offset: int) -> int:
@@ -162,7 +162,7 @@ class _Upload:
 
 
 class _Found(NamedTuple):
-    """A piece whose object is perhaps not stored yet. The fields are those of :class:`LogPiece`."""
+    """A piece whose object is perhaps not stored yet. It has the same fields as :class:`LogPiece`."""
 
     base_offset: int
     end_offset: int

@@ -56,7 +56,7 @@ class SavedRounds:
         self._waits = [wait for wait in self._waits if not wait.is_over]
 
     def wait(self) -> Callable[[], bool]:
-        """Begin to wait. The returned function tells whether all records that were committed at the time of
+        """Begin to wait. The returned function returns whether all records that were committed at the time of
         this call are saved."""
         if not self._waits or self._waits[-1].first is not None:
             self._waits.append(_Wait(self._now_s()))

@@ -41,7 +41,7 @@ active chunk have this state. It is not a file of a chunk's folder."""
 
 
 class ChunkRead(NamedTuple):
-    """A read of an inactive chunk. The fields are those of the request."""
+    """A read of an inactive chunk. It has the same fields as the request."""
 
     topic_id: UUID
     partition_index: int
@@ -69,7 +69,7 @@ class ChunkRecords(NamedTuple):
 
 
 class ChunkSearch(NamedTuple):
-    """A search by timestamp in an inactive chunk. The fields are those of the request."""
+    """A search by timestamp in an inactive chunk. It has the same fields as the request."""
 
     topic_id: UUID
     partition_index: int
@@ -79,8 +79,8 @@ class ChunkSearch(NamedTuple):
 
 
 class ChunkFileFetch(NamedTuple):
-    """A request for a piece of a chunk's file, or for the list of files. The fields are those of the
-    request."""
+    """A request for a piece of a chunk's file, or for the list of files. It has the same fields as the
+    request message."""
 
     topic_id: UUID
     partition_index: int
@@ -99,8 +99,8 @@ class ChunkFilePiece(NamedTuple):
 
 
 class SegmentCopy(NamedTuple):
-    """A request to store the segment of a chunk in the remote tier, or to describe it. The fields are those
-    of the request."""
+    """A request to store the segment of a chunk in the remote tier, or to describe it. It has the same fields
+    as the request message."""
 
     topic_id: UUID
     partition_index: int
@@ -132,8 +132,8 @@ class ChunkSegment(NamedTuple):
 
 class HandedOver(NamedTuple):
     """The state of a partition at the border between two chunks, for a replica of the next active chunk. The
-    border is ``start_offset``, the first offset of that chunk. The fields are those of the request, except
-    ``leader_epochs``, which has another type."""
+    border is ``start_offset``, the first offset of that chunk. The object has the same fields as the request,
+    but ``leader_epochs`` has another type."""
 
     topic_id: UUID
     partition_index: int

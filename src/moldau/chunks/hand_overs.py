@@ -42,13 +42,13 @@ _Key = tuple[UUID, int, int]
 
 
 def encode_producers(entries: Iterable[ProducerEntry]) -> bytes:
-    """The producers at a border, in the format of Kafka's snapshots, with all batches that the log remembers
-    for them.
+    """The producers at a border, in the format of Kafka's snapshots, with all of their batches that the log
+    has in memory.
 
     A snapshot on the disk has one entry for each producer, with its last batch. In these bytes a producer has
-    one entry for each of its remembered batches, and the entry of the last batch comes last. The earlier
-    batches are needed, because a client may send them again after the border. Without them the client would
-    get OUT_OF_ORDER_SEQUENCE_NUMBER.
+    one entry for each of these batches, and the entry of the last batch comes last. The earlier batches are
+    needed, because a client may send them again after the border. Without them the client would get
+    OUT_OF_ORDER_SEQUENCE_NUMBER.
     """
     return encode_producer_snapshot(one for entry in entries for one in _by_batches(entry))
 
@@ -152,9 +152,9 @@ class HandOvers:
         return [state for key, state in self._states.items() if key[:2] == (topic_id, partition)]
 
     def _superseded(self, new: HandedOver) -> list[HandedOver]:
-        """Return the states that are not needed any more after the new state was stored. A removed state of a
-        later leader epoch is not lost: if the creation of a chunk has failed, the leader sends the state of
-        that chunk again."""
+        """Return the states that are not needed any more after the new state was stored. A removed state of
+        the same or a later leader epoch is not lost. If the creation of a chunk has failed, the leader sends
+        the state of that chunk again."""
         others = [each for each in self._of(new.topic_id, new.partition_index) if each is not new]
         others.sort(key=lambda each: each.leader_epoch, reverse=True)
         earlier = [each for each in others if each.leader_epoch < new.leader_epoch]

@@ -136,8 +136,8 @@ class TieredChunkedPart:
         lacks_first = answer.size_bytes > 0 and _base_offset(answer) > request.offset
         if not (has_failed or lacks_first or self._is_log_shortened()):
             return answer
-        # A broker may have removed the first segments of a chunk before the chunk ended. They are in the
-        # tier.
+        # A broker may have removed the first segments of a chunk before the chunk ended. These segments are
+        # in the tier.
         await self._tier.until_ready()
         end_offset = self._tier.copied_until(request.offset, chunk.end_offset + 1)
         found = _EXHAUSTED

@@ -38,7 +38,7 @@ class ClusterPlan:
 
     @property
     def held(self) -> list[HeldPlan]:
-        """Number of partitions in leases of other engines, by engine."""
+        """For each other engine, the number of partitions in its leases, and the end of its last lease."""
         found: dict[str, HeldPlan] = {}
         for one in (held for plan in self.plans.values() for held in plan.held):
             same = found.get(one.engine, HeldPlan(one.engine, one.until_ms, 0))

@@ -1,4 +1,4 @@
-"""Counts requests to the object store for each GiB that is produced or consumed. They are counted as a
+"""Counts requests to the object store for each GiB that is produced or consumed. Requests are counted as a
 provider bills them."""
 
 from collections.abc import Callable, Sequence

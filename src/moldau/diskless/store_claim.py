@@ -88,7 +88,7 @@ async def refuse_claimed(storage: ObjectStorage, name: str, folder: str) -> None
     """Check that no cluster has a claim, so that a new cluster may use the store. This call writes nothing.
 
     ``folder`` is the new node's folder. Raises a permanent ``StorageError`` if there is a claim, and a
-    transient one when the store does not respond.
+    transient ``StorageError`` when the store does not respond.
     """
     claims = sorted(await _claims_in(storage))
     if claims:

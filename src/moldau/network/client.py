@@ -1,5 +1,5 @@
-"""Requests to other nodes. There is one connection to each node. It negotiates versions, stays open, and is
-replaced after a failure.
+"""Requests to other nodes. There is one connection to each node. A connection negotiates versions, stays
+open, and is replaced after a failure.
 
 Every failure is a :class:`KafkaError`. ``network_exception`` means that the node cannot be reached, or that
 the connection broke. The node may have executed the request. The other errors are ``request_timed_out``, and

@@ -44,7 +44,7 @@ class ReservedPlaces:
         self._holders: dict[bool, tuple[ServerConnection, float]] = {}
 
     def assign(self, is_own: bool, connection: ServerConnection, now_s: float) -> ServerConnection | None:
-        """Give ``connection`` a reserved place, unless a busy connection has this place. :meth:`has` tells
+        """Give ``connection`` a reserved place, unless a busy connection has this place. :meth:`has` returns
         whether ``connection`` got the place. With ``is_own``, it is the place for the node's machine;
         otherwise it is the place for connections from elsewhere.
 

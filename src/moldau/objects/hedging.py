@@ -23,7 +23,8 @@ __all__ = ["HedgeBudget", "Patience", "hedged"]
 T = TypeVar("T")
 
 _SIDE_BY_SIDE: Final = 3
-"""Maximum number of running attempts. These are the first attempt and the two latest attempts."""
+"""Maximum number of running attempts. The running attempts are the first attempt and the two latest
+attempts."""
 _UNKNOWN_FACTOR: Final = 2.0
 _AGAIN_FACTOR: Final = 0.25
 _PAUSE_MIN_S: Final = 0.01

@@ -1,7 +1,7 @@
 """Retries of transient errors. They must not overload a store that has problems.
 
-``StorageError.transient`` says whether an error is retried. ``obstore_errors.py`` sets it for the errors of
-real stores.
+An error is retried if its field ``StorageError.transient`` is true. ``obstore_errors.py`` sets this field for
+the errors of real stores.
 
 There is exponential backoff with full jitter, a deadline for each operation, a time limit for each attempt,
 and a retry budget that all operations share. When most requests to the store fail, the budget is soon used

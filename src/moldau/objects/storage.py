@@ -95,7 +95,7 @@ class ObjectStorage(Protocol):
     async def check(self) -> None:
         """Write, list and remove a small object.
 
-        Raises a :class:`StorageError`. Its message tells an operator what is wrong with the bucket, the
+        Raises a :class:`StorageError`. Its message tells an operator the problem of the bucket, the
         credentials or the address.
         """
         ...

@@ -60,8 +60,7 @@ class LogManager:
         on_offline: Callable[[str, str], None] | None = None,
         critical: Mapping[str, inventory.CriticalTopic] | None = None,
     ) -> None:
-        """``on_offline`` gets a folder's path and the reason. ``critical`` contains the topics of critical
-        logs."""
+        """``on_offline`` gets a folder's path and the reason; ``critical`` are the critical topics."""
         self._machine = machine
         self._disk = machine.disk
         self._settings = settings or LogManagerSettings()
@@ -263,8 +262,7 @@ class LogManager:
         """Create logs durably. Existing logs with the same topic ids are kept. Returns the failures.
 
         An existing log whose topic id is no longer in the metadata image is moved aside. ``owner_of`` returns
-        the name of the topic in the image that has an id. If the id of the existing log belongs to another
-        topic, a file was replaced.
+        the name of the topic with an id. If the log's id belongs to another topic, a file was replaced.
         """
         new: dict[LogDirectory, list[NewLog]] = {}
         failed: dict[TopicPartition, KafkaError] = {}
@@ -429,8 +427,8 @@ class LogManager:
             if log.awaits_config:
                 continue
             with contextlib.suppress(KafkaError):
-                # After a loss of power, an old segment may exist again. There must be no gap after this
-                # segment. Therefore segments are removed one by one.
+                # Segments are removed one by one, because an old segment may exist again after a loss of
+                # power, and there must be no gap after this segment.
                 while budget > 0 and (paths := await log.delete_old_segments(now_ms, max_segments=1)):
                     budget -= 1
                     self.remove_files_later(log, paths)

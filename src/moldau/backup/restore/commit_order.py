@@ -33,7 +33,7 @@ def in_commit_order(found: Sequence[F]) -> list[F]:
     """Return the objects in their given order, with one exception: an object comes after all objects with
     earlier batches of the same idempotent producers.
 
-    The given order follows the clocks of the brokers. A producer may move to a broker whose clock is behind.
+    The given order follows the clocks of the brokers. A producer may move to a broker whose clock is slow.
     Its later batches are then in an object with an earlier time. Those batches would be refused if they were
     committed before the producer's earlier batches. A sequence that begins again at 0 after its maximum is
     not recognized.

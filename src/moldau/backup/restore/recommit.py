@@ -1,5 +1,5 @@
-"""Commits the batches of WAL objects that are newer than a cut again. It reads the batches from the footers
-of the objects.
+"""Repeats the commits of WAL objects that are newer than a cut. It reads the batches from the footers of the
+objects.
 
 A batch that was acknowledged after the cut is in such an object, but no saved log has its offset. The objects
 are committed in the order of their creation (:mod:`.commit_order`), by the usual rules for commits. An

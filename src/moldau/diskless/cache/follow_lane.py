@@ -39,8 +39,8 @@ _MANY: Final = 400
 """If the lane has at least this number of members, new members are added together, after a delay; see
 :data:`_WAIT_A_MEMBER_S`."""
 _WAIT_A_MEMBER_S: Final = 0.000_05
-"""The time for which the lane waits for further new members, multiplied by the number of members. It is a few
-times the cost of a request for one member's batches."""
+"""The lane waits for further new members for this time, multiplied by the number of members. The value is a
+few times the cost of a request for one member's batches."""
 MEMBERS_A_CALL: Final = 20_000
 """Maximum number of partitions in a request. A lane with more partitions sends several requests, one after
 another. It divides its waiting time among these requests. A coordinator refuses calls of more than 95,000
@@ -109,13 +109,13 @@ class LanePartition:
 
     @property
     def may_be_asked_for(self) -> bool:
-        """Whether batches may be requested for the cache. This is true if three conditions are met: no
-        batches are being read for the cache, the cache does not pause after a failure, and no own commits are
-        promised to it (see :mod:`moldau.diskless.writing.own_commits`)."""
+        """Whether batches may be requested for the cache. There are three conditions. No batches are being
+        read for the cache, the cache does not pause after a failure, and no own commits are promised to the
+        cache (see :mod:`moldau.diskless.writing.own_commits`)."""
         return not (self.is_busy or self.is_resting or self.cache.is_promised)
 
     def back_off(self) -> float:
-        """The time to wait before the next attempt. It becomes longer with each failure."""
+        """The time to wait before the next attempt. It becomes longer with each failure, up to a maximum."""
         self.backoff_s = min(_MAX_BACKOFF_S, max(_FIRST_BACKOFF_S, 2 * self.backoff_s))
         self.is_resting = True
         return self.backoff_s
@@ -427,7 +427,8 @@ class FollowLane:
         self._changed.set()
 
     async def _pause(self, error: Exception | None) -> None:
-        """Wait after a failure of the coordinator. Each wait is longer than the previous wait."""
+        """Wait after a failure of the coordinator. The wait becomes longer with each failure, up to a
+        maximum."""
         self._failures += 1
         if error is not None and self._failures in (1, 10, 100):
             logger.warning("the diskless coordinator cannot be followed: %s", error)

@@ -228,8 +228,8 @@ class DisklessPartition(WithoutLog):
         return answer if isinstance(answer, ReadOutcome) else await answer
 
     async def _read_when_kept(self, request: ReadRequest) -> ReadOutcome:
-        """Wait until the records that are being cached can be read. This is needed because perhaps their
-        producer already has its response."""
+        """Wait until the records that are being cached can be read. This is needed because perhaps the
+        producer of these records already has its response."""
         if not await self.cache.until_kept(request.offset, _KEPT_TIMEOUT_S) and self.cache.is_promised:
             return self._known(readable_end=self.cache.local_end_offset)
         answer = self.read(request)

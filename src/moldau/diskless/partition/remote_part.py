@@ -17,7 +17,7 @@ class RemoteRecords(Protocol):
         ``known``.
 
         This method never raises. The result has UNKNOWN_SERVER_ERROR when remote storage fails or does not
-        contain the offset. It has no records when the read takes too long.
+        contain the offset. The result has no records when the read takes too long.
         """
         ...
 

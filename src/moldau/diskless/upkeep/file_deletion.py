@@ -185,7 +185,7 @@ class FileReclaimer:
 
     def _not_released(self, coordinator_id: int, listed: list[str]) -> list[str]:
         """Remove released files from a list. The list may still contain them, because the coordinator's
-        database is slightly behind its log."""
+        database is updated slightly later than its log."""
         released = self._released.get(coordinator_id)
         if not released:
             return listed

@@ -3,8 +3,8 @@
 A file with batches of several coordinators is committed at each of these coordinators. The first coordinator
 in the file's list owns the file. The file's broker may crash between two commits, or the owner may refuse its
 part. Then some coordinators know the file, but no coordinator owns it. Such a file would never be deleted.
-Among the coordinators that know the file, the one with the lowest id must adopt the file. It does so when all
-of these conditions hold:
+Among the coordinators that know the file, the coordinator with the lowest id must adopt the file. It does so
+when all of these conditions hold:
 
 1. This coordinator no longer needs the file.
 2. The file is old: its age is more than the max commit age plus the clocks' skew.

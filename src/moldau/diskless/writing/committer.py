@@ -162,8 +162,8 @@ class FileCommitQueue:
 
     def _ended(self, number: int, attempt: "asyncio.Task[KnownOutcome]") -> None:
         """Close a commit. After an error, the coordinator perhaps never received the number of this commit.
-        The next commit may then be waiting at the coordinator for this number. In this case its attempt is
-        ended, so that it is sent again with a new :class:`CommitPlace`."""
+        The next commit may then be waiting at the coordinator for this number. In this case the attempt of
+        the next commit is ended, so that the next commit is sent again with a new :class:`CommitPlace`."""
         if attempt.cancelled():
             self._open.settle(number)
             return

@@ -90,8 +90,8 @@ def _batches(source: Source) -> Iterator[tuple[BatchHeader, memoryview]]:
 def learn_offsets(
     offsets: OffsetMap, sources: Sequence[Source], first_offset: int, transactions: CleanedTransactions
 ) -> Iterator[int]:
-    """Store the last offset of each key, beginning at ``first_offset``. This ends after the last segment, or
-    when the map is full.
+    """Store the last offset of each key, beginning at ``first_offset``. The work ends after the last segment,
+    or when the map is full.
 
     Records of aborted transactions are ignored.
     """

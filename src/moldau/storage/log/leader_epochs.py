@@ -70,8 +70,8 @@ class LeaderEpochs:
         """Record that ``epoch`` begins at ``start_offset``. A repeated call for the latest epoch changes
         nothing.
 
-        Entries that contradict the new entry are removed. These are a later or equal epoch, and an epoch that
-        begins at or after the offset. Raises ``ValueError`` for a negative epoch or offset.
+        Entries that contradict the new entry are removed. Such an entry has a later or equal epoch, or begins
+        at or after the offset. Raises ``ValueError`` for a negative epoch or offset.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
@@ -140,9 +140,8 @@ class LeaderEpochs:
             self.assign(entry.epoch, entry.start_offset)
 
     def in_range(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
-        """The epochs of the offsets in ``[start, end)``. The first epoch in the result begins at ``start``.
-
-        These are the epochs in a remote segment's metadata (KIP-405).
+        """The epochs of the offsets in ``[start, end)``. The first epoch in the result begins at ``start``. A
+        remote segment's metadata contain the epochs in this form (KIP-405).
         """
         part = LeaderEpochs(self._entries)
         if start_offset >= 0:

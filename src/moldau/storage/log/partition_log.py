@@ -6,8 +6,8 @@ No synchronous call waits for a disk, except ``close`` and the calls that are de
 and operations on segments run in ``Workers``, one at a time.
 
 **Failure.** When the disk refuses an operation, the call raises ``KafkaError(kafka_storage_error)``, and the
-keeper of the log is notified once. From then on every call that needs the disk raises the same error, because
-the content of the file is unknown until the log is opened (and recovered) again.
+:class:`LogKeeper` of the log is notified once. From then on every call that needs the disk raises the same
+error, because the content of the file is unknown until the log is opened (and recovered) again.
 """
 
 import uuid
@@ -54,8 +54,8 @@ class PartitionLog:
     """The log of one partition on one disk, created by :meth:`open`.
 
     Its state is in ``segments`` (the bytes), ``offsets``, ``epochs``, ``start`` and ``producers``; ``access``
-    says whether the disk works. Its methods are methods of the following objects, where they are described.
-    They are bound once, so that frequent calls have no extra cost:
+    contains whether the disk works. Its methods are methods of the following objects, where they are
+    described. They are bound once, so that frequent calls have no extra cost:
 
     - :class:`Appender`: appends by a leader and a follower, the admission of batches, epochs, rolls;
     - :class:`StagedAppends` and :class:`AsideAppends`: appends in groups, and by a worker;

@@ -188,7 +188,7 @@ class SegmentedLog:
 
     def truncate_to(self, offset: int) -> Callable[[], None]:
         """Drop all batches that contain or follow ``offset``. Returns a function that waits for the disk and
-        updates the files. No append is allowed before this function returns."""
+        updates the files. No append is allowed before the returned function has ended."""
         keep = self.index_holding(offset) + 1
         dropped = self.segments[keep:]
         del self.segments[keep:]

@@ -124,7 +124,7 @@ def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
     """Pairs ``(position, header)`` for the batches of ``file[position:end]``. The bytes must contain only
     whole, valid batches.
 
-    It is like :func:`scan`, but with complete headers, and takes a microsecond per batch.
+    This function is like :func:`scan`, but with complete headers, and takes a microsecond per batch.
     """
     while position < end:
         chunk = file.view(position, min(_CHUNK_SIZE_BYTES, end - position))

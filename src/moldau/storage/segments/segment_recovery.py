@@ -280,7 +280,7 @@ def _drop_segments(
 ) -> None:
     """Remove the segments after a gap in the offsets, the last segment first. A crash then leaves no new gap.
 
-    Their bytes are kept under other names.
+    The bytes of the segments are kept under other names.
     """
     sizes = [disk.size(f"{folder}/{base_offset:020d}{LOG_SUFFIX}") for base_offset in bases]
     report.add(

@@ -47,7 +47,7 @@ class TimeIndex(SparseIndex):
             self.add(timestamp_ms, offset - self.base_offset)
 
     def lookup(self, timestamp_ms: int) -> int:
-        """An offset. All records before it are earlier than ``timestamp_ms``."""
+        """An offset before which all records are earlier than ``timestamp_ms``."""
         index = self.floor(timestamp_ms - 1)
         return self.base_offset + self.at(index)[1] + 1 if index >= 0 else self.base_offset
 

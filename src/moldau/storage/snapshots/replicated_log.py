@@ -36,8 +36,8 @@ class OffsetValidation(NamedTuple):
     """The result of :meth:`ReplicatedLog.validate_offset_and_epoch`.
 
     For ``VALID``, ``position`` is the requested position. For ``SNAPSHOT``, it is the snapshot that must be
-    fetched. For ``DIVERGING``, it is an epoch of this log with the epoch's end offset. This is the requested
-    epoch, or the next lower epoch if this log does not have it.
+    fetched. For ``DIVERGING``, it is an epoch of this log with the epoch's end offset. The epoch is the
+    requested epoch, or the next lower epoch if this log does not have the requested epoch.
     """
 
     divergence: Divergence

@@ -174,7 +174,7 @@ class ConsolidationLeader:
             logger.info("%s is not put in order now: %s", partition, error)
             return None
         except Exception as error:
-            # The other partitions must be reconciled although this one has failed.
+            # The other partitions must be reconciled although this partition has failed.
             self._unexpected.report("putting a partition's segments in order", error)
             return None
         self._note(led, status)

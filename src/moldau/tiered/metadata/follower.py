@@ -138,7 +138,7 @@ class MetadataFollower:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def close(self) -> None:
-        """Stop following. Writers that still wait for their events do not learn the outcome."""
+        """Stop following. For writers that still wait for their events, the outcome stays unknown."""
         self._closed = True
         self._moved.set()
         if self._task is not None:
@@ -313,7 +313,7 @@ class MetadataFollower:
     async def _step(self) -> None:
         while wanted := dict(self._wanted):
             # The end offset is requested after the partitions are requested. All events of earlier leaders
-            # are therefore before it.
+            # are therefore before this end offset.
             end_offset = (await self._topic.offsets(self.partition)).log_end_offset
             for partition, wish in wanted.items():
                 await self._load(partition, end_offset, wish, keep_ready=False)

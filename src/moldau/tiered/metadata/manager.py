@@ -34,7 +34,7 @@ class RemoteMetadataNotReadyError(RemoteStorageError):
     """The partition's metadata are still loading, or the partition was not assigned to this broker. The
     caller must retry.
 
-    It corresponds to Kafka's ``ReplicaNotAvailableException``.
+    This error corresponds to Kafka's ``ReplicaNotAvailableException``.
     """
 
 

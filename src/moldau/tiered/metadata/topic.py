@@ -1,5 +1,5 @@
-"""The topic ``__remote_log_metadata``, as the metadata manager uses it. It also determines the partition of
-each event."""
+"""The topic ``__remote_log_metadata``, as the metadata manager uses it. This module also determines the
+partition of each event."""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -61,7 +61,7 @@ class SegmentIndexes:
         return 0 if found is None else found[1]
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """An offset. All records before it are earlier than ``timestamp_ms``."""
+        """An offset before which all records are earlier than ``timestamp_ms``."""
         found = _floor(TimeIndex.entry, self.times, timestamp_ms - 1)
         return self.base_offset if found is None else self.base_offset + found[1] + 1
 

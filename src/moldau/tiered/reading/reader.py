@@ -157,7 +157,8 @@ class RemoteReader:
             answer.set_result(known)
 
     def _join(self, wanted: RemoteRead) -> "asyncio.Task[RemoteBatches] | None":
-        """The read in progress, or a new read if the pool has a free slot and the quota is not used up."""
+        """The read in progress, or a new read if the queue of the pool is not full and the quota is not used
+        up."""
         loop = asyncio.get_running_loop()
         key = _key_of(wanted)
         task = self._under_way.get(key)
@@ -174,7 +175,7 @@ class RemoteReader:
         taken_bytes = min(wanted.max_bytes, READ_MAX_BYTES)
         self._pacer.reserve(taken_bytes, loop.time())
         task = self._under_way[key] = loop.create_task(self._work(wanted, wait_s, taken_bytes))
-        # By now, the requests that waited have already used the result.
+        # When ``_keep`` runs, the requests that waited have already used the result.
         task.add_done_callback(lambda done: loop.call_soon(self._keep, key, done))
         return task
 

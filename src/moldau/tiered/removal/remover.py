@@ -84,8 +84,8 @@ class RemotePartitionRemover:
         owns: Callable[[TopicIdPartition], bool] = lambda _: True,
         news: asyncio.Event | None = None,
     ) -> None:
-        """``deleted`` selects, from partitions with remote data, those whose topic was deleted. It uses
-        committed records. If it cannot get them, it raises ``KafkaError`` or ``TimeoutError``.
+        """``deleted`` gets partitions with remote data, and returns the partitions whose topic was deleted.
+        It uses committed records. If it cannot get them, it raises ``KafkaError`` or ``TimeoutError``.
 
         ``owns`` returns whether this broker begins and completes the deletion of a partition. ``news`` is set
         when there may be more data to remove.

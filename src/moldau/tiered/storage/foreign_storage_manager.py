@@ -92,8 +92,8 @@ class ForeignStorageManager:
             raise RemoteStorageError(f"{doing} {metadata.id}: {error}", transient=error.transient) from error
 
     async def close(self) -> None:
-        """Close the manager within a time limit. It never raises an error, because the node ends in any
-        case."""
+        """Close the manager within a time limit. This method never raises an error, because the node ends in
+        any case."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.inner.close()

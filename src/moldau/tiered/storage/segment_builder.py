@@ -2,7 +2,7 @@
 
 The consolidating broker or task places the batches of a segment in a buffer one after the other. The batches
 may arrive in any order, because their positions are known beforehand. Then :func:`finish_segment` verifies
-the batches. It also writes the values that the coordinator has assigned into them. Batches are never
+the batches. It also writes into the batches the values that the coordinator has assigned. Batches are never
 decompressed. A batch's checksum does not cover offset and leader epoch, but it covers LogAppendTime. With
 LogAppendTime the checksum is therefore computed again.
 """
@@ -238,7 +238,8 @@ class _Finisher:
             entries.append((self._latest_ms, self._latest_offset - self._base_offset))
 
     def _note_transaction(self, position: int, size_bytes: int) -> None:
-        """Transactions need the producers' state immediately and in order."""
+        """Record a transactional batch or a marker. The earlier batches are applied first, because the state
+        of a transaction depends on their order."""
         self._apply_last_batches()
         batch = self._buffer[position : position + size_bytes]
         completed = self._producers.apply_batch(batch, parse_header(batch))

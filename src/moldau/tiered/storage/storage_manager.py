@@ -148,9 +148,9 @@ class RemoteStorageManager(Protocol):
         ...
 
     async def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
-        """A whole index. Raises :class:`RemoteResourceNotFoundError` when it does not exist.
+        """A whole index. Raises :class:`RemoteResourceNotFoundError` when the index does not exist.
 
-        It also raises this error for the transaction index of a segment that has no such index.
+        For example, a segment without aborted transactions has no transaction index.
         """
         ...
 

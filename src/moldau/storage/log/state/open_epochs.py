@@ -137,7 +137,7 @@ class LogEpochs:
         self.are_lost = False
 
     def restore(self, entries: Iterable[EpochEntry], start_offset: int) -> None:
-        """Insert the lost epochs before the known epochs. The lost epochs have just been found. This may
+        """Insert the lost epochs before the known epochs. The lost epochs have just been found. This call may
         write the file, which blocks."""
         self.are_lost = False
         self.entries.extend_back(entries)

@@ -15,7 +15,7 @@ Offsets are not in the object, because it is written before they are assigned. W
 ``__diskless_metadata`` each batch can be found. Without that log, footers and the order of keys (times) still
 show which batches existed, their producers, and the order in which each broker received them. All numbers are
 big-endian. The CRC-32C covers footer and trailer. Each batch has its own CRC, which covers the bytes of the
-batch, and which the footer repeats.
+batch. The footer repeats these CRCs.
 """
 
 from collections.abc import Iterator, Sequence

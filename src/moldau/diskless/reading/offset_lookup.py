@@ -110,8 +110,8 @@ class WalOffsetLookup:
     ) -> FoundOffset:
         """Find the requested offset with the coordinator's response."""
         if listed.batch is None:
-            # No batch must be read. The response is a special offset, or the base offset of a batch whose
-            # records all have its append time, or no offset (-1).
+            # It is not necessary to read a batch. The response is a special offset, or the base offset of a
+            # batch whose records all have its append time, or no offset (-1).
             epoch = cache.generations.epoch_for_offset(listed.offset) if listed.offset >= 0 else -1
             return FoundOffset(listed.offset, listed.timestamp_ms, epoch)
         batch = listed.batch

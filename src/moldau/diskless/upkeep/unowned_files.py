@@ -108,8 +108,9 @@ class UnownedFileScan:
         """The files without an owner that this coordinator must adopt. For each key, the result has the other
         coordinators that know the file."""
         knowing: dict[str, list[int]] = {key: [] for key in keys}
-        # The coordinator ``adopter_id`` is asked last. Another coordinator may hand the file over to it
-        # during these requests. Then at least one of the two coordinators reports the file as its own.
+        # The coordinator ``adopter_id`` is asked last. Another coordinator may hand the file over to
+        # ``adopter_id`` during these requests. Then at least one of the two coordinators reports the file as
+        # its own.
         others = [found for found in self._coordinator_ids() if found != adopter_id]
         for coordinator_id in (*others, adopter_id):
             if not knowing:

@@ -221,8 +221,8 @@ class FileCommitQueue:
             self._gaps.dropped(batch.key, batch.header)
 
     async def _until_known(self, share: FileShare, number: int) -> "KnownOutcome":
-        """Send the commit until its outcome is known, and return the coordinator's response. It may be a
-        refusal after which no batch of the part will ever be committed.
+        """Send the commit until its outcome is known, and return the coordinator's response. The response may
+        be a refusal after which no batch of the part will ever be committed.
 
         FORGOTTEN and NUMBER_PASSED are treated as such refusals. After these errors no repetition returns the
         outcome, and repetitions would delay all later files. After NUMBER_PASSED the coordinator would refuse

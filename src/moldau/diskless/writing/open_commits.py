@@ -27,7 +27,7 @@ class OpenCommits:
         self._open: dict[int, int] = {}
         """The open numbers, each with the first open number at the time when it was last sent."""
         self._unheard = -1
-        """The highest number that ended, although the coordinator may not have received it."""
+        """The highest number of a closed commit that the coordinator perhaps has not received."""
         self._is_halted = False
         self._settled = asyncio.Event()
 

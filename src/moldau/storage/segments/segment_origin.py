@@ -7,7 +7,7 @@ which are compared with the batches. There are three kinds of witnesses: the ent
 snapshot at the end of the segment (producer and offset).
 
 If some entries of an index match the log file, the index itself is damaged and is rebuilt. The index is also
-rebuilt if no correct index could have its entries. The log file is refused if no witness matches it, and the
+rebuilt if a correct index cannot have such entries. The log file is refused if no witness matches it, and the
 witnesses are of two kinds or are several entries of one kind.
 
 Each start compares only the end of a segment. When the end contradicts an index, the whole file is read. A

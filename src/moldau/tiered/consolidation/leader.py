@@ -193,7 +193,7 @@ class ConsolidationLeader:
         return status if is_fresh else None
 
     async def _is_due(self, led: LedPartition, status: ConsolidationStatus) -> bool:
-        """Whether it may be time to build a segment, because of the size or the age of the batches in the
+        """Whether a segment can perhaps be built now, because of the size or the age of the batches in the
         WAL."""
         if not 0 <= status.wal_size_bytes < led.rules.segment_bytes:
             return True

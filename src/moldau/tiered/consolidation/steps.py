@@ -6,9 +6,9 @@ The rules keep every record readable at any moment, even when several brokers ac
    accepts no prune of an older leader any more. After that, the leader reads the metadata up to the position
    that the coordinator names. These metadata contain every segment on which a prune was ever based.
 2. ``wal_start`` moves only to the end of a finished segment that contains ``wal_start``.
-3. If the copy of a segment has not finished, the segment is discarded only under two conditions. First, it
-   existed before the fence, so no newer leader has begun it. Second, it is unfinished after the fence, so no
-   prune was or will be based on it.
+3. If the copy of a segment has not finished, the segment is discarded only under two conditions. First, the
+segment existed before the fence, so no newer leader has planned it. Second, its copy is unfinished after the
+fence, so no prune was or will be based on this segment.
 4. A finished segment is deleted only when it is entirely below ``log_start``, or when another finished
    segment contains all of its records. If one of these conditions is true, it stays true for every broker.
 5. A restore may lose the end of a log. The metadata of segments may then be newer than the saved end of the

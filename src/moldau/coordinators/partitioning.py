@@ -1,5 +1,11 @@
 """Kafka's mapping of keys to partitions of a coordinator's topic."""
 
+from functools import lru_cache
+from typing import Final
+
+SHORT_KEY: Final = 128
+"""Maximum length of a key whose hash is cached. It limits the memory of the cache."""
+
 
 def java_string_hash(text: str) -> int:
     """Java's ``String.hashCode``: over UTF-16 code units, as a signed 32-bit integer."""
@@ -12,4 +18,8 @@ def java_string_hash(text: str) -> int:
 
 def coordinator_partition(key: str, partition_count: int) -> int:
     """Return the partition that stores the state of ``key`` (a group id or a transactional id)."""
-    return (java_string_hash(key) & 0x7FFFFFFF) % partition_count
+    hashed = _cached_hash(key) if len(key) <= SHORT_KEY else java_string_hash(key)
+    return (hashed & 0x7FFFFFFF) % partition_count
+
+
+_cached_hash = lru_cache(maxsize=1024)(java_string_hash)

@@ -18,8 +18,10 @@ from typing import Final
 __all__ = ["collect_rarely", "keep_collections_short", "keep_imported"]
 
 LOOK_EVERY_S: Final = 0.1
+"""Maximum interval of the checks in seconds."""
 LOOK_AGAIN_S: Final = 0.02
-"""Interval of the checks in seconds while the process grows."""
+"""Minimum interval of the checks in seconds. A check costs a millisecond of CPU time if there are many new
+objects."""
 PIECE_OBJECTS: Final = 30_000
 """Number of new objects after which they are collected and frozen. This takes about 8 ms of CPU."""
 THRESHOLDS: Final = (10_000, 2, 50)
@@ -64,13 +66,13 @@ async def keep_collections_short() -> None:
     loop = asyncio.get_running_loop()
     # gc.get_freeze_count() is not used, because it counts the objects one by one.
     kept, found, last_full_s = sys.getallocatedblocks(), _found_in_cycles(), loop.time()
-    pause_s = LOOK_EVERY_S
+    pause_s, last = LOOK_EVERY_S, 0
     while True:
         await asyncio.sleep(pause_s)
         if (new := _new_objects()) < PIECE_OBJECTS:
-            pause_s = LOOK_EVERY_S if new < PIECE_OBJECTS / 4 else LOOK_AGAIN_S
+            pause_s, last = _pause_s(new, (new - last) / pause_s), new
             continue
-        pause_s = LOOK_AGAIN_S
+        pause_s, last = LOOK_AGAIN_S, 0
         blocks = sys.getallocatedblocks()
         has_doubled = loop.time() - last_full_s >= FULL_EVERY_S and blocks > GROWTH * kept
         worth_it = max(CYCLES_WORTH_IT, CYCLES_SHARE * blocks)
@@ -84,6 +86,14 @@ async def keep_collections_short() -> None:
             gc.freeze()
         if is_full_due:
             kept, found, last_full_s = sys.getallocatedblocks(), _found_in_cycles(), loop.time()
+
+
+def _pause_s(new: int, growth_per_s: float) -> float:
+    """The time until there are ``PIECE_OBJECTS`` new objects, if their number continues to grow like this.
+    The automatic collections keep this number between limits in a process that does not grow."""
+    if growth_per_s <= 0:
+        return LOOK_EVERY_S
+    return min(LOOK_EVERY_S, max(LOOK_AGAIN_S, (PIECE_OBJECTS - new) / growth_per_s))
 
 
 def _new_objects() -> int:

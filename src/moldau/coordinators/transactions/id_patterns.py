@@ -50,8 +50,8 @@ def _tokens(pattern: str) -> list[str]:
 
 
 def _matches(tokens: list[str], name: str) -> bool:
-    """Match the tokens. After a mismatch it goes back to the last ``.*`` only. This is enough, because every
-    earlier ``.*`` has matched as little as possible."""
+    """Match the tokens. After a mismatch the function goes back to the last ``.*`` only. This is enough,
+    because every earlier ``.*`` has matched as little as possible."""
     at = token = 0
     star = resume = -1
     while at < len(name):

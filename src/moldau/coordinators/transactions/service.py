@@ -35,7 +35,7 @@ Operation = Callable[[TransactionShard, int, Token], Effects[TransactionRecord]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionPorts:
-    """The functions of its node that the coordinator uses."""
+    """The functions of the node that the coordinator uses."""
 
     new_producer_id: Callable[[], Awaitable[int]]
     """Returns a producer id that no producer of the cluster has ever had. Raises ``KafkaError`` (retriable).

@@ -124,7 +124,7 @@ def place_of(fields: Any) -> calls.CommitPlace | None:
 def commit_with_backlog(
     coordinators: ServedCalls, coordinator_id: int, call: calls.CommitFileCall
 ) -> Awaitable[calls.CommitFileResult]:
-    """Begin the commit at once, so that commits take effect in the order of their requests. Its result
+    """Begin the commit at once, so that commits take effect in the order of their requests. The result
     contains the WAL backlog of the coordinator."""
     return _add_backlog(coordinators, coordinator_id, coordinators.commit_file(coordinator_id, call))
 

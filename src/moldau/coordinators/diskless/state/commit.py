@@ -423,8 +423,8 @@ class CommitDecision:
         return None
 
     def _check_ahead(self, draft: _Draft, window: Window | None, batch: BatchToCommit) -> Verdict | None:
-        """Check a batch whose predecessor is missing. The batch waits, and is refused after a time limit. If
-        the producer is unknown, it is accepted after a shorter time (``None``)."""
+        """Check a batch whose predecessor is missing. The batch waits, and is refused after a time limit. A
+        batch of an unknown producer is accepted after a shorter time (the result ``None``)."""
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         key = (draft.partition.number, batch.producer_id, epoch)
         expected = expected_sequence(window, epoch)
@@ -472,7 +472,7 @@ def result_of(
     for topic_id, index, offset, count in receipt.runs:
         partition = partitions.find(topic_id, index)
         log_starts += repeat(-1 if partition is None else partition.log_start, count)
-        # The last span of a run is left out, because the base offset of the next run is given.
+        # The last span of a run is left out, because each run has its own base offset.
         offsets += accumulate(spans[position : position + count - 1], initial=offset)
         position += count
     times = [committed_ms if flag & FLAG_LOG_APPEND_TIME else -1 for flag in flags] if any(flags) else None

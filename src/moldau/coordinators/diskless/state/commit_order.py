@@ -99,7 +99,7 @@ class CommitOrder:
 
     def wait(self, waiting: WaitingCommit, place: CommitPlace) -> list[Reply]:
         """Keep a commit until all earlier numbers are decided. If an earlier call with the same number waits,
-        returns an error for that call.
+        the result is an error for that call.
 
         Raises COORDINATOR_NOT_AVAILABLE when too many commits of the broker wait.
         """

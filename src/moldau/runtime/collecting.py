@@ -32,8 +32,8 @@ FULL_EVERY_S: Final = 60.0
 """Minimum interval between two full collections, in seconds."""
 GROWTH: Final = 2.0
 LARGE_BLOCKS: Final = 150_000
-"""Number of memory blocks from which a process is large. A full collection of so many blocks takes about 40
-ms of CPU time."""
+"""A process with at least this number of memory blocks is large. A full collection of so many blocks takes
+about 40 ms of CPU time."""
 CYCLES_WORTH_IT: Final = 1_000
 """Minimum number of objects in dead cycles. With fewer objects, a full collection of a large process is not
 worth its cost."""

@@ -27,8 +27,8 @@ _RETRY_S_MAX: Final = 1.0
 
 
 class Residency:
-    """Records the memory maps of a process of which views were created. If these views together have too many
-    bytes, this class removes the page table entries of the maps."""
+    """Records the memory maps of a process for which views were created. If these views together have too
+    many bytes, this class removes the page table entries of the maps."""
 
     def __init__(self, size_bytes_max: int = RESIDENT_SIZE_BYTES_MAX) -> None:
         self._size_bytes_max = size_bytes_max

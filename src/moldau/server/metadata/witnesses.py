@@ -57,7 +57,7 @@ def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> Non
         return  # The start of the node will find the same damage. Its error then names the damaged place.
     if found.end_offset < logs.metadata_watermark.stored()[0]:
         return  # Another check, which compares the end of the log, refuses this log.
-    # The order is fixed, so that each start names the same folder in the error.
+    # The folders are checked in a fixed order, so that each start names the same folder in the error.
     for log in sorted(logs, key=lambda log: log.directory):
         reason = _contradiction(log, found)
         if reason is not None:

@@ -127,7 +127,7 @@ class KindClaim(NamedTuple):
     """Whether this kind decides about the remote tier of the wrapped partitions. Such a kind either gives
     them a remote tier, or refuses tiered topics."""
     gives_chunks: bool = False
-    """Whether this kind gives partitions of the wrapped kind chunks."""
+    """Whether this kind adds chunks to the partitions of the wrapped kind."""
 
 
 class PartitionKinds:

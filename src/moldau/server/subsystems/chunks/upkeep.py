@@ -1,7 +1,7 @@
 """Work on chunks in the background. Leaders apply retention. Brokers with chunks copy them and report them.
 
-The work is repeated. It begins with a comparison of the image with this broker's folders. Therefore a failed
-step is tried again in a later repetition.
+The work is repeated. Each repetition begins with a comparison of the image with this broker's folders.
+Therefore a failed step is tried again in a later repetition.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""Computes the pauses of back-pressure. Producers are not read for these pauses while the backlog is too
-large."""
+"""Computes the pauses of back-pressure. While the backlog is too large, the broker does not read from
+producers during these pauses."""
 
 from typing import Final
 

@@ -37,7 +37,8 @@ class PartitionsSubsystem(Subsystem):
         """All kinds of partitions, complete before the first subsystem starts."""
         configs = context.metadata.configs
         self.replication = Replication(context)
-        """Followers that fetch and in-sync sets, for the kinds of partitions that are replicated."""
+        """The fetches of followers and the in-sync sets, for the kinds of partitions that brokers
+        replicate."""
         self.classic = ClassicKind(
             ReplicaHost.of(context),
             lambda topic: settings.classic_log_config(topic, configs.topic(topic)),

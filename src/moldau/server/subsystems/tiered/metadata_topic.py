@@ -57,7 +57,7 @@ class _Term:
 
 
 class HostedMetadataTopic:
-    """The partitions of the topic that this broker leads. Called on the event loop.
+    """The partitions of the topic that this broker leads. All calls are made on the event loop.
 
     This class gets its terms of leadership like any kind of coordinator (``server/coordinators``), and reads
     and writes through the log of coordinators. It also answers other brokers (``MetadataPartitionCalls``).

@@ -51,9 +51,9 @@ class _LocalPartition(Generic[S, R]):
 class CoordinatorRuntime(Generic[S, R]):
     """Owns the shards; all calls are made on the event loop.
 
-    :meth:`write` and :meth:`read` raise these errors as :class:`KafkaError`: NOT_COORDINATOR (this node does
-    not lead the partition), COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (the log refused the
-    records, or did not commit them within the policy's time), and any error of the operation.
+    :meth:`write` and :meth:`read` raise the errors of the operation, which are :class:`KafkaError`. They also
+    raise NOT_COORDINATOR (this node does not lead the partition), COORDINATOR_LOAD_IN_PROGRESS, and
+    COORDINATOR_NOT_AVAILABLE (the log refused the records, or did not commit them within the policy's time).
     """
 
     def __init__(

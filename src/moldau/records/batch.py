@@ -68,8 +68,8 @@ LOG_OVERHEAD_BYTES = 12
 these two fields."""
 
 RECORD_BYTES_MIN = 7
-"""Minimum size of a record in bytes. It has a length, attributes, two deltas, two more lengths and the header
-count, with one byte each."""
+"""Minimum size of a record in bytes. Such a record has a length, attributes, two deltas, two more lengths and
+the header count, with one byte each."""
 
 RECORDS_PER_BATCH_MAX = 1_000_000
 """Maximum number of records in a batch, which is librdkafka's limit. It limits the work of opening a batch.

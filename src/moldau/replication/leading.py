@@ -115,7 +115,7 @@ class Leading:
         return before
 
     def failed(self, proposal: InSyncProposal, failure: ProposalFailure) -> None:
-        """Record that a proposal has failed: the controller refused it, or did not answer."""
+        """Record that a proposal has failed, because the controller refused it or did not answer."""
         leader = self._replica.leader
         if leader is not None and leader.proposal_failed(proposal, failure):
             self._watermark_moved()

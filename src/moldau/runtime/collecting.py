@@ -39,7 +39,7 @@ CYCLES_WORTH_IT: Final = 1_000
 worth its cost."""
 CYCLES_SHARE: Final = 0.05
 """A second minimum for the number of objects in dead cycles. It is a share of the process's memory blocks,
-because a collection of a million blocks takes 200 ms."""
+because a collection of more blocks takes longer (200 ms for a million blocks)."""
 
 
 def keep_imported() -> None:

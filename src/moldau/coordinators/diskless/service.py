@@ -191,7 +191,7 @@ class DisklessCoordinator:
         unknown. After ``calls.FORGOTTEN`` and ``calls.NUMBER_PASSED`` the outcome stays unknown.
         """
         # Let the deletion clock see each change of the wall clock. When a slow wall clock is corrected, the
-        # deletion clock advances slowly. Therefore the batches with early times do not all expire at once.
+        # deletion clock does not jump. Therefore the batches with early times do not all expire at once.
         self._machine.deletion_clock.now_ms()
         return commit_file(self.runtime, coordinator_id, call)
 
@@ -269,7 +269,7 @@ class DisklessCoordinator:
     async def find_batches(
         self, coordinator_id: int, call: calls.FindBatchesCall
     ) -> list[calls.FoundPartition]:
-        """The positions of batches in the committed state. It may wait for ``call.max_wait_ms``."""
+        """The positions of batches in the committed state. The call may wait for ``call.max_wait_ms``."""
         return await self._finder.find(lambda: self._reader(coordinator_id), call)
 
     async def list_offsets(

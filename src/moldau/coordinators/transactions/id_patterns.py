@@ -1,9 +1,9 @@
 r"""Patterns of transactional ids (ListTransactions 2), matched in limited time. Pure.
 
 Kafka's brokers use RE2's syntax. Python's regular expressions may try very many combinations (backtracking),
-so one pattern could block a broker. Therefore only a part of the syntax is supported, which needs no
-backtracking: literal characters, ``\`` before a special character, ``.`` and ``.*``. Other patterns are
-refused.
+so one pattern could block a broker. Therefore only a part of the syntax is supported. This part needs no
+backtracking. It consists of literal characters, ``\`` before a special character, ``.`` and ``.*``. Other
+patterns are refused.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""Passes a request's bytes to its handler, and the handler's response back: decode, dispatch, encode, count.
+"""Passes a request's bytes to its handler, and passes the handler's response back. The steps are decode,
+dispatch, encode and count.
 
 A handler gets the request's context and its decoded message. It returns the response message, an awaitable of
 this message, or ``None`` when the protocol has no response. The call is synchronous, because record bytes in

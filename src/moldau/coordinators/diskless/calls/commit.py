@@ -101,7 +101,7 @@ def _arguments(request: Any) -> calls.CommitFileCall:
 
 
 def batches_of(columns: bytes, at_most: int = REQUEST_BATCHES_MAX) -> list[calls.BatchToCommit]:
-    """Read the batches of a request. It must not contain more than ``at_most`` batches. Raises
+    """Read the batches of a request. The request must not contain more than ``at_most`` batches. Raises
     INVALID_REQUEST."""
     try:
         return decode_batches(columns, at_most)

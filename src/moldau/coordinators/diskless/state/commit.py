@@ -192,8 +192,8 @@ class CommitDecision:
         """Accept a plain file at once. Returns False, without a change, if details must be checked.
 
         In a plain file all batches of a partition are adjacent. A producer has only one batch in a partition.
-        It is the next batch in sequence, and the coordinator has a full window of the producer there. A file
-        without batches of idempotent producers is also plain.
+        This batch is the next batch in sequence, and the coordinator has a full window of the producer in the
+        partition. A file without batches of idempotent producers is also plain.
         """
         topic_ids, indexes, counts = columns.topic_ids, columns.partition_indexes, columns.records_counts
         producer_ids, sequences = columns.producer_ids, columns.base_sequences

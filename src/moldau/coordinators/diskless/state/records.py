@@ -143,7 +143,7 @@ class FileCommitted:
     """A file and its accepted batches, column by column in the order of the request.
 
     Its columns do not change after the record is decided or read. The codec sets ``receipt``, which is the
-    encoded result. It is kept for repeated requests.
+    encoded result. The result is kept for repeated requests.
     """
 
     object_key: str

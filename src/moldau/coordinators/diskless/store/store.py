@@ -86,7 +86,7 @@ class DisklessStore:
         """Changes of the shard's state that are replayed but not committed yet."""
         self._handle: asyncio.Handle | None = None
         self._closing: asyncio.Future[None] | None = None
-        """The task that closes the last database of this store; ``None`` when none is being closed."""
+        """The future of the last close of a database; ``None`` before the first close."""
         self._paused = 0
         self._is_disk_full = False
         self._is_sound = False

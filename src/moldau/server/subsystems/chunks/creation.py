@@ -1,9 +1,9 @@
 """CreateChunks at the leader of an active chunk. The chunk ends, and the next chunk begins on other brokers.
 
 The leader delays appends until all earlier records are committed. The end of the log is then the border. The
-new replicas get the state at the border and store this state durably. Only then does the controller switch to
-the new chunk. It switches only if the epochs have not changed. No append may continue until the leader knows
-the outcome of the switch.
+new replicas get the state at the border and store this state durably. After that, the controller switches to
+the new chunk if the epochs have not changed. No append may continue until the leader knows the outcome of the
+switch.
 """
 
 import asyncio

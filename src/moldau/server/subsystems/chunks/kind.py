@@ -85,8 +85,8 @@ class ChunkLogs:
             await log.begin_behind_remote(state)
 
     def discard(self, name: TopicPartition) -> None:
-        """Move the log of an earlier chunk aside. It is not used, because the other brokers of that chunk may
-        have lost its records."""
+        """Move the log of an earlier chunk aside. The log is not used, because the other brokers of that
+        chunk may have lost its records."""
         logger.warning("%s: the log is not used: %s", name, LogFate.DISCARD.value)
         self._logs.put_aside(name)
 

@@ -244,7 +244,7 @@ class ChunkTiering(EarlierPart):
 
     def local_start(self, partition: ClassicPartition, metadata: PartitionRegistration, now_ms: int) -> int:
         """The offset before which the brokers need no chunks, because local retention no longer keeps them
-        and all of their records are in the tier. It is at least the start of the log."""
+        and all of their records are in the tier. This offset is at least the start of the log."""
         log, name = partition.log, _name_of(partition)
         start_offset = log.log_start_offset
         if not self._context.metadata.is_ready(name):

@@ -17,7 +17,7 @@ CONGESTED_PAUSE_MAX_S: Final = 4.0
 gets its responses within 30 s."""
 PAUSED_BYTES: Final = 1024 * 1024
 """Size of the requests, in bytes, to which the two pauses above apply. For a larger or a smaller request, the
-pause is longer or shorter in proportion."""
+pause is longer or shorter in proportion, but stays between the two pauses."""
 
 
 def pause_of(congestion: float, size_bytes: int) -> float:

@@ -287,7 +287,8 @@ class ClusterMetadataTopic:
 
 
 def _check_event(call: AppendEventCall) -> None:
-    """Raise INVALID_REQUEST if the call has no readable event of its partition. Each reader would skip it."""
+    """Raise INVALID_REQUEST if the call has no readable event of its partition. Each reader would skip such
+    an event."""
     try:
         about = decode_event(call.event).topic_id_partition
     except ProtocolError as error:

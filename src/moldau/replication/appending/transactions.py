@@ -18,7 +18,8 @@ transaction (KIP-890)."""
 
 
 class TransactionGuard:
-    """Identifies one check by the coordinator. Guards are compared by identity."""
+    """The guard of a producer, which one or more checks by the coordinator share. Guards are compared by
+    identity."""
 
     __slots__ = ()
 

@@ -32,7 +32,7 @@ FILE_COLUMNS: Final = (
 
 
 class StoreReader:
-    """Reads from a store. No method waits, and the size of each result is limited."""
+    """Reads from a store. No method waits."""
 
     def __init__(self, store: DisklessStore) -> None:
         self._store = store

@@ -85,7 +85,7 @@ class _PeerChunk:
         pace: CopyPace,
         is_wanted: Callable[[], bool],
     ) -> None:
-        """``is_wanted`` is false when this broker must no longer have the chunk."""
+        """``is_wanted`` returns False when this broker must no longer have the chunk."""
         self._peers = peers
         self._chunk = chunk
         self._id = chunk_id
@@ -245,7 +245,7 @@ class ChunkCopies:
         self._reports = reports
         self._settled = settled
         self.wake = asyncio.Event()
-        """Set when the image has changed."""
+        """Set when there may be work, for example after a change of the image."""
         self._chunked: set[str] = set()
         """Topics with inactive chunks."""
         self._unreadable: set[ChunkId] = set()

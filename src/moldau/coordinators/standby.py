@@ -1,4 +1,5 @@
-"""A standby: it keeps the state of a partition that another node leads up to date, for a fast failover.
+"""A standby follows a partition that another node leads, and keeps the state of this partition for a fast
+failover.
 
 A standby applies committed records and decides nothing. It follows the high watermark of its replica. The log
 may begin after the applied offset, for example after a snapshot was downloaded. Then the standby starts over.

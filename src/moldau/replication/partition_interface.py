@@ -1,7 +1,7 @@
 """The interface through which request handlers access a partition, independent of where its data is stored.
 
-Classic, diskless and tiered partitions implement this interface. The kind of a topic is chosen in one place,
-where the node is composed.
+Classic, diskless and tiered partitions implement this interface. The implementation for each kind of topic is
+chosen in one place, where the node is composed.
 """
 
 import asyncio

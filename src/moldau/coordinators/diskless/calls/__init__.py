@@ -125,7 +125,7 @@ class CommitFileCall:
 
 
 class CommittedBatch(NamedTuple):
-    """The result for one batch. ``message`` is ``None`` unless ``error`` is set."""
+    """The result for one batch. ``message`` is ``None`` if there is no error."""
 
     error: ErrorCode
     base_offset: int = -1

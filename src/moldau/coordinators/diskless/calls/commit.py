@@ -1,5 +1,5 @@
-"""The call that commits a file. Version 0 has the KIP's structures. Version 1 adds columns, version 2 guards,
-and version 3 the order of a broker's commits."""
+"""The call that commits a file. Version 0 has the KIP's structures. Version 1 adds columns, version 2 adds
+guards, and version 3 adds the order of a broker's commits."""
 
 from collections.abc import Awaitable
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""FindBatches: divides the byte limit among partitions, and waits for enough bytes."""
+"""Handles FindBatches. A search divides the byte limit among partitions, and a call waits for enough
+bytes."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The commit of a file: assigns offsets, checks sequences, and builds the result. Pure.
+"""Decides the commit of a file. This module assigns offsets, checks sequences, and builds the result. Pure.
 
 If a batch is refused, its file does not fail. The other batches are committed, and the bytes of the refused
 batch stay unused.
@@ -286,7 +286,7 @@ class CommitDecision:
         sequences: Sequence[int],
         deltas: Sequence[int],
     ) -> dict[int, Window] | None:
-        """The windows after the batches; ``None`` unless every batch is the next batch of its producer."""
+        """The windows after the batches; ``None`` if any batch is not its producer's next batch."""
         windows: dict[int, Window] = {}
         lookup = draft.window if draft.windows else draft.partition.producers.get
         repeated = len(set(producer_ids)) != len(producer_ids)

@@ -85,7 +85,7 @@ class ChunkLogs:
             await log.begin_behind_remote(state)
 
     def discard(self, name: TopicPartition) -> None:
-        """Move the log of an earlier chunk aside. The log is not used, because the other brokers of that
+        """Rename the folder of an earlier chunk's log. The log is not used, because the other brokers of that
         chunk may have lost its records."""
         logger.warning("%s: the log is not used: %s", name, LogFate.DISCARD.value)
         self._logs.put_aside(name)

@@ -113,8 +113,8 @@ class PartitionsSubsystem(Subsystem):
         self._logs.cleaner.settings = settings.cleaner_settings(self._context.metadata.configs.broker)
 
     async def serve(self) -> None:
-        """Move aside the logs of partitions that this broker does not host according to the metadata. The
-        logs are kept. The metadata are complete now.
+        """Rename the folders of partitions that this broker does not host according to the metadata. The
+        renamed folders are kept for a long time. The metadata are complete now.
 
         Raises ``DamagedLogError`` when a log with the cluster's own state has the id of another topic.
         """

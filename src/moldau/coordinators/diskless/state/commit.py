@@ -252,7 +252,7 @@ class CommitDecision:
         return draft
 
     def _accept_stretch(self, columns: _Columns, start: int, end: int) -> bool:
-        """Assign offsets to a plain stretch. Returns False, without a change, if a batch must be refused.
+        """Assign offsets to adjacent plain batches. Returns False, without a change, if any must be refused.
 
         :meth:`_record_accepted` adds the result to the record.
         """
@@ -335,7 +335,7 @@ class CommitDecision:
             )
 
     def _check_each(self, batches: Sequence[BatchToCommit], start: int) -> None:
-        """Apply the complete rule: accept or refuse each batch of a stretch."""
+        """Apply the complete rule to adjacent batches of a partition: accept or refuse each batch."""
         record, count = self.record, 0
         partition = self._partitions.find(batches[0].topic_id, batches[0].partition_index)
         if partition is None:

@@ -1,8 +1,8 @@
 """``python -m bench.partitions [COUNT ...]``: a node with many partitions.
 
-For each count, it measures four times: to create this number of partitions in one request, to produce a
-record to each partition, to restart, and to delete the partitions. It also measures memory, descriptors, and
-the longest time for which another client gets no response.
+For each count, it measures four durations: the creation of this number of partitions in one request, the
+production of a record to each partition, a restart, and the deletion of the partitions. It also measures
+memory, descriptors, and the longest time for which another client gets no response.
 """
 
 import argparse

@@ -70,8 +70,8 @@ class Importance(Enum):
 
 
 class Update(Enum):
-    """The update mode of a key: whether it can be changed while nodes run, and whether for one broker only or
-    also as the cluster's default (KIP-226)."""
+    """The update mode of a key (KIP-226). It determines whether the key can be changed while nodes run. It
+    also determines whether a change is possible only for one broker, or also for the cluster's default."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"

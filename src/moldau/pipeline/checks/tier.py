@@ -38,7 +38,7 @@ class VerifyUnit:
     """The coordinator of the partitions; ``None`` for a unit in the tier."""
     begins: Mapping[int, int] = field(default_factory=dict)
     """The first offset that is not deleted, by partition. If a batch begins before this offset, it is checked
-    only by the unit whose range begins there."""
+    only by the unit whose range begins at this offset."""
     segments: tuple[SegmentObject, ...] = ()
     """The remote segments that contain the range of a unit in the tier. A unit in the tier has only one
     range."""

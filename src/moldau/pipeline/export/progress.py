@@ -37,7 +37,7 @@ class StartAt:
 
 
 def parse_start_at(text: str) -> StartAt:
-    """``earliest``, ``latest``, an offset, ``0:23,1:40`` or ``@TIME``. Raises :class:`ToolError`."""
+    """Parse ``earliest``, ``latest``, an offset, ``0:23,1:40`` or ``@TIME``. Raises :class:`ToolError`."""
     word = text.strip()
     if word in ("earliest", "latest"):
         return StartAt(latest=word == "latest")
@@ -106,7 +106,8 @@ def next_round(
 
     An empty table begins at ``starts``, or at the first records if ``starts`` is not given. Partitions that
     are added later begin at their first record. Raises :class:`ToolError` when records were deleted before
-    they were exported (unless ``may_lose``). Also raises it when the topic ends before the exported offsets.
+    they were exported (unless ``may_lose``). Also raises this error when the topic ends before the exported
+    offsets.
     """
     ranges: list[OffsetRange] = []
     after = dict(covered)

@@ -66,8 +66,8 @@ OBJECT_READS: Final = 8
 """Number of reads of one object, if all partitions of a coordinator share the object. Each of these reads
 gets 1 MiB of a full object.
 
-With fewer reads, each partition would have more windows. A batch at the border of two windows is decoded
-twice.
+With fewer reads, a unit would contain more partitions, so each partition would be split into more windows. A
+batch at the border of two windows is decoded twice.
 """
 GROUP_PARTITIONS_MAX: Final = 64
 

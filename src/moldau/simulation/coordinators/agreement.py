@@ -184,8 +184,8 @@ class CoordinatorWatch:
         self._task = asyncio.create_task(watch_coordinators(hosts, history, tally)) if hosts else None
 
     def end(self) -> None:
-        """End the checks. If they have failed before, nothing was checked since then, which is a
-        violation."""
+        """End the checks. If an error has already ended the checks, nothing was checked after the error,
+        which is a violation."""
         watch = self._task
         if watch is None:
             return

@@ -1,4 +1,5 @@
-"""The files of a stopped node. It copies all files, and damages a few files that the seed chooses."""
+"""Copies and damages the files of a stopped node. All files are copied. The seed chooses a few files, which
+are damaged."""
 
 import posixpath
 import random

@@ -57,8 +57,8 @@ class RecordChecker:
         self._served: dict[tuple[PartitionName, int, int], bytes] = {}
         """Every record that was read, by partition, offset and leader epoch."""
         self._moved: dict[int, int] = {}
-        """If a restore has moved a production to another offset, this offset. The key is the ``id`` of the
-        production."""
+        """The new offset of each production (a produced batch) that a restore has moved to another offset.
+        The key is the ``id`` of the production."""
 
     def check(self, after: Contents, cut_s: float) -> None:
         """Check all records after a restore. The restored cut began at ``cut_s``."""

@@ -69,7 +69,7 @@ class TopicKind:
     ``KafkaError``."""
     metadata_topic: str | None = None
     """The internal topic that contains the positions of the kind's records. Its partitions may own partitions
-    of the kind. It is deleted after the topics of the kind."""
+    of the kind. It can be deleted only when no topic of the kind exists."""
 
     replicas_hold_data: bool
     """Whether records are stored on replicas. If records are not stored on replicas, every replica is

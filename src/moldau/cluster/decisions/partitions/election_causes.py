@@ -63,8 +63,8 @@ def joined(
 
 
 def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionChangeRecord]:
-    """Remove eligible leader replicas that are no longer needed, because the minimum of in-sync replicas has
-    changed. Applies to some topics or to all topics.
+    """Remove the eligible leader replicas of some topics or of all topics, if they are no longer needed
+    because the minimum of in-sync replicas has changed.
 
     When enough replicas are in sync for a new minimum, the high watermark advances without the other replicas
     (KIP-966).

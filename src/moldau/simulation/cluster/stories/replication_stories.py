@@ -74,7 +74,8 @@ class FaultPattern(enum.Enum):
     """The kind of faults that a story injects."""
 
     RANDOM = enum.auto()
-    """Faults of the scenario's weather, and leaders that are disconnected from the other nodes."""
+    """Random faults of the kinds that the scenario allows, and leaders that are disconnected from the other
+    nodes."""
     LAGGING_FOLLOWERS = enum.auto()
     """A follower is disconnected from its leader, which is killed while the follower lags."""
     BLACKOUTS = enum.auto()

@@ -237,8 +237,8 @@ class BrokerLifecycle:
             attempt += 1
 
     def _note_refusal(self, code: ErrorCode, text: str) -> None:
-        """Store a temporary refusal for the health page. A refusal because the quorum has no leader is not
-        stored, because the quorum itself reports this problem."""
+        """Store a temporary refusal for the health page. A new refusal is also logged, unless the reason is
+        that the quorum has no leader, because the quorum itself logs this problem."""
         if text != self._refusal and code is ErrorCode.duplicate_broker_registration:
             logger.warning(
                 "%s The broker repeats its request for %d s, because the session of its last process may not"

@@ -51,7 +51,8 @@ _ERROR_STATES: Final = {
 
 @dataclass(slots=True)
 class Peer:
-    """Another voter or a bootstrap server. Its state comes from its answers to this node's requests."""
+    """Another voter or a bootstrap server. Its state comes from its answers to this node's requests, and from
+    its own fetches."""
 
     state: PeerState = PeerState.UNKNOWN
     failing_since_ms: int | None = None

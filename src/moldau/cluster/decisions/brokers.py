@@ -282,7 +282,7 @@ def _directories_failed(
 ) -> list[Message]:
     """Return the change of the registration when log directories have failed (KIP-858).
 
-    If all directories have failed, the broker is fenced, and its registration is not changed.
+    If all directories have failed, the broker is fenced, and the list of its directories is not changed.
     """
     failed = set(request.offline_log_dirs).intersection(broker.log_dirs)
     online = [each for each in broker.log_dirs if each not in failed]

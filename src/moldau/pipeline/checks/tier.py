@@ -56,8 +56,8 @@ class SegmentCheck:
         self._findings = Findings(unit.topic)
 
     async def run(self) -> Checked:
-        """Run the check. Raises ``KafkaError`` if a coordinator does not respond, and ``StorageError`` if a
-        store does not respond."""
+        """Run the check. Raises ``KafkaError`` if a broker does not respond, and ``StorageError`` if a store
+        does not respond."""
         for segment in self._unit.segments:
             try:
                 await self._check(segment)

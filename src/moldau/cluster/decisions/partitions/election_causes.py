@@ -81,7 +81,7 @@ def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionC
 
 
 def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
-    """Return a limited number of leaderships to preferred replicas that are in sync and active."""
+    """Give a limited number of leaderships back to preferred replicas that are in sync and active."""
     records: list[PartitionChangeRecord] = []
     for topic in view.image.topics:
         for index, partition in enumerate(topic.partitions):

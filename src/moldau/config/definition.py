@@ -260,7 +260,8 @@ class ConfigDef:
         return list(self._keys)
 
     def is_passed_on(self, name: str) -> bool:
-        """Whether the key belongs to a plug-in (``rsm.config.…``). The plug-in checks its keys itself."""
+        """Whether the key has a prefix whose keys this class does not check. An example is ``rsm.config.…``,
+        whose keys a plug-in checks."""
         return name.startswith(self._prefixes) if self._prefixes else False
 
     def parse(self, values: Mapping[str, str], passed_on: tuple[str, ...] = ()) -> dict[str, Value]:

@@ -14,4 +14,4 @@ BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     if len(group) > 1
     for position, synonym in enumerate(group)
 }
-"""A broker config and its synonyms, in order of precedence."""
+"""For each broker config, this config and its synonyms, in order of precedence."""

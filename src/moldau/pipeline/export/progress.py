@@ -1,5 +1,4 @@
-"""The offsets of each partition that are already in an Iceberg table, and the ranges that the next round
-reads."""
+"""The offsets of each partition that are already in a table, and the ranges that the next round reads."""
 
 import asyncio
 import datetime

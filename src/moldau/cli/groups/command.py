@@ -299,7 +299,7 @@ def reset_offsets(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Set the offsets of a group without members. Only shows the changes unless --execute is given.
+    """Set the offsets of a group without members. Without --execute, the command only shows the changes.
 
     \b
     Example:

@@ -92,10 +92,11 @@ def orphans(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Find objects that no diskless coordinator knows. With --delete, close and remove them.
+    """Find objects that no diskless coordinator knows. With --delete, remove these objects.
 
-    An object is removed when it is old enough and every coordinator has logged that it will never commit any
-    part of the object. When a coordinator does not answer, the objects that depend on its answer are kept.
+    An object is removed if it is old enough, and if every coordinator has logged that this coordinator will
+    never commit a part of the object. When a coordinator does not answer, the objects that depend on its
+    answer are kept.
 
     \b
     Example:

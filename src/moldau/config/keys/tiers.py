@@ -234,14 +234,16 @@ TIERED = (
     int32(
         "remote.log.manager.fetch.quota.window.num",
         11,
-        "The number of samples for the measurement of the rate of remote reads.",
+        "Accepted for compatibility: remote reads are spread evenly, without samples.",
         check=at_least(1),
+        has_effect=False,
     ),
     int32(
         "remote.log.manager.fetch.quota.window.size.seconds",
         1,
-        "The length of one sample for the measurement of the rate of remote reads.",
+        "Accepted for compatibility: remote reads are spread evenly, without samples.",
         check=at_least(1),
+        has_effect=False,
     ),
     int64(
         "remote.list.offsets.request.timeout.ms",

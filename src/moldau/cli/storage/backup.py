@@ -67,9 +67,7 @@ def restore_command(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(
-            "--until", metavar="TIME", help="Restore the newest state from before this time (ISO 8601 or ms)."
-        ),
+        typer.Option("--until", metavar="TIME", help="The newest state before this time (ISO 8601 or ms)."),
     ] = None,
     into: IntoOption = None,
     dry_run: Annotated[
@@ -80,9 +78,7 @@ def restore_command(
     ] = False,
     no_wait: Annotated[
         bool,
-        typer.Option(
-            "--no-wait", help="Do not wait for writes of old nodes. Only if all of them are stopped."
-        ),
+        typer.Option("--no-wait", help="Do not wait for old nodes. Use it only if all of them are stopped."),
     ] = False,
     as_json: JsonOption = False,
     overrides: Annotated[

@@ -293,7 +293,7 @@ def reset_offsets(
         typer.Option("--shift-by", metavar="N", help="Forward by N records, or back if N is negative."),
     ] = None,
     execute: Annotated[
-        bool, typer.Option("--execute/--dry-run", help="Make the changes. Without it they are only shown.")
+        bool, typer.Option("--execute/--dry-run", help="Make the changes, or only show them.")
     ] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,

@@ -83,7 +83,8 @@ def orphans(
             "--older-than",
             metavar="SECONDS",
             min=0,
-            help="Skip younger objects; by default the brokers' grace period, at least the time of a commit.",
+            help="Skip objects that are younger than this; by default the brokers' grace period. The "
+            "smallest value is the maximum age of a commit plus the maximum difference of clocks.",
         ),
     ] = None,
     master: MasterOption = None,

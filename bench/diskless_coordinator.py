@@ -50,7 +50,7 @@ class Bench:
         self.files = 0
 
     async def start(self) -> float:
-        """Start the coordinator. Returns the seconds until its first response."""
+        """Start the coordinator. Returns the seconds until its state is loaded."""
         began = time.perf_counter()
         self.epoch += 1
         self.snapshots = SnapshotLog.open(

@@ -1,8 +1,9 @@
 """``python -m bench.partitions [COUNT ...]``: a node with many partitions.
 
-For each count, it measures four times: to create this number of partitions in one request, to produce a
-record to each partition, to restart, and to delete the partitions. It also measures memory, descriptors, and
-the longest time for which another client gets no response.
+For each count, it measures five durations: the creation of this number of partitions in one request, a
+request for their metadata, the production of a record to each partition, a restart, and the deletion of the
+partitions. It also measures memory, descriptors, and the longest time for which another client gets no
+response.
 """
 
 import argparse
@@ -100,7 +101,7 @@ class RestartableMoldau(Moldau):
     """A node that can be started again with its data."""
 
     def restart(self) -> float:
-        """Stop the node and start it again. Returns the seconds from the start to the first response."""
+        """Stop the node and start it again. Returns the seconds from the start until the node is ready."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(STOP_TIMEOUT_S)
         start = time.perf_counter()

@@ -33,7 +33,7 @@ INTERVAL_S: Final = 10.0
 
 
 def load(bootstrap: str, seconds: float) -> None:
-    """Produce, commit offsets and run transactions for some time. Prints the number of each."""
+    """Produce, commit offsets and run transactions for some time. Prints the numbers of these operations."""
     from confluent_kafka import Consumer, Producer, TopicPartition
 
     value, sent, commits, transactions = bytes(1024), 0, 0, 0

@@ -130,7 +130,7 @@ def _consolidate(broker: Broker, name: str, units: int, run: RunUnits, is_copy: 
 
 
 def _peaks(found: Sequence[Process]) -> tuple[int, int]:
-    """Memory of the JVM, and of its largest child process."""
+    """Peak memory of the JVM, and of the largest Python process of a task."""
     jvms = {one.pid: one.peak_bytes for one in found if one.name == "java"}
     daemons = {one.pid for one in found if one.parent in jvms}
     tasks = [one.peak_bytes for one in found if one.parent in daemons]
@@ -163,7 +163,7 @@ class Copy:
 
 
 def object_keys(units: Sequence[Any]) -> list[str]:
-    """Size of the WAL objects from which units are built."""
+    """Keys of the WAL objects from which units are built."""
 
     def each() -> Iterator[str]:
         for unit in units:
@@ -175,7 +175,7 @@ def object_keys(units: Sequence[Any]) -> list[str]:
 
 
 def folder_of(url: str) -> str:
-    """Settings of a store of files."""
+    """The folder of a store of files."""
     return unquote(urlsplit(url).path)
 
 

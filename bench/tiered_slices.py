@@ -87,7 +87,7 @@ def busy_s() -> float:
 
 
 class Ratios(NamedTuple):
-    """The ratio of two p99 values for each pair of slices. Returns the median and its quartiles."""
+    """The median and the quartiles of some ratios. Each ratio compares the p99 values of two slices."""
 
     median: float
     low: float

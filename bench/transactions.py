@@ -34,7 +34,7 @@ Brokers = dict[str, Broker]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The duration of each part."""
+    """The size of each part."""
 
     transactions: int
     paced_s: int

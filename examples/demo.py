@@ -2,7 +2,7 @@
 missing.
 
 The demo starts ``moldau dev`` on a temporary folder. All topics are diskless, so records are in the object
-store when they are acknowledged. It produces a stream of orders with an ordinary Kafka client (librdkafka).
+store when they are acknowledged. The demo produces orders with an ordinary Kafka client (librdkafka).
 After half of the orders it kills the node without warning, deletes the node's local cache of the topic,
 starts the node again, and produces the remaining orders. Then another ordinary client (kafka-python) reads
 all orders, and the demo prints the content of the object store. Finally Spark moves the topic into Kafka

@@ -134,8 +134,8 @@ class ClusterDemo:
         return is_right
 
     def _show_reader(self) -> None:
-        """Print the number of records that the consumer group read while nodes failed. It reads each record
-        at least once, and some records again after a failure."""
+        """Print the number of records that the consumer group read while nodes failed. The group reads each
+        record at least once, and some records again after a failure."""
         self._reader.end(self._stream.acknowledged, self._deadline)
         read = self._reader.numbers
         count = sum(len(set(numbers)) for numbers in read.values())

@@ -2,7 +2,7 @@
 restarted.
 
 ``moldau dev`` does not restart a dead node. It prints the command for the restart on stderr, and the demo
-runs this command. The demo ends the processes that it started by their own pids.
+runs this command. The demo ends only processes that it has started, by their pids.
 """
 
 import contextlib

@@ -27,7 +27,7 @@ class OrderStream:
     def __init__(self, bootstrap: str, topics: Sequence[str]) -> None:
         self.acknowledged: dict[str, set[int]] = {topic: set() for topic in topics}
         self.refused: list[str] = []
-        """Errors of records that the producer gave up."""
+        """Errors of records that the producer could not deliver."""
         self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, **QUIET})
         places = [(topic, partition) for topic in topics for partition in range(PARTITIONS)]
         self._acknowledged_at: dict[tuple[str, int], list[float]] = {place: [] for place in places}
@@ -40,9 +40,7 @@ class OrderStream:
         self._thread.start()
 
     def end(self, deadline: Deadline) -> int:
-        """Stop sending. Returns the number of records that are not acknowledged and not refused at the
-        deadline.
-        """
+        """Stop sending. Returns the number of records without a delivery report at the deadline."""
         self._ended.set()
         self._thread.join()
         return self._producer.flush(deadline.left_s("the end of the stream"))

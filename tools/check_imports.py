@@ -86,8 +86,8 @@ Imports = Mapping[str, frozenset[str]]
 
 
 def imports(*, with_types: bool, external: bool = False) -> Imports:
-    """The imports of each module of the package. They include modules of the package and modules in
-    ``external``."""
+    """The imports of each module of the package. They include modules of other packages only if ``external``
+    is true."""
     graph = grimp.build_graph(
         PACKAGE,
         exclude_type_checking_imports=not with_types,

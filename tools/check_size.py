@@ -1,4 +1,4 @@
-"""Fail if code is too long: a source file with more than 500 lines, or a function with more than 60.
+"""Fail if code is too long: a source file with more than 500 lines, or a function with more than 60 lines.
 
 Generated files are not checked. Their first line says that they are generated.
 """

@@ -102,7 +102,8 @@ def fetch_kafka_python_tests() -> None:
     archive.unlink()
     (unpacked,) = target.glob("kafka_python-*")
     (unpacked / "test").rename(target / "test")
-    # The source package beside the tests would be imported instead of the installed package.
+    # If the source package were still beside the tests, it would be imported instead of the installed
+    # package.
     shutil.rmtree(unpacked)
     # The distribution lacks test/__init__.py and test/service.py. Without __init__.py, Python would import
     # the package "test" of the standard library.

@@ -1,5 +1,4 @@
-"""Write the generated pages of docs/. They describe definitions in the code, so nobody has to write them by
-hand.
+"""Write the generated pages of docs/. They describe definitions in the code, so they are not written by hand.
 
 ``python tools/generate_docs.py`` writes the pages. ``--check`` only lists pages that are out of date, and
 exits with 1 if there are any.

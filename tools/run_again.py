@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 FAILURES_MAX = 5
-"""If more tests than this failed, the cause is an error, not a slow machine."""
+"""If more tests than this number failed, the cause is an error, not a slow machine."""
 
 
 def main() -> int:

@@ -67,7 +67,7 @@ QUICK_CLUSTER: Final = ClusterPlan(1_000, 10_000, 3, 50, 2, 3)
 
 
 def bench_cluster(report: Report, folder: pathlib.Path, plan: ClusterPlan) -> None:
-    """Measures both systems alternately. If Kafka's jars are missing, measures only Moldau."""
+    """Measures both systems, one after the other. If Kafka's jars are missing, measures only Moldau."""
     kinds: list[type[ClusterNodes]] = [MoldauNodes, *([KafkaNodes] if JARS.is_dir() else [])]
     found: dict[str, Figures] = {}
     for kind in kinds:
@@ -164,8 +164,7 @@ def failovers(nodes: ClusterNodes, plan: ClusterPlan) -> list[float]:
 
 
 def create_many(nodes: ClusterNodes, partitions: int) -> None:
-    """Create topics with two requests. Returns, for each broker, the time at which it shows the leaders of
-    all partitions."""
+    """Create topics with two requests. Returns when each broker shows the leaders of all partitions."""
     names = [f"many-{number}" for number in range(MANY_TOPICS)]
     count = partitions // MANY_TOPICS
     connection = Connection(nodes.address(nodes.brokers[0]))

@@ -219,7 +219,8 @@ class ReplicationBench:
         return producer.longest_s(start)
 
     def _absence(self) -> Figures:
-        """A follower was stopped, misses records, and copies them while a producer goes on."""
+        """Stop a follower, so that it misses records. Then measure how fast it copies these records while a
+        producer goes on."""
         *others, away = self._nodes.brokers
         with topic(self._brokers, "absence", ABSENCE_PARTITIONS, REPLICAS) as name:
             self._wait_until_in_sync(name)

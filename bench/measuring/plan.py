@@ -1,4 +1,4 @@
-"""The measurements, their sizes, and their intervals."""
+"""The sizes and durations of measurements, and the topic of a measurement."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ LATENCY_LINGER_MS = 0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The duration of each part."""
+    """The sizes and durations of measurements."""
 
     bytes_by_record_size: dict[int, int]
     repeats: int

@@ -1,5 +1,5 @@
-"""CPU time and memory of all descendants of a process. Spark needs this, because it is a JVM with Python
-workers."""
+"""CPU time and memory of all descendants of a process. Benchmarks of Spark need both, because Spark is a JVM
+with Python workers."""
 
 import os
 import pathlib

@@ -1,5 +1,5 @@
-"""The table of commands, with one row for each command. This module imports nothing, because the start of a
-node needs it before any import."""
+"""The table of commands, with one row for each command. This module imports only ``typing``, because the
+start of a node needs it before all slow imports."""
 
 from typing import Final, NamedTuple
 

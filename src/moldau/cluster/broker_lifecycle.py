@@ -39,7 +39,7 @@ _REFUSALS: Final = {
     ErrorCode.invalid_request: " The log of the active controller says what does not fit.",
     ErrorCode.not_controller: " No active controller was reached.",
 }
-"""An explanation for the operator of each error with which the controller refuses a registration. The
+"""For each error with which the controller refuses a registration, an explanation for the operator. The
 response itself has no field for a text."""
 
 
@@ -237,8 +237,8 @@ class BrokerLifecycle:
             attempt += 1
 
     def _note_refusal(self, code: ErrorCode, text: str) -> None:
-        """Store a temporary refusal for the health page. If the refusal means that the quorum has no leader,
-        it is not stored, because the quorum itself reports this."""
+        """Store a temporary refusal for the health page. A new refusal is also logged, unless the reason is
+        that the quorum has no leader, because the quorum itself logs this problem."""
         if text != self._refusal and code is ErrorCode.duplicate_broker_registration:
             logger.warning(
                 "%s The broker repeats its request for %d s, because the session of its last process may not"

@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 30.0
 DIFFERENCE_MS_MAX: Final = 60_000
-"""Differences up to this value, in ms, are not reported. The time stamps of records and the retention do not
-need clocks that agree better."""
+"""Differences up to this value, in ms, are not reported. Timestamps of records and retention do not need more
+exact clocks."""
 
 
 class ClockComparison:
@@ -39,7 +39,8 @@ class ClockComparison:
         self._smallest_ms: int | None = None
         self._is_large = False
         self.difference_ms = 0
-        """How far this node's clock is ahead of the active controller's, as last measured."""
+        """The time in ms by which this node's clock was ahead of the active controller's clock at the last
+        measurement."""
 
     @property
     def is_large(self) -> bool:

@@ -51,7 +51,7 @@ def decisive_minimum(replicas: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateTopic:
-    """A topic that stores the state of coordinators. A coordinator leads each of its partitions."""
+    """An internal topic, which stores the state of coordinators or the metadata of remote segments."""
 
     name: str
     retention: StateRetention

@@ -91,10 +91,9 @@ class MetadataPublisher:
     def check_levels(self) -> str | None:
         """Check the levels of Moldau's own features and of ``metadata.version``, now and in each later image.
 
-        Call this method when the image is current. An older image may contain a level that was lowered later,
-        so that this version can work with the cluster. Returns the reason if a level is not supported. The
-        reason is also passed to ``on_fault``, because records at such a level may have a meaning that this
-        version does not know.
+        Call this method when the image is current, because an older image may contain a level that was
+        lowered later. Returns the reason if a level is not supported. The reason is also passed to
+        ``on_fault``, because records at such a level may have a meaning that this version does not know.
         """
         self._checks_levels = True
         reason = _unsupported(self._image, self._supported)

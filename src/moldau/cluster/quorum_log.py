@@ -91,8 +91,8 @@ class QuorumMetadataLog:
         return None if writer is None else _Snapshot(self._driver, writer)
 
     def leader_changed(self, leader_id: int | None, epoch: int) -> None:
-        """Notify the listeners of a leader. The leader-change record of the epoch is in the log, so the log
-        of a leader now grows only by appends.
+        """Set the offset of the next append when this node begins to lead. The leader-change record of the
+        epoch is in the log, so the log of a leader now grows only by appends.
 
         This method is called once for each listener. The first listener may append immediately after its
         call. Therefore only the first call for an epoch sets the offset of the next append.

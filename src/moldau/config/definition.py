@@ -70,8 +70,8 @@ class Importance(Enum):
 
 
 class Update(Enum):
-    """The update mode of a key: whether it can be changed while nodes run, and whether for one broker only or
-    also as the cluster's default (KIP-226)."""
+    """The update mode of a key (KIP-226). It determines whether the key can be changed while nodes run. It
+    also determines whether a change is possible only for one broker, or also for the cluster's default."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -260,7 +260,8 @@ class ConfigDef:
         return list(self._keys)
 
     def is_passed_on(self, name: str) -> bool:
-        """Whether the key belongs to a plug-in (``rsm.config.…``). The plug-in checks its keys itself."""
+        """Whether the key has a prefix whose keys this class does not check. An example is ``rsm.config.…``,
+        whose keys a plug-in checks."""
         return name.startswith(self._prefixes) if self._prefixes else False
 
     def parse(self, values: Mapping[str, str], passed_on: tuple[str, ...] = ()) -> dict[str, Value]:

@@ -31,7 +31,7 @@ tables is stored for plug-ins, and shown without its value.
 
 Keys with † are accepted so that a configuration file of Kafka works, and have no effect in Moldau.
 Keys with ‡ are checked, but have no effect yet, because these features are not built: {features}.
-If such a key is set, the node names it in its log at the start.
+If a key with ‡ is set, the node names it in its log at the start.
 """
 
 _TOPICS = """## Topics

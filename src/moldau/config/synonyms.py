@@ -1,5 +1,5 @@
-"""The broker configs that are the defaults of topic configs. They can be found by the broker's name and by
-the topic's name. The rows of the keys declare them."""
+"""The broker configs that are the defaults of topic configs. They can be found by the name of the broker
+config and by the name of the topic config. The rows of the keys declare them."""
 
 from collections.abc import Mapping
 
@@ -14,4 +14,4 @@ BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     if len(group) > 1
     for position, synonym in enumerate(group)
 }
-"""A broker config and its synonyms, in order of precedence."""
+"""For each broker config, this config and its synonyms, in order of precedence."""

@@ -75,7 +75,7 @@ class HostedKind:
         """Called when the term of a coordinator has begun or ended."""
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Apply a change of the metadata. It returns immediately."""
+        """Apply a change of the metadata, and return immediately."""
 
     def in_hand(self) -> Mapping[str, int]:
         """Return numbers that show the work in progress, by name. All of them are zero on an idle node."""
@@ -87,4 +87,4 @@ class HostedKind:
         await self.runtime.close()
 
     async def stop(self) -> None:
-        """Stop the remaining work. It may be called without :meth:`drain`, and twice."""
+        """Stop the remaining work. This method may be called without :meth:`drain`, and twice."""

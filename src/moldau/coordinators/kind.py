@@ -25,8 +25,8 @@ class LogPolicy:
     """Whether records are independent of each other. If they are independent, the load skips an unreadable
     record and continues."""
     skips_damaged: bool = True
-    """Whether ``skips_broken`` also applies to batches with a wrong checksum. It must not apply if such a
-    batch may have contained decisions."""
+    """Whether ``skips_broken`` also applies to batches with a wrong checksum. The value must be False if such
+    a batch may have contained decisions."""
     commit_timeout_ms: int = 5000
     """Time for which a write waits for the high watermark."""
 
@@ -41,7 +41,8 @@ class Term(NamedTuple):
 
 
 def no_keys(key: str, partition_count: int) -> int:
-    """The partitioning of a kind whose coordinators are not found by a key. It always raises an error."""
+    """The partitioning of a kind whose coordinators are not found by a key. This function always raises an
+    error."""
     raise KafkaError(ErrorCode.invalid_request, "coordinators of this kind have no keys")
 
 

@@ -125,7 +125,8 @@ class ShardLoader(Generic[R]):
         except BrokenRecordError:
             raise
         except Exception as error:
-            # A damaged batch may contain any bytes, so none of its records is applied.
+            # The rest of the batch is skipped. If the checksum is wrong, no record is applied, because the
+            # batch may contain any bytes.
             self._skip(offset, error)
 
     def _replay_record(self, header: BatchHeader, entry: Record) -> None:

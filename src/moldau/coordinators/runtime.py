@@ -51,9 +51,9 @@ class _LocalPartition(Generic[S, R]):
 class CoordinatorRuntime(Generic[S, R]):
     """Owns the shards; all calls are made on the event loop.
 
-    :meth:`write` and :meth:`read` raise these errors as :class:`KafkaError`: NOT_COORDINATOR (this node does
-    not lead the partition), COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (the log refused the
-    records, or did not commit them within the policy's time), and any error of the operation.
+    :meth:`write` and :meth:`read` raise the errors of the operation, which are :class:`KafkaError`. They also
+    raise NOT_COORDINATOR (this node does not lead the partition), COORDINATOR_LOAD_IN_PROGRESS, and
+    COORDINATOR_NOT_AVAILABLE (the log refused the records, or did not commit them within the policy's time).
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class CoordinatorRuntime(Generic[S, R]):
         unexpected: UnexpectedErrors | None = None,
         on_change: Callable[[int], None] = lambda partition: None,
     ) -> None:
-        """``on_change`` is called with a partition each time after the partition was loaded, reloaded or
-        unloaded."""
+        """``on_change`` is called with a partition each time after a term of the partition has begun or
+        ended, and after :meth:`reload`."""
         self.kind = kind
         self._clock = clock
         self._unexpected = unexpected or UnexpectedErrors()
@@ -84,7 +84,7 @@ class CoordinatorRuntime(Generic[S, R]):
         return sorted(index for index, place in self._places.items() if place.standby is not None)
 
     def standby(self, partition: int) -> StandbyShard[S, R] | None:
-        """Return the state of a partition that another node leads."""
+        """Return the standby of a partition that another node leads."""
         return self._place(partition).standby
 
     def stand_by(self, partition: ClassicPartition) -> None:

@@ -1,4 +1,5 @@
-"""A standby: it keeps the state of a partition that another node leads up to date, for a fast failover.
+"""A standby follows a partition that another node leads, and keeps the state of this partition for a fast
+failover.
 
 A standby applies committed records and decides nothing. It follows the high watermark of its replica. The log
 may begin after the applied offset, for example after a snapshot was downloaded. Then the standby starts over.
@@ -45,7 +46,8 @@ class StandbyShard(Generic[S, R]):
         self.applied_offset = 0
         """All records below this offset are in the store."""
         self.is_current = False
-        """Whether the standby has once applied everything that was known to be committed."""
+        """Whether the standby has applied, since its last restore, all records that were known to be
+        committed at some moment."""
         self._kind = kind
         self._log = term.log
         self._unexpected = unexpected

@@ -26,8 +26,8 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class TermChange:
-    """First unload the term with the epoch ``ends``, then load the term with the epoch ``begins``. ``None``
-    means no term."""
+    """First end the term in progress, with the epoch ``ends``. Then begin a term with the epoch ``begins``.
+    ``None`` means that no term ends, or that no term begins."""
 
     ends: int | None = None
     begins: int | None = None

@@ -46,7 +46,7 @@ class _Family:
 class Meters:
     """Meters of a Kafka group and type, e.g. ``Meters("kafka.server", "BrokerTopicMetrics")``.
 
-    ``group`` and ``scope`` of the same registry share its series and its text. A request for an existing
+    All views of a registry (see :meth:`scoped`) share its series and its text. A request for an existing
     meter returns that meter, so the order of callers does not matter. Frequently executed code keeps the
     returned meter.
     """

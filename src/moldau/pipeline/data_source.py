@@ -1,8 +1,8 @@
 """``format("moldau")``: topics as DataFrames, in batch and in streaming queries.
 
-The columns are those of Spark's Kafka connector. ``load()`` looks up the end offsets of the topics once, so
-every action on a batch DataFrame sees the same records. A plan contains only ranges of offsets, no records.
-Tasks read their ranges themselves: diskless topics from their objects, other topics through brokers.
+The columns are the same as in Spark's Kafka connector. ``load()`` looks up the end offsets of the topics
+once, so every action on a batch DataFrame sees the same records. A plan contains only ranges of offsets, no
+records. Tasks read their ranges themselves: diskless topics from their objects, other topics through brokers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +42,8 @@ class MoldauDataSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         settle()
         self.parsed = parse_options(dict(options))
-        # Only a streaming query may begin at the end of a topic, and a sink does not read topics.
+        # Topics are not looked up for two kinds of queries. A query that begins at the end of a topic is a
+        # streaming query, and a sink does not read topics.
         reads = self.parsed.reads and self.parsed.starting != LATEST
         self.topics = self._asked(lambda client: pin(client, self.parsed)) if reads else []
 

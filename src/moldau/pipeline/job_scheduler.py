@@ -124,7 +124,8 @@ class JobRunner:
                 thread.join(STOP_TIMEOUT_S)
 
     def stop(self) -> None:
-        """Stop running jobs. This method may be called from a signal handler."""
+        """Let :meth:`run` cancel the running jobs and return. This method may be called from a signal
+        handler."""
         self._stopping.set()
 
     def _repeat(self, job: Job) -> None:

@@ -54,7 +54,7 @@ class _Decoded(dict[bytes, FetchRequest]):
 
 @functools.cache
 def request_decoder(version: int) -> Callable[..., FetchRequest]:
-    """Decodes a Fetch request of version 4 to 18."""
+    """Make the function that decodes Fetch requests of a version from 4 to 18."""
     if version not in parse_versions(FetchRequest.VERSIONS):
         raise ProtocolError(f"FetchRequest has no version {version} (it has {FetchRequest.VERSIONS})")
     decoded = _Decoded(version)

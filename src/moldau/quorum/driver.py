@@ -1,7 +1,7 @@
 """The driver of the Raft core. One task passes events to the core and carries out the core's effects, in
 order.
 
-The module ``effects.py`` defines the driver's contract.
+The module ``core/effects.py`` defines the driver's contract.
 """
 
 import asyncio

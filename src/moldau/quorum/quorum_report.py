@@ -51,7 +51,8 @@ _ERROR_STATES: Final = {
 
 @dataclass(slots=True)
 class Peer:
-    """Another voter or a bootstrap server. Its state comes from its answers to this node's requests."""
+    """Another voter or a bootstrap server. Its state comes from its answers to this node's requests, and from
+    its own fetches."""
 
     state: PeerState = PeerState.UNKNOWN
     failing_since_ms: int | None = None
@@ -204,7 +205,7 @@ class QuorumVoice:
                 peer.state, peer.problem = PeerState.REACHED, ""
 
     def not_counted(self, node_id: int | None) -> None:
-        """Note that a voter does not have this node among its voters."""
+        """Record that a voter does not have this node in its set of voters."""
         peer = None if node_id is None else self._peers.get(node_id)
         if node_id is not None and peer is not None:
             text = f"{self._name(node_id)} does not count this node {self._local.id} among its voters"

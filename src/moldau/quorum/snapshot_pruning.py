@@ -43,7 +43,7 @@ class _Kept(NamedTuple):
 
 
 class SnapshotPruning:
-    """Prunes one log. It does so once a minute, and after each new snapshot."""
+    """Prunes one log, once a minute and after each new snapshot."""
 
     def __init__(self, log: ReplicatedLog, retention: SnapshotRetention, now_ms: Callable[[], int]) -> None:
         """``now_ms`` is the wall clock. The timestamps of records are compared with it."""

@@ -12,7 +12,7 @@ from moldau.runtime import Disk
 FILE_NAME = "quorum-state"
 NO_ID = -1
 EPOCH_MAX: Final = (1 << 31) - 1
-"""The highest epoch that fits into requests. An election in this epoch would need a higher one."""
+"""The highest epoch that fits into requests. The election after this epoch would need a higher epoch."""
 _ADVICE = (
     "Nothing was changed. It holds this node's vote: restore it from a backup, or see 'Damaged files' in"
     " docs/operations.md."

@@ -104,7 +104,8 @@ class Subscriptions:
 
     def _load_snapshot(self, subscription: Subscription) -> Iterator[None]:
         """If the log begins after the listener's position, load the latest snapshot. This takes some steps.
-        In the meantime the start of the log may have moved beyond that snapshot. Then load the next snapshot.
+        In the meantime the start of the log may have moved beyond that snapshot. In this case, load the next
+        snapshot.
         """
         while True:
             has_begun, subscription.has_begun = subscription.has_begun, True

@@ -68,8 +68,8 @@ LOG_OVERHEAD_BYTES = 12
 these two fields."""
 
 RECORD_BYTES_MIN = 7
-"""Minimum size of a record in bytes. It has a length, attributes, two deltas, two more lengths and the header
-count, with one byte each."""
+"""Minimum size of a record in bytes. Such a record has a length, attributes, two deltas, two more lengths and
+the header count, with one byte each."""
 
 RECORDS_PER_BATCH_MAX = 1_000_000
 """Maximum number of records in a batch, which is librdkafka's limit. It limits the work of opening a batch.
@@ -318,13 +318,13 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
 
 def is_transactional(batch: Buffer) -> bool:
     """Whether the bit of transactions is set in the batch header in these bytes. The bytes were not checked,
-    so they may be something else than a batch."""
+    so they are possibly no batch."""
     return len(batch) >= HEADER_SIZE_BYTES and bool(batch[CHECKED_FROM + 1] & TRANSACTIONAL_BIT)
 
 
 def claims_zstd(batch: Buffer) -> bool:
     """Whether the batch header in these bytes names the codec zstd, which clients support since KIP-110. The
-    bytes were not checked, so they may be something else than a batch."""
+    bytes were not checked, so they are possibly no batch."""
     return len(batch) >= HEADER_SIZE_BYTES and batch[CHECKED_FROM + 1] & COMPRESSION_MASK == CODEC_MAX
 
 

@@ -102,7 +102,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 def compress_in_turn(codec: Compression, data: bytes, level: int | None = None) -> Steps[bytes]:
     """Does the same as :func:`compress`, but in steps of some milliseconds."""
     if codec in (Compression.NONE, Compression.SNAPPY) or len(data) <= _STEP_BYTES:
-        return compress(codec, data, level)  # Snappy, and no compression, are fast and need no steps.
+        return compress(codec, data, level)  # Snappy and the codec "none" are fast and need no steps.
     stream = _stream(codec, level)
     for start in range(0, len(data), _STEP_BYTES):
         stream.compress(data[start : start + _STEP_BYTES])

@@ -1,9 +1,9 @@
 """Records inside a batch. This module opens a batch (decompresses its records), and reads its records. The
 broker rarely needs this.
 
-Each record begins with a varint that contains the record's length. Then follow attributes (1 byte, unused),
-timestamp delta (varlong), offset delta (varint), key and value (varint length, -1 for null), header count and
-headers.
+Each record begins with a varint that contains the record's length. The other fields of a record are
+attributes (1 byte, unused), timestamp delta (varlong), offset delta (varint), key and value (varint length,
+-1 for null), header count and headers.
 """
 
 from collections.abc import Iterator
@@ -97,7 +97,7 @@ def iter_records(batch: Buffer, limit: int | None = None) -> Iterator[Record]:
     """Walk through a batch, decompressing it as :func:`open_batch` does when it is compressed.
 
     With LogAppendTime every record has the batch's max timestamp. Raises :class:`InvalidRecordError` for any
-    length, varint or count that does not fit, and for bytes after the last record, and
+    length, varint or count that does not fit, and for bytes after the last record. Raises
     :class:`OpenedSizeError` for more than ``HEADERS_PER_BATCH_MAX`` headers.
     """
     return iter_opened(*open_batch(batch, limit))

@@ -163,7 +163,7 @@ class ClassicPartition:
 
     def when_uncut(self, move: Callable[[], None]) -> None:
         """Call ``move``, which changes the role. While the log is being truncated, the call waits for the end
-        of the truncation. Of several waiting calls, only the last is made."""
+        of the truncation. If several calls wait, only the last call is made."""
         if not self.following.defers(move):
             move()
 

@@ -87,8 +87,8 @@ class Leading:
         return listener is not None and listener.leader_quota.is_throttled(topic, partition)
 
     def withholds(self, follower_id: int) -> bool:
-        """Whether a follower gets no records now. This is so if the follower is throttled and out of sync,
-        and the quota is exceeded."""
+        """Whether a follower gets no records now. This is the case if the follower is throttled and out of
+        sync, and the quota is exceeded."""
         leader, listener = self._replica.leader, self._listener
         if leader is None or listener is None or follower_id in leader.in_sync:
             return False
@@ -115,7 +115,7 @@ class Leading:
         return before
 
     def failed(self, proposal: InSyncProposal, failure: ProposalFailure) -> None:
-        """Record that a proposal has failed: the controller refused it, or did not answer."""
+        """Record that a proposal has failed, because the controller refused it or did not answer."""
         leader = self._replica.leader
         if leader is not None and leader.proposal_failed(proposal, failure):
             self._watermark_moved()

@@ -1,7 +1,7 @@
 """The interface through which request handlers access a partition, independent of where its data is stored.
 
-Classic, diskless and tiered partitions implement this interface. The kind of a topic is chosen in one place,
-where the node is composed.
+Classic, diskless and tiered partitions implement this interface. The implementation for each kind of topic is
+chosen in one place, where the node is composed.
 """
 
 import asyncio
@@ -50,8 +50,8 @@ class AppendOutcome(NamedTuple):
     log_start_offset: int = -1
     message: str | None = None
     record_errors: Sequence[RecordError] = ()
-    """The records that caused the refusal of a batch. It is empty if the batch was not refused because of
-    single records."""
+    """The records that caused the refusal of a batch. The sequence is empty if the batch was not refused
+    because of single records."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -226,9 +226,9 @@ class TransactionParticipant(Protocol):
         ...
 
     async def producers(self) -> Sequence["ActiveProducer"] | None:
-        """Return the producers with their open transactions (DescribeProducers). They come from a node that
-        has newer information than this replica. If the result is ``None``, the caller uses this replica's own
-        state. Raises ``KafkaError`` if the call to that node fails."""
+        """Return the producers with their open transactions (DescribeProducers). The data come from a node
+        that has newer information than this replica. If the result is ``None``, the caller uses this
+        replica's own state. Raises ``KafkaError`` if the call to that node fails."""
         return None
 
 

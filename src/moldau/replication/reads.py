@@ -59,8 +59,8 @@ class PartitionReader:
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
-        # A follower's fetch counts only after the checks of its epoch and log, because a follower with a
-        # diverging log may have none of the records before its offset.
+        # A follower's fetch counts only after the checks of its epoch and log. A follower with a diverging
+        # log may have none of the records before its offset.
         if from_follower and log.local_log_start_offset <= request.offset <= log.log_end_offset:
             self._follower_fetched(request)
         known = self._known()

@@ -3,8 +3,9 @@
 A waiter has partitions and a deadline. Waiters are indexed by partition. Therefore an append takes no time
 here if its partition has no waiters. Otherwise it wakes only the waiters of its partition.
 
-Deadlines are rounded up to ticks (by 6 % at most). Many waiters then share a timer, and their responses are
-sent in one iteration of the event loop. A change of a partition wakes the partition's waiters immediately.
+Deadlines are rounded up to ticks. This makes a wait of half a second or more at most 6 % longer, and a
+shorter wait about 1 ms longer. Many waiters then share a timer, and their responses are sent in one iteration
+of the event loop. A change of a partition wakes the partition's waiters immediately.
 """
 
 import asyncio

@@ -7,8 +7,8 @@ from typing import Final
 __all__ = ["BytePacer", "ByteRateQuota", "QuotaSettings"]
 
 PACER_SLACK_S: Final = 0.02
-"""Maximum unused time, in seconds, that a reader may use later. A reader needs this, because timers and
-repeated requests come late."""
+"""Maximum unused time, in seconds, that a reader may use later. A reader needs this reserve, because timers
+and repeated requests come late."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,14 +34,14 @@ FULL_EVERY_S: Final = 60.0
 """Minimum interval between two full collections, in seconds."""
 GROWTH: Final = 2.0
 LARGE_BLOCKS: Final = 150_000
-"""Number of memory blocks from which a process is large. A full collection of so many blocks takes about 40
-ms of CPU time."""
+"""A process with at least this number of memory blocks is large. A full collection of so many blocks takes
+about 40 ms of CPU time."""
 CYCLES_WORTH_IT: Final = 1_000
 """Minimum number of objects in dead cycles. With fewer objects, a full collection of a large process is not
 worth its cost."""
 CYCLES_SHARE: Final = 0.05
 """A second minimum for the number of objects in dead cycles. It is a share of the process's memory blocks,
-because a collection of a million blocks takes 200 ms."""
+because a collection of more blocks takes longer (200 ms for a million blocks)."""
 
 
 def keep_imported() -> None:

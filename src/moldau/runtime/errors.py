@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def _hidden(module: str) -> Iterator[None]:
-    """Prevent an optional import of ``module``, unless the module is already imported."""
+    """Prevent an optional import of ``module`` if the module is not imported yet."""
     if module in sys.modules:
         yield
         return

@@ -24,8 +24,8 @@ class RecycledMemory:
         """Free blocks by size. Sizes are powers of two, so that a request is likely to find a fitting
         block.
         """
-        # While a thread runs this method, the same thread may call the method again, because a garbage
-        # collection in the thread can remove a view.
+        # While a thread holds this lock, it may acquire the lock again, because a garbage collection in the
+        # thread can remove a view.
         self._lock = threading.RLock()
         self.kept_bytes = 0
 

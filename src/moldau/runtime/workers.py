@@ -19,7 +19,7 @@ class Workers(Protocol):
     def apart(self, thread_count: int, name: str) -> "Workers":
         """Return a separate pool for functions that take long, so that other functions do not wait for them.
 
-        It is closed together with this pool.
+        The separate pool is closed together with this pool.
         """
         ...
 
@@ -27,8 +27,8 @@ class Workers(Protocol):
         """A single thread with this name. All callers that give this name share the thread. Its functions run
         one after the other.
 
-        It is for functions that process the input of clients. If two such functions ran at the same time,
-        they would need too much time and memory.
+        The thread is for functions that process the input of clients. If two such functions ran at the same
+        time, they would need too much time and memory.
         """
         ...
 

@@ -1,4 +1,5 @@
-"""The subsystems of a node. Only in this module do roles and configuration determine the subsystems.
+"""The subsystems of a node. This is the only module in which roles and configuration determine the
+subsystems.
 
 A new feature is a separate subsystem, and a line in :func:`compose_broker`. The line is after the subsystems
 that the feature needs, and before those that need the feature. The contract is in

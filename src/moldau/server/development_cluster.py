@@ -25,7 +25,7 @@ _CLIENTS: Final = "PLAINTEXT"
 _LOOPBACK: Final = "127.0.0.1"
 _CONTROLLERS: Final = "CONTROLLER"
 _PORTS: Final = range(15_000, 32_000)
-"""The system assigns ports in this range only on explicit request, so a chosen port stays free."""
+"""The operating system assigns ports in this range only on explicit request, so a chosen port stays free."""
 
 
 OWN_KEYS: Final = (

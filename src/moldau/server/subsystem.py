@@ -15,8 +15,8 @@ The contract, in the order of a broker's life
 3. :meth:`Subsystem.start`, in list order; each call is awaited before the next one. At this step no partition
    is open, no image was received, and the broker is not registered with the controller.
 4. :meth:`Subsystem.on_image`, in list order: first with all metadata, then with each change, until the
-subsystem's own :meth:`~Subsystem.stop` begins. It is synchronous. An error in it is logged, and the next
-subsystem still gets the image.
+subsystem's own :meth:`~Subsystem.stop` begins. The call is synchronous. An error in the call is logged, and
+the next subsystem still gets the image.
 5. :meth:`Subsystem.reconfigure`, in list order, after the image that changes the broker's configuration was
    given to all of them.
 6. :meth:`Subsystem.listening`, in list order, when the first image was given to all of them and the listeners

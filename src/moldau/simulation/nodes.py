@@ -36,9 +36,10 @@ from moldau.simulation.world.process import serving
 
 _SPECIAL = (Fault.DEFECTS, Fault.STOP, Fault.ONE_WAY, Fault.OVERTAKE)
 _ALL_FAULTS = tuple(fault for fault in Fault if fault not in _SPECIAL)
-"""Special kinds of faults, which most scenarios do not use. Defects are used only in scenarios that list the
-defects that a node must survive. Stops are used only for nodes that can be stopped. Links that fail in one
-direction are used only in scenarios with several nodes."""
+"""All kinds of faults except the special kinds, which most scenarios do not use. Defects are used only in
+scenarios that list the defects that a node must survive. Stops are used only for nodes that can be stopped.
+Links that fail in one direction, and messages that arrive after later messages, are used only in scenarios
+with several nodes."""
 
 
 def tiny(flaw: Flaw = Flaw.NONE) -> Scenario:
@@ -202,7 +203,7 @@ def _of_cluster(module: str, name: str) -> Callable[[], Scenario]:
 
 
 def diskless_order() -> Scenario:
-    """Commits of several brokers in order."""
+    """A scenario that checks the order of the commits of several brokers."""
     # This import is local, because the tiny node runs without the server.
     from moldau.simulation.cluster.stories import commit_order_stories
 

@@ -35,8 +35,8 @@ _FRAMES_SHOWN = 4
 
 
 class StuckError(SystemExit):
-    """The class is not an ``Exception``, so that no task can catch it. A program that does not end must not
-    continue."""
+    """The program under test does not end. This class is not an ``Exception``, so that no task of the program
+    can catch the error and continue."""
 
 
 @contextmanager

@@ -36,7 +36,8 @@ SHORT_TIMEOUTS: Final = {
     "controller.quorum.fetch.timeout.ms": "1000",
     "controller.quorum.election.backoff.max.ms": "200",
 }
-"""A short session time-out. With the default, a test would wait nine seconds until a killed broker is fenced.
+"""Time-outs below Kafka's defaults. With the default session time-out, a test would wait nine seconds until a
+killed broker is fenced.
 """
 
 
@@ -186,8 +187,8 @@ class Cluster:
         del self._running[node_id]
 
     def restart(self, node_id: int) -> None:
-        """Start a node again. If it runs, it is stopped cleanly first. Then wait until the node serves
-        clients."""
+        """Start a node again, and wait until it serves clients. A node that is running is stopped cleanly
+        first."""
         if node_id in self._running:
             self._stop([node_id])
         self._start(node_id)

@@ -153,7 +153,7 @@ class NodeThread:
         self._machine.workers.close()
 
     def kill(self) -> None:
-        """End the node as SIGKILL does: written bytes are kept, and no further code of the node runs."""
+        """End the node as SIGKILL does. Written bytes are kept, and no further code of the node runs."""
         self._killed.set()
         self._loop.call_soon_threadsafe(self._loop.end_like_a_process)
         if not self._ended.wait(CALL_TIMEOUT_S):

@@ -23,7 +23,7 @@ from moldau.protocol.schema import Message
 from moldau.runtime.entropy import SystemEntropy
 
 QUIET = {"log_level": 0}
-LIMIT_S = 30
+LIMIT_S = 120
 COMMITTED = {"isolation.level": "read_committed"}
 UNCOMMITTED = {"isolation.level": "read_uncommitted"}
 FIRST_MS = 1_700_000_000_000

@@ -179,7 +179,7 @@ def alter(
         str | None,
         typer.Option("--replicas", metavar="ID,ID,…", help="Brokers to which the chunk moves."),
     ] = None,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel a move that is under way.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel a move that is in progress.")] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:

@@ -74,7 +74,7 @@ def upgrade(
 ) -> None:
     """Change feature levels, either all or none. This is the last step of a rolling upgrade.
 
-    kraft.version=1 makes static voters dynamic (see `moldau quorum`); it cannot be undone.
+    kraft.version=1 makes static voters dynamic (see `moldau quorum`); this change cannot be undone.
 
     \b
     Example:

@@ -58,7 +58,7 @@ async def list_resources(client: Client, kind: str | None) -> list[tuple[str, st
 async def describe_configs(
     client: Client, kind: str, names: Iterable[str], *, synonyms: bool = False, docs: bool = False
 ) -> dict[str, list[DescribeConfigsResourceResult]]:
-    """The effective configs of each resource, by the name of the config."""
+    """Return the effective configs of each resource. The configs are in the order of their names."""
     found = {}
     for name in names:
         resource = DescribeConfigsResource(

@@ -56,10 +56,10 @@ def dump_log(
 ) -> None:
     """Show the content of segments, indexes, snapshots, checkpoints and WAL objects, and check it.
 
-    Works on files, whether a node runs or not. With --json every line is an object. Ends with exit code 1
-    when a file has an error. A WAL object in an object store is named by diskless.storage.url, a slash and
-    the key that `moldau diskless files` shows; a remote segment by rsm.config.url, a slash and its key (see
-    docs/tiered.md).
+    The command reads files, so no node has to run. With --json every line is an object. The exit code is 1
+    when a file has an error. To show a WAL object in an object store, give diskless.storage.url, a slash and
+    the key that `moldau diskless files` shows. To show a remote segment, give rsm.config.url, a slash and its
+    key (see docs/tiered.md).
 
     \b
     Example:

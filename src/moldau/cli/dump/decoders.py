@@ -1,4 +1,4 @@
-"""Reads the keys and values of Kafka's own topics."""
+"""Decodes the keys and values of internal topics."""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -293,13 +293,13 @@ def reset_offsets(
         typer.Option("--shift-by", metavar="N", help="Forward by N records, or back if N is negative."),
     ] = None,
     execute: Annotated[
-        bool, typer.Option("--execute/--dry-run", help="Make the changes. Without it they are only shown.")
+        bool, typer.Option("--execute/--dry-run", help="Make the changes, or only show them.")
     ] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Set the offsets of a group without members. Only shows the changes unless --execute is given.
+    """Set the offsets of a group without members. Without --execute, the command only shows the changes.
 
     \b
     Example:

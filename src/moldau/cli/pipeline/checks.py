@@ -83,7 +83,8 @@ def orphans(
             "--older-than",
             metavar="SECONDS",
             min=0,
-            help="Skip younger objects; by default the brokers' grace period, at least the time of a commit.",
+            help="Skip objects that are younger than this; by default the brokers' grace period. The "
+            "smallest value is the maximum age of a commit plus the maximum difference of clocks.",
         ),
     ] = None,
     master: MasterOption = None,
@@ -92,10 +93,11 @@ def orphans(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Find objects that no diskless coordinator knows. With --delete, close and remove them.
+    """Find objects that no diskless coordinator knows. With --delete, remove these objects.
 
-    An object is removed when it is old enough and every coordinator has logged that it will never commit any
-    part of the object. When a coordinator does not answer, the objects that depend on its answer are kept.
+    An object is removed if it is old enough, and if every coordinator has logged that this coordinator will
+    never commit a part of the object. When a coordinator does not answer, the objects that depend on its
+    answer are kept.
 
     \b
     Example:

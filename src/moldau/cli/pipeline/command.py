@@ -39,12 +39,12 @@ def run(
             "-b",
             metavar="HOST:PORT",
             envvar="MOLDAU_BOOTSTRAP",
-            help="A node of the cluster, where the file names none.",
+            help="A node of the cluster, if the file names none.",
         ),
     ] = None,
     with_parent: Annotated[bool, typer.Option("--stop-with-parent", hidden=True)] = False,
 ) -> None:
-    """Run jobs on their intervals, in one process with one Spark session.
+    """Run jobs at their intervals, in one process with one Spark session.
 
     Prints a JSON line when it is ready, and a JSON line for each round of a job. A failed round is repeated
     when the next round is due. Ctrl-C or SIGTERM stops it cleanly.

@@ -195,7 +195,8 @@ def replay(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Decode a table's dead letters again: records that can be decoded now are moved to the table, each once.
+    """Decode a table's dead letters again, and move the records that can be decoded now to the table, each
+    once.
 
     With --column a column becomes wider where readers of the table allow it (Iceberg: INT to BIGINT, FLOAT to
     DOUBLE, longer decimals). Otherwise an additional column, for instance qty_string, stores the values that

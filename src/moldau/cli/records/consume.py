@@ -87,7 +87,7 @@ def consume(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Print the records of a topic: the existing ones, or with --follow also new ones.
+    """Print the existing records of a topic and, with --follow, also new records.
 
     \b
     Example:

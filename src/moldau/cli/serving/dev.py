@@ -60,7 +60,7 @@ RestoreOption = Annotated[
     typer.Option(
         "--restore-from",
         metavar="URL",
-        help="Restore the cluster that is saved in this object store, and go on with it.",
+        help="Restore the cluster that is saved in this object store, and continue with this cluster.",
     ),
 ]
 

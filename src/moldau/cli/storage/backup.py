@@ -33,7 +33,7 @@ from moldau.server.subsystems.tiered import settings as tiered_settings
 from moldau.tiered.storage.storage_manager import HostedStorageManager, RemoteStorageError
 
 backup_app = new_app(
-    help="""See what is saved of a cluster.
+    help="""Show the saved states of a cluster.
 
     \b
     Example:
@@ -67,18 +67,18 @@ def restore_command(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", help="The newest state saved until then (ISO 8601 or ms)."),
+        typer.Option("--until", metavar="TIME", help="The newest state before this time (ISO 8601 or ms)."),
     ] = None,
     into: IntoOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would come back, and write nothing.")
+        bool, typer.Option("--dry-run", help="Show which data would be restored, and write nothing.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Restore although brokers of the old cluster answer.")
+        bool, typer.Option("--force", help="Restore even if brokers of the old cluster respond.")
     ] = False,
     no_wait: Annotated[
         bool,
-        typer.Option("--no-wait", help="Do not wait until old nodes cannot write: all of them are stopped."),
+        typer.Option("--no-wait", help="Do not wait for old nodes. Use it only if all of them are stopped."),
     ] = False,
     as_json: JsonOption = False,
     overrides: Annotated[

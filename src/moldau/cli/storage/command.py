@@ -65,8 +65,9 @@ def format_command(
 ) -> None:
     """Format the folders of a node, once, before its first start.
 
-    Without controller.quorum.voters the voters are stored in the metadata log, and a controller needs to know
-    how the quorum begins: --standalone, --initial-controllers or --no-initial-controllers.
+    Without controller.quorum.voters the voters are stored in the metadata log. A controller then needs one of
+    the options --standalone, --initial-controllers and --no-initial-controllers, which determine the first
+    voters.
 
     \b
     Example:

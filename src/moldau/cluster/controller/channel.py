@@ -7,7 +7,7 @@ from moldau.network.context import Principal, RequestContext
 from moldau.protocol.schema import Message
 
 DEADLINE_MAX_S: Final = 300.0
-"""Maximum duration of a request in seconds. A caller cannot ask for more."""
+"""Maximum duration of a request in seconds. A caller cannot ask for a longer duration."""
 
 
 @dataclass(frozen=True, slots=True)

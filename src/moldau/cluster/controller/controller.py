@@ -36,7 +36,7 @@ from moldau.protocol.schema import Message
 from moldau.runtime import Entropy, ErrorCode, KafkaError
 
 LEADERS_BALANCED_MAX: Final = 1_000
-"""Number of leaderships that are moved by one batch of records."""
+"""Maximum number of leaderships that are moved by one batch of records."""
 
 
 class Controller:

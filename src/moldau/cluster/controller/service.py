@@ -176,8 +176,8 @@ class ControllerService:
         """Log a refused registration, because the response to a broker has no text.
 
         A broker repeats the request until the session of its former process has expired. The error for this
-        case (duplicate_broker_registration) is not logged. A controller repeats its request for ever, so a
-        line that repeats the last one is left out.
+        case (duplicate_broker_registration) is not logged. A controller repeats its request without end, so a
+        line with the same text as the previous line is not logged.
         """
         is_controller = isinstance(request, ControllerRegistrationRequest)
         if not is_controller and not isinstance(request, BrokerRegistrationRequest):

@@ -215,9 +215,10 @@ def _check_registration(view: View, context: BrokerInputs, request: BrokerRegist
 def _is_repeated(existing: BrokerRegistration, request: BrokerRegistrationRequest, *, is_alive: bool) -> bool:
     """Whether an incarnation sends the same registration again.
 
-    The addresses of an incarnation do not change, so other addresses are not from this broker. They would be
-    used until its next start. Its log directories can fail while it has no session. A broker of Kafka adds
-    its log directories after an upgrade.
+    The addresses of an incarnation do not change, so a request with other addresses does not come from this
+    incarnation. Clients would use the other addresses until the broker's next start. The log directories may
+    differ in two cases. A directory can fail while the broker has no session, and a broker of Kafka adds its
+    log directories after an upgrade.
     """
     listeners = {
         Endpoint(each.name, each.host, each.port, each.security_protocol) for each in request.listeners
@@ -281,7 +282,7 @@ def _directories_failed(
 ) -> list[Message]:
     """Return the change of the registration when log directories have failed (KIP-858).
 
-    If all directories have failed, the broker is fenced, and its registration is not changed.
+    If all directories have failed, the broker is fenced, and the list of its directories is not changed.
     """
     failed = set(request.offline_log_dirs).intersection(broker.log_dirs)
     online = [each for each in broker.log_dirs if each not in failed]

@@ -15,7 +15,7 @@ from moldau.protocol.messages.create_topics import CreateTopicsRequest
 from moldau.protocol.own.chunks.drop_chunks import DropChunksRequest
 
 LARGE_ROWS: Final = 256
-"""Number of entries that are decided in one iteration of the event loop. This takes about 5 ms."""
+"""Maximum number of rows that are decided in one iteration of the event loop. This takes about 5 ms."""
 
 
 def inner_rows(rows: Iterable[Any] | None, field: str, image: MetadataImage) -> int:
@@ -41,8 +41,8 @@ def all_replicas(image: MetadataImage) -> int:
 
 
 def ended_replicas(request: BrokerRegistrationRequest, image: MetadataImage) -> int:
-    """Return the number of replicas whose leadership ends, because a new incarnation of the broker replaces
-    the previous incarnation."""
+    """Return the number of the broker's replicas if a new incarnation of the broker replaces the previous
+    incarnation; otherwise 0. Each of these replicas may leave an in-sync set."""
     existing = image.brokers.get(request.broker_id)
     is_new = existing is None or existing.incarnation_id == request.incarnation_id
     return 0 if is_new else image.topics.replica_load.get(request.broker_id, 0)

@@ -52,7 +52,7 @@ class _Unit(NamedTuple):
     """The preferred replica of the group's coordinators."""
     coordinators: tuple[int, ...]
     stays: bool
-    """Whether the host itself is the gateway of the group. This is the case in the rack of the host."""
+    """Whether the host itself is the gateway of the group, if the host is in this rack."""
 
 
 @dataclass(frozen=True, slots=True)

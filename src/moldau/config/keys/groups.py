@@ -218,14 +218,14 @@ GROUP = (
     int32(
         "consumer.heartbeat.interval.ms",
         5000,
-        "The heartbeat interval of its members.",
+        "The heartbeat interval of members of the consumer group.",
         check=at_least(1),
     ),
     int32("share.session.timeout.ms", 45_000, "The session time-out of the share group.", check=at_least(1)),
     int32(
         "share.heartbeat.interval.ms",
         5000,
-        "The heartbeat interval of its members.",
+        "The heartbeat interval of members of the share group.",
         check=at_least(1),
     ),
     int32(
@@ -253,7 +253,7 @@ GROUP = (
     int32(
         "streams.heartbeat.interval.ms",
         5000,
-        "The heartbeat interval of its members.",
+        "The heartbeat interval of members of the streams group.",
         check=at_least(1),
     ),
     int32("streams.num.standby.replicas", 0, "Standby replicas of each task.", check=at_least(0)),

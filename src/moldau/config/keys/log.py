@@ -172,7 +172,8 @@ LOG = (
     int32(
         "log.flush.offset.checkpoint.interval.ms",
         MINUTE_MS,
-        "The interval at which recovery points are stored. A recovery after a crash begins at them.",
+        "The interval at which recovery points are stored. After a crash, the recovery of a log begins "
+        "at its recovery point.",
         HIGH,
         check=at_least(0),
     ),
@@ -346,7 +347,7 @@ CLEANER = (
     double(
         "log.cleaner.min.cleanable.ratio",
         0.5,
-        "The share of bytes that are not compacted yet from which on a log is compacted.",
+        "A log is compacted when at least this share of its bytes is not compacted yet.",
         check=between(0, 1),
         update=CLUSTER_WIDE,
     ),

@@ -311,15 +311,15 @@ QUORUM = (
     int32(
         "controller.quorum.election.backoff.max.ms",
         1000,
-        "The longest wait between elections without a winner. The actual wait is a random part of it.",
+        "The longest wait between elections without a winner. The actual wait is a random part of this time.",
         HIGH,
         check=at_least(0),
     ),
     int32(
         "controller.quorum.append.linger.ms",
         25,
-        "How long the leader gathers records before it writes them. If the key is not set, it writes "
-        "as soon as the disk is free.",
+        "How long the leader gathers records before it writes them. If the key is not set, the "
+        "leader writes as soon as the disk is free.",
         check=at_least(0),
     ),
     int32(

@@ -31,7 +31,7 @@ OPERATIONS = (
     int32(
         "quota.window.size.seconds",
         1,
-        "The length of one sample of this measurement.",
+        "The length of one sample for the measurement of a client quota.",
         LOW,
         check=at_least(1),
     ),
@@ -45,7 +45,7 @@ OPERATIONS = (
     int32(
         "replication.quota.window.size.seconds",
         1,
-        "The length of one sample of this measurement.",
+        "The length of one sample for the measurement of a replication quota.",
         LOW,
         check=at_least(1),
     ),
@@ -73,8 +73,7 @@ OPERATIONS = (
     int64(
         "chunk.copy.max.bytes.per.second",
         LONG_MAX,
-        "Maximum bytes per second that this broker copies from other brokers to have its inactive chunks "
-        "(KIP-1114).",
+        "Maximum bytes per second that this broker copies inactive chunks from other brokers (KIP-1114).",
         check=at_least(1),
         update=CLUSTER_WIDE,
     ),
@@ -88,7 +87,7 @@ OPERATIONS = (
     int32(
         "controller.quota.window.size.seconds",
         1,
-        "The length of one sample of this measurement.",
+        "The length of one sample for the measurement of the quota of metadata changes.",
         LOW,
         check=at_least(1),
     ),

@@ -143,8 +143,8 @@ REPLICATION = (
     int64(
         "chunk.redirect.min.bytes",
         64 * MIB,
-        "The size from which an inactive chunk is read on the brokers that have it, by consumers with "
-        "`client.rack` (KIP-392). The leader passes on the records of smaller chunks, because some clients "
+        "Consumers with `client.rack` read an inactive chunk of at least this size from the brokers that "
+        "have the chunk (KIP-392). The leader passes on the records of smaller chunks, because some clients "
         "pause when they change the broker.",
         check=at_least(0),
     ),

@@ -56,7 +56,8 @@ TIERED = (
     string(
         "remote.log.metadata.manager.class.name",
         _TOPIC_BASED,
-        "The metadata manager. The name of Kafka's topic-based manager means that of Moldau.",
+        "The metadata manager. If the value is the name of Kafka's topic-based "
+        "manager, the node uses Moldau's topic-based manager.",
         check=not_empty(),
     ),
     string(
@@ -214,13 +215,13 @@ TIERED = (
     int32(
         "remote.log.manager.copy.quota.window.num",
         11,
-        "The number of samples for the measurement of this rate.",
+        "The number of samples for the measurement of the rate of copies to the remote tier.",
         check=at_least(1),
     ),
     int32(
         "remote.log.manager.copy.quota.window.size.seconds",
         1,
-        "The length of one sample of this measurement.",
+        "The length of one sample for the measurement of the rate of copies to the remote tier.",
         check=at_least(1),
     ),
     int64(
@@ -233,14 +234,16 @@ TIERED = (
     int32(
         "remote.log.manager.fetch.quota.window.num",
         11,
-        "The number of samples for the measurement of this rate.",
+        "Accepted for compatibility: remote reads are spread evenly, without samples.",
         check=at_least(1),
+        has_effect=False,
     ),
     int32(
         "remote.log.manager.fetch.quota.window.size.seconds",
         1,
-        "The length of one sample of this measurement.",
+        "Accepted for compatibility: remote reads are spread evenly, without samples.",
         check=at_least(1),
+        has_effect=False,
     ),
     int64(
         "remote.list.offsets.request.timeout.ms",
@@ -389,16 +392,17 @@ MOLDAU = (
     int32(
         "diskless.consolidation.segment.bytes",
         64 * MIB,
-        "The bytes of batches in the WAL from which a segment is built. A smaller `segment.bytes` of "
-        "a topic overrides it.",
+        "A segment is built when the batches of a partition in the WAL have at least this size. A smaller "
+        "`segment.bytes` of a topic overrides it.",
         check=at_least(1),
         update=CLUSTER_WIDE,
     ),
     int64(
         "diskless.consolidation.max.age.ms",
         60 * MINUTE_MS,
-        "The maximum time that a batch stays in the WAL. Then a segment is built from it and the "
-        "batches after it, even if they are few. A smaller `segment.ms` of a topic overrides it.",
+        "The maximum time that a batch stays in the WAL. After this time, a segment is built "
+        "from the batch and the batches after it, even if the segment is small. A smaller `segment.ms` of "
+        "a topic overrides it.",
         check=at_least(0),
         update=CLUSTER_WIDE,
     ),
@@ -426,7 +430,8 @@ MOLDAU = (
     int64(
         "backup.retention.ms",
         60 * MINUTE_MS,
-        "How long older saved states are kept. Records that were deleted since then cannot be restored.",
+        "How long older saved states are kept. A restore of such a state does not bring back "
+        "records that were deleted after the state was saved.",
         check=at_least(0),
     ),
     int32(

@@ -190,7 +190,7 @@ TOPIC = (
     double(
         "min.cleanable.dirty.ratio",
         0.5,
-        "The share of bytes that are not compacted yet from which on a log is compacted.",
+        "A log is compacted when at least this share of its bytes is not compacted yet.",
         check=between(0, 1),
         synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),),
     ),

@@ -14,7 +14,7 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",
     ),
-    "a limit of the time of a start": ("server.max.startup.time.ms",),
+    "a time limit for the start of a node": ("server.max.startup.time.ms",),
     "versions that are not final": ("unstable.api.versions.enable", "unstable.feature.versions.enable"),
     "the group protocols of KIP-848, KIP-932 and KIP-1071": (
         "group.consumer.assignors",
@@ -71,7 +71,9 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         *(key.name for key in (*security.TLS, *security.SASL)),
     ),
     "telemetry of clients": ("telemetry.max.bytes",),
-    "a limit of the bytes of a load": ("transaction.state.log.load.buffer.size",),
+    "a limit of the bytes of one read when transactions are loaded": (
+        "transaction.state.log.load.buffer.size",
+    ),
     "two-phase commit (KIP-939)": ("transaction.two.phase.commit.enable",),
 }
 

@@ -70,7 +70,7 @@ class DisklessHandlers:
         """A waiting FindBatches gets an early response when its connection sends the next request.
 
         Responses are sent in the order of the requests. A reader that sends another request no longer needs
-        the first response. Without this rule, it would still have to wait for that response.
+        the first response. Without this rule, the reader would still have to wait for the first response.
         """
         version = context.api_version
         finding = self._finding.setdefault(context.connection, {})

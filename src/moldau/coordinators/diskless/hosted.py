@@ -46,8 +46,9 @@ class DisklessCoordinatorKind(HostedKind):
         self._changed(partition)
 
     def check_lookup(self, context: RequestContext) -> None:
-        """A client with the right DESCRIBE on the coordinators' topic may also find coordinators. It learns
-        nothing new, because the Metadata API shows it the brokers of this topic's partitions.
+        """A client with the right DESCRIBE on the coordinators' topic may also find coordinators. This gives
+        the client no new information, because the Metadata API also shows the brokers of this topic's
+        partitions.
 
         Raises CLUSTER_AUTHORIZATION_FAILED.
         """

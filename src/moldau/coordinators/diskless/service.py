@@ -188,10 +188,10 @@ class DisklessCoordinator:
         the order of the calls. The files of one broker are committed in the order of ``call.place``.
 
         After an error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is
-        unknown. After ``calls.FORGOTTEN`` and ``calls.NUMBER_PASSED`` it stays unknown.
+        unknown. After ``calls.FORGOTTEN`` and ``calls.NUMBER_PASSED`` the outcome stays unknown.
         """
-        # Let the deletion clock see each change of the wall clock. After a time in which the wall clock was
-        # slow, it advances slowly. Batches with early times then do not all expire at once.
+        # Let the deletion clock see each change of the wall clock. When a slow wall clock is corrected, the
+        # deletion clock does not jump. Therefore the batches with early times do not all expire at once.
         self._machine.deletion_clock.now_ms()
         return commit_file(self.runtime, coordinator_id, call)
 
@@ -269,7 +269,7 @@ class DisklessCoordinator:
     async def find_batches(
         self, coordinator_id: int, call: calls.FindBatchesCall
     ) -> list[calls.FoundPartition]:
-        """The positions of batches in the committed state. It may wait for ``call.max_wait_ms``."""
+        """The positions of batches in the committed state. The call may wait for ``call.max_wait_ms``."""
         return await self._finder.find(lambda: self._reader(coordinator_id), call)
 
     async def list_offsets(
@@ -392,7 +392,7 @@ class DisklessCoordinator:
         """Record in the log that these objects will never be committed. This is done before the objects are
         deleted as orphans.
 
-        If a file was committed at this coordinator, it is refused in any state.
+        A file that was committed at this coordinator is refused, in any state of the file.
         """
         reader = self._written(coordinator_id).reader
         live = {key for key in object_keys if reader.describe_file(key).is_known}
@@ -403,8 +403,8 @@ class DisklessCoordinator:
         return closed
 
     async def take_over(self, coordinator_id: int, file: calls.FileToHandOver) -> None:
-        """Make this coordinator the owner of a file that another coordinator hands over. It is the first of
-        ``remaining_owner_ids``."""
+        """Make this coordinator the owner of a file that another coordinator hands over. This coordinator is
+        the first of ``remaining_owner_ids``."""
         remaining = [owner for owner in file.remaining_owner_ids if owner != coordinator_id]
         await self.runtime.write(
             coordinator_id,
@@ -437,8 +437,8 @@ class DisklessCoordinator:
     def free_files(
         self, coordinator_id: int, unused_before_ms: int, limit: int = 1000
     ) -> list[calls.FreeFile]:
-        """Return files that have been unused since that time. The caller must delete their objects, then call
-        ``release_files``."""
+        """Return files that have been unused since ``unused_before_ms``. The caller must delete their
+        objects, then call ``release_files``."""
         return self._reader(coordinator_id).deletable.free(limit, unused_before_ms)
 
     def files_of_others(

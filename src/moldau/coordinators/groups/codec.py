@@ -27,8 +27,8 @@ from moldau.protocol.schema import ZERO_UUID
 
 GROUP_VALUE_VERSION: Final = 3
 OFFSET_VALUE_VERSION: Final = 3
-"""Version 3 of offset values and of group values is not flexible. Therefore every Kafka version since 2.1 can
-read it."""
+"""Version 3 of offset values and of group values is not flexible. Kafka 2.3 and all later versions can read
+it."""
 EXPIRING_OFFSET_VALUE_VERSION: Final = 1
 """The only version with a field for the expiry of a single commit (OffsetCommit 2-4)."""
 OFFSET_WITH_TOPIC_ID_VALUE_VERSION: Final = 4

@@ -33,7 +33,7 @@ from moldau.protocol.messages.list_groups import ListedGroup, ListGroupsRequest,
 from moldau.runtime import Clock, Entropy, ErrorCode, KafkaError, UnexpectedErrors
 
 DELETING_PARTITIONS: Final = 2
-"""Number of coordinators that process parts of a DeleteGroups request at the same time. Each part takes some
+"""Number of coordinators that process parts of a DeleteGroups request at the same time. Each part takes about
 5 ms."""
 
 

@@ -35,8 +35,8 @@ class GroupSettings:
     offset_commit_timeout_ms: int = 5_000
     """``offset.commit.timeout.ms``"""
     metadata_max_bytes: int = 64 * 1024 * 1024
-    """Maximum size of the members' metadata, added up over all groups of a node. A member with few metadata
-    is accepted even above this limit."""
+    """Maximum size of the members' metadata, added up over all groups of a node. A member with a small amount
+    of metadata is accepted even above this limit."""
     small_metadata_bytes: int = 4_096
     max_write_bytes: int = 1_048_588
     """Maximum size of the records that one request writes. They must fit in one batch of the offsets

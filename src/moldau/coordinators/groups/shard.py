@@ -35,10 +35,10 @@ GROUP_ID_NOT_FOUND_VERSION = 9
 
 
 EXPIRY_A_TURN = 100
-OFFSETS_A_TURN: Final = 1_000
-"""Number of offsets that are deleted in one iteration of the event loop. This takes some 5 ms."""
 """Number of groups and offsets that an expiry check examines in one iteration of the event loop. The checks
 of all partitions may run in the same iteration."""
+OFFSETS_A_TURN: Final = 1_000
+"""Number of offsets that are deleted in one iteration of the event loop. This takes about 5 ms."""
 
 
 class GroupShard:

@@ -1,4 +1,4 @@
-"""Passes a request to the shard of its group. All parts of the group coordinator use it."""
+"""Passes a request to the shard of its group. All parts of the group coordinator use this module."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""EndTxn: finds out whether an end is allowed, is a repetition, or comes from a fenced producer. Pure.
+"""Decides whether an EndTxn request is allowed, is a repetition, or comes from a fenced producer. Pure.
 
 Before version 2 a producer keeps its epoch, so a repeated request looks like the first request. From version
 2 on the epoch grows by one when the end is decided. A repeated request therefore differs from the end of the

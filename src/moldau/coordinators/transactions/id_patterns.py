@@ -1,9 +1,9 @@
 r"""Patterns of transactional ids (ListTransactions 2), matched in limited time. Pure.
 
 Kafka's brokers use RE2's syntax. Python's regular expressions may try very many combinations (backtracking),
-so one pattern could block a broker. Therefore only a part of the syntax is supported, which needs no
-backtracking: literal characters, ``\`` before a special character, ``.`` and ``.*``. Other patterns are
-refused.
+so one pattern could block a broker. Therefore only a part of the syntax is supported. This part needs no
+backtracking. It consists of literal characters, ``\`` before a special character, ``.`` and ``.*``. Other
+patterns are refused.
 """
 
 from collections.abc import Callable
@@ -50,8 +50,8 @@ def _tokens(pattern: str) -> list[str]:
 
 
 def _matches(tokens: list[str], name: str) -> bool:
-    """Match the tokens. After a mismatch it goes back to the last ``.*`` only. This is enough, because every
-    earlier ``.*`` has matched as little as possible."""
+    """Match the tokens. After a mismatch the function goes back to the last ``.*`` only. This is enough,
+    because every earlier ``.*`` has matched as little as possible."""
     at = token = 0
     star = resume = -1
     while at < len(name):

@@ -1,4 +1,5 @@
-"""InitProducerId: decides whether a producer gets a producer id and epoch, and which ones. Pure.
+"""Decides whether the producer of an InitProducerId request gets an id and an epoch, and which id and epoch
+it gets. Pure.
 
 A producer that sends its producer id and epoch may request a new epoch (KIP-360). If the response is lost, it
 repeats the request and gets the same epoch again. A producer that sends no id fences every earlier producer.

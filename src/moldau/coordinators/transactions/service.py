@@ -35,7 +35,7 @@ Operation = Callable[[TransactionShard, int, Token], Effects[TransactionRecord]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionPorts:
-    """The functions of its node that the coordinator uses."""
+    """The functions of the node that the coordinator uses."""
 
     new_producer_id: Callable[[], Awaitable[int]]
     """Returns a producer id that no producer of the cluster has ever had. Raises ``KafkaError`` (retriable).
@@ -103,7 +103,8 @@ class TransactionService:
         return self.runtime.kind.partition_of(transactional_id, count)
 
     async def init_producer(self, request: Initialization) -> ProducerAnswer:
-        """Handle InitProducerId for a transactional id. It also raises INVALID_TRANSACTION_TIMEOUT."""
+        """Handle InitProducerId for a transactional id. This method also raises
+        INVALID_TRANSACTION_TIMEOUT."""
         partition = self.partition_of(request.transactional_id)
         if not 0 < request.timeout_ms <= self.settings.max_timeout_ms:
             raise KafkaError(ErrorCode.invalid_transaction_timeout)

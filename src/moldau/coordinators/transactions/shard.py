@@ -1,7 +1,7 @@
 """The transactional ids of one partition of ``__transaction_state``: a shard. Pure.
 
-Every operation reads the state. It raises :class:`KafkaError`, or returns :class:`Effects` with one record:
-the new state of one id. Clients learn of some decisions only later. For example, the response is
+Every operation reads the state. An operation raises :class:`KafkaError`, or returns :class:`Effects` with one
+record: the new state of one id. Clients learn of some decisions only later. For example, the response is
 CONCURRENT_TRANSACTIONS while a producer is fenced. These decisions are also written as records, so that they
 survive a restart.
 

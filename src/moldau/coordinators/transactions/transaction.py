@@ -47,8 +47,8 @@ class EndedTransaction(NamedTuple):
 class Transaction:
     """The state of one transactional id.
 
-    ``last_producer_epoch`` is the epoch before the last increase that the producer requested. It is not
-    written to the log. If a producer retries after the coordinator has moved, it is therefore fenced, as in
+    ``last_producer_epoch`` is the epoch before the last increase that the producer requested. This epoch is
+    not written to the log. A producer that retries after the coordinator has moved is therefore fenced, as in
     Kafka.
     """
 

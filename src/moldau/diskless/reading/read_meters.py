@@ -48,7 +48,7 @@ class ReadMeters:
             path=path,
         )
         self.corrupt_batches = scope.counter(
-            "CorruptBatchesPerSec", "Batches whose bytes differ from the committed ones.", path=path
+            "CorruptBatchesPerSec", "Batches whose bytes differ from the committed bytes.", path=path
         )
 
 

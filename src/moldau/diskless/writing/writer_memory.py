@@ -19,8 +19,8 @@ class WriterMemory:
 
     def __init__(self, settings: WriterSettings) -> None:
         self.recent = RecentObjects(settings.recent_bytes, self.release)
-        """Objects of this broker for its own cacher, by key. They are included from their upload on,
-        before their commit.
+        """Objects of this broker from which its own cache gets batches, by key. They are included from their
+        upload on, before their commit.
         """
         self._is_refilling = False
         self.configure(settings)

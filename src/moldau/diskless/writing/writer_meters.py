@@ -53,10 +53,12 @@ class WriterMeters:
         scope.gauge(
             "BufferedBytes",
             buffered_bytes,
-            ("Bytes of batches that wait for their upload, their commit or their answer."),
+            ("Bytes of batches that wait for their upload, their commit or their response."),
         )
         scope.gauge(
-            "RecentBytes", recent_bytes, "Memory of objects that are kept for this broker's own cacher."
+            "RecentBytes",
+            recent_bytes,
+            "Memory of recently written objects, which this broker reads without the store.",
         )
 
     def closed(self, reason: CloseReason, size_bytes: int, batch_count: int, waited_ms: float) -> None:

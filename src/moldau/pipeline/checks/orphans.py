@@ -1,10 +1,11 @@
 """``moldau pipeline orphans``: finds objects that no coordinator refers to, by listing the store in parallel.
 
-A task lists one shard of the store. It asks every coordinator whether it refers to the objects that are old
-enough. The brokers' own scan follows the same rules. If tasks of a sink are killed, their parts may remain,
-and no coordinator refers to parts. For parts, only the age is checked. Nothing is removed by default. The
-cluster's brokers must have claimed the location in the store. Otherwise every object there would look like an
-orphan, so the scan refuses to check that location.
+A task lists one shard of the store. For the objects that are old enough, the task asks every coordinator
+whether the coordinator refers to them. The brokers' own scan follows the same rules. If tasks of a sink are
+killed, their parts (objects for the driver of the sink) may remain. No coordinator refers to parts, so only
+the age of parts is checked. Nothing is removed by default. The cluster's brokers must have claimed the
+location in the store. Otherwise every object there would look like an orphan, so the scan refuses to check
+that location.
 """
 
 import asyncio
@@ -40,13 +41,14 @@ TIER_AGE_MS: Final = 3_600_000
 """Minimum age of orphans in the tier. It is longer than any lease, because younger objects may still be in
 use."""
 PARTS_GRACE_MS: Final = 24 * 60 * 60 * 1000
-"""Default grace period of parts. It is longer than any batch or job, because the driver needs the parts until
-its end. A batch or job that takes longer fails, but no record is written twice or lost."""
+"""Default grace period of parts. It must be longer than any batch or job of a sink, because the driver needs
+the parts until the end of the batch or job. A batch or job that takes longer than the grace period fails, but
+no record is written twice or lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrphansJob:
-    """Options of a scan. ``older_than_ms`` ``None`` means the brokers' grace period."""
+    """Options of a scan. If ``older_than_ms`` is ``None``, the brokers' grace period applies."""
 
     bootstrap: str
     delete: bool = False

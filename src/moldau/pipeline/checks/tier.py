@@ -38,7 +38,7 @@ class VerifyUnit:
     """The coordinator of the partitions; ``None`` for a unit in the tier."""
     begins: Mapping[int, int] = field(default_factory=dict)
     """The first offset that is not deleted, by partition. If a batch begins before this offset, it is checked
-    only by the unit whose range begins there."""
+    only by the unit whose range begins at this offset."""
     segments: tuple[SegmentObject, ...] = ()
     """The remote segments that contain the range of a unit in the tier. A unit in the tier has only one
     range."""
@@ -56,8 +56,8 @@ class SegmentCheck:
         self._findings = Findings(unit.topic)
 
     async def run(self) -> Checked:
-        """Run the check. Raises ``KafkaError`` if a coordinator does not respond, and ``StorageError`` if a
-        store does not respond."""
+        """Run the check. Raises ``KafkaError`` if a broker does not respond, and ``StorageError`` if a store
+        does not respond."""
         for segment in self._unit.segments:
             try:
                 await self._check(segment)

@@ -2,8 +2,8 @@
 
 The driver makes no decisions. A crashed driver leaves orphans, and plans that expire with their leases. Two
 drivers get different partitions. A copy may be reported late, twice or to a former leader. Such a report is
-refused, or gets the same response as the first report. The only compare-and-set is the prune: the coordinator
-advances the start of the WAL.
+refused, or gets the same response as the first report. The only compare-and-set is the prune, by which the
+coordinator advances the start of the WAL.
 """
 
 import asyncio

@@ -27,7 +27,7 @@ from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 
 class CopiedSegment(NamedTuple):
-    """A segment that was copied. Its metadata contain the number of the attempt."""
+    """A segment that was copied. Its metadata contain the id of the attempt."""
 
     segment_id: UUID
     custom_metadata: bytes | None

@@ -44,8 +44,8 @@ def open_catalog(to: str, properties: Mapping[str, str] | None = None) -> Catalo
         return _open_folder(to)
     try:
         return load_catalog(to, **{**(configured or {}), **(properties or {})})
-    # A configuration may be wrong, a package may be missing, or a server may fail. Each catalog's library
-    # raises other types of errors for this.
+    # A configuration may be wrong, a package may be missing, or a server may fail. Each catalog's library has
+    # its own types of errors.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ToolError(f"the catalog {to} cannot be opened: {reason}") from error

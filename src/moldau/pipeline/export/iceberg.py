@@ -319,8 +319,9 @@ def _add_columns(table: Table, values: ValueFormat) -> None:
     """Add columns in a separate commit. If the round fails after this commit, the new or wider columns stay,
     which is not a problem.
 
-    This commit does not exclude a concurrent driver that adds no columns. ``table`` then has the state that
-    the other driver committed. If this driver continued, it would apply this round on top of that state.
+    This commit does not exclude a concurrent driver that adds no columns. If the other driver has committed
+    its round, ``table`` has the state after that round. This function then raises :class:`ToolError`, because
+    this driver must not apply its own round on top of that state.
     """
     batch_id, progress = table.properties[BATCH_PROPERTY], _covered(table)
     with _refusable(table), _followed(table), table.transaction() as change:

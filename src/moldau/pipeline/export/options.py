@@ -13,7 +13,8 @@ FILE_MARK: Final = "@"
 def value_format(
     kind: str, schema: str | None, *, framed: bool = False, writers: Mapping[int, str] | None = None
 ) -> ValueFormat:
-    """Each schema is a text, or ``@`` and the path of a file. Raises :class:`ToolError`."""
+    """Return the format of the values. Each schema is a text, or ``@`` and the path of a file. Raises
+    :class:`ToolError`."""
     try:
         wanted = ValueKind(kind)
     except ValueError:

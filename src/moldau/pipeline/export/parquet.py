@@ -52,8 +52,8 @@ class ParquetRound:
 
 
 class ParquetFolder:
-    """The folder and its plans. The folder must be on a file system with hard links, for example the local
-    one."""
+    """The folder and its plans. The folder must be on a file system with hard links, for example a local file
+    system."""
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)

@@ -1,5 +1,4 @@
-"""The offsets of each partition that are already in an Iceberg table, and the ranges that the next round
-reads."""
+"""The offsets of each partition that are already in a table, and the ranges that the next round reads."""
 
 import asyncio
 import datetime
@@ -37,7 +36,7 @@ class StartAt:
 
 
 def parse_start_at(text: str) -> StartAt:
-    """``earliest``, ``latest``, an offset, ``0:23,1:40`` or ``@TIME``. Raises :class:`ToolError`."""
+    """Parse ``earliest``, ``latest``, an offset, ``0:23,1:40`` or ``@TIME``. Raises :class:`ToolError`."""
     word = text.strip()
     if word in ("earliest", "latest"):
         return StartAt(latest=word == "latest")
@@ -106,7 +105,8 @@ def next_round(
 
     An empty table begins at ``starts``, or at the first records if ``starts`` is not given. Partitions that
     are added later begin at their first record. Raises :class:`ToolError` when records were deleted before
-    they were exported (unless ``may_lose``). Also raises it when the topic ends before the exported offsets.
+    they were exported (unless ``may_lose``). Also raises this error when the topic ends before the exported
+    offsets.
     """
     ranges: list[OffsetRange] = []
     after = dict(covered)

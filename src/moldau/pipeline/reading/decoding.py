@@ -37,8 +37,8 @@ CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Number of decompressed bytes that are decoded at a time. It is large, so that the overhead of a call does
 not matter. It is small enough that intermediate results stay in the processor's caches."""
 VECTOR_HEADERS_MAX: Final = 32
-"""A record with more headers than this is decoded alone. In a group, each of its headers would require
-another step over all records."""
+"""If a record has more headers than this number, its headers are decoded one by one. In vectorised decoding,
+each of these headers would require another step over the records."""
 MICROSECONDS_IN_MS: Final = 1000
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // MICROSECONDS_IN_MS
 

@@ -41,7 +41,7 @@ def fetch_found(source: TopicSource, wanted: Sequence[OffsetRange]) -> Iterator[
     """
     with asyncio.Runner() as runner:
         # The loop's own ``run_until_complete`` is used, because each call of ``Runner.run`` replaces the
-        # handler of Ctrl-C. That takes as long as decoding a small chunk.
+        # handler of Ctrl-C. Replacing the handler takes as long as decoding a small chunk.
         run = runner.get_loop().run_until_complete
         client = Client(parse_bootstrap(source.bootstrap), source.timeout_s)
         chunks = _chunks(client, source, wanted)

@@ -66,8 +66,8 @@ OBJECT_READS: Final = 8
 """Number of reads of one object, if all partitions of a coordinator share the object. Each of these reads
 gets 1 MiB of a full object.
 
-With fewer reads, each partition would have more windows. A batch at the border of two windows is decoded
-twice.
+With fewer reads, a unit would contain more partitions, so each partition would be split into more windows. A
+batch at the border of two windows is decoded twice.
 """
 GROUP_PARTITIONS_MAX: Final = 64
 
@@ -77,9 +77,9 @@ def group(
 ) -> list[tuple[OffsetRange, ...]]:
     """Units of ranges that tasks read together, about ``unit_records_max`` offsets in each unit.
 
-    If partitions have the same owner (their coordinator), their batches are adjacent in its objects. For each
-    of these partitions, a unit has a window of offsets. Therefore an object is read only once for all these
-    partitions. Partitions without an owner are read one by one.
+    If partitions have the same owner (their coordinator), their batches are adjacent in its objects. A unit
+    has windows of offsets of several such partitions. Therefore an object is read only once for all
+    partitions of the unit. Partitions without an owner are read one by one.
     """
     units: list[tuple[OffsetRange, ...]] = []
     by_owner: dict[int, list[OffsetRange]] = {}

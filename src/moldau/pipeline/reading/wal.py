@@ -97,8 +97,8 @@ class WalReader:
     # -- coordinates ----------------------------------------------------------------------------
 
     async def _find(self, partitions: Sequence[int]) -> dict[int, list[BatchCoordinate] | None]:
-        """The next batches of each partition. ``None`` for a partition that must be read through the
-        broker."""
+        """The next batches of each partition. ``None`` for a partition that must be read from the tier or
+        through the broker."""
         coordinator_id = self._access.coordinators[partitions[0]]
         found: dict[int, list[BatchCoordinate] | None] = {}
         offsets = {partition: self._positions[partition] for partition in partitions}
@@ -136,7 +136,7 @@ class WalReader:
         self, row: FoundPartition, before: list[BatchCoordinate]
     ) -> list[BatchCoordinate] | None:
         """Return ``before`` and the next coordinates of the partition; ``None`` if the partition must be read
-        through the broker."""
+        from the tier or through the broker."""
         partition = row.partition_index
         position = before[-1].last_offset + 1 if before else self._positions[partition]
         if row.error is ErrorCode.offset_out_of_range and not before:
@@ -247,8 +247,8 @@ class WalReader:
     async def _by_broker(
         self, partitions: Iterable[int], reason: str | None
     ) -> AsyncIterator[list[FoundBatch]]:
-        """Read the remaining offsets through the leaders. If ``reason`` is ``None``, read only the offsets
-        before the start of the WAL."""
+        """Read the remaining offsets through the leaders. If ``reason`` is ``None`` and the next offset is in
+        the tier, read only the offsets before the start of the WAL."""
         for partition in partitions:
             position, end = self._positions[partition], self._ends[partition]
             if reason is None:
@@ -265,8 +265,9 @@ class WalReader:
             self._positions[partition] = end
 
     async def _wal_start(self, partition: int, end: int) -> int:
-        """Return the offset at which the partition's WAL starts; ``end`` if that offset is unknown. The
-        objects of the WAL contain all records at or after that offset."""
+        """Return the offset at which the partition's WAL starts, if the partition's next offset is in the
+        tier; otherwise ``end``. The objects of the WAL contain all records at or after the start of the
+        WAL."""
         position = self._positions[partition]
         coordinator_id = self._access.coordinators[partition]
         rows = await self._coordinators.find(coordinator_id, self._topic_id, {partition: position}, 1)

@@ -1,4 +1,5 @@
-"""Access to a diskless topic's batches through its coordinators and its object store, without the brokers.
+"""Access to a diskless topic's batches through its coordinators and its object store, without fetches from
+brokers.
 
 The coordinators provide the positions of the batches (this requires READ on the topic). The object store has
 the data. If the coordinators or the store are not accessible, the topic is read through the brokers, which is
@@ -42,8 +43,8 @@ class WalAccess:
 
 
 async def find_wal_access(client: Client, topic: ClusterTopic, given: Mapping[str, str]) -> WalAccess | None:
-    """Access to a topic's objects. If the topic can be read only through brokers, it logs a line and returns
-    ``None``."""
+    """Access to a topic's objects. Returns ``None`` if the topic can be read only through brokers. The reason
+    is logged, unless the topic is not diskless."""
     try:
         return await look_up_wal_access(client, topic, given)
     except (KafkaError, ToolError) as error:

@@ -48,7 +48,7 @@ from moldau.runtime.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 PARTLY: Final = b"partly "
-"""The first words in the message of a refusal, if other rows of the batch were committed."""
+"""The first bytes of a stored refusal, if other rows of the batch were committed."""
 OBJECT_BYTES_MAX: Final = 256 * 1024**2
 """Maximum size of an object. It is limited because the driver has the whole object in memory. A streaming
 batch must fit into one object, so that it is committed as a whole."""
@@ -84,7 +84,8 @@ class RefusedError(ToolError):
 
 
 class _Named(NamedTuple):
-    """The object key that an intent contains, and whether this driver created the intent."""
+    """The object key that an intent contains, the generation of the intent, and whether this driver created
+    the intent."""
 
     key: str
     generation: int

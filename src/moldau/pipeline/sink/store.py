@@ -47,7 +47,7 @@ class SinkStore(Protocol):
 
 
 def open_sink_store(settings: StorageSettings) -> SinkStore:
-    """Raises :class:`StorageError` if a sink cannot use the store."""
+    """Open the store of a sink. Raises :class:`StorageError` if a sink cannot use the store."""
     parts = urlsplit(settings.url)
     if settings.class_name is not None:
         raise StorageError(f"a sink does not know {settings.class_name}", transient=False)

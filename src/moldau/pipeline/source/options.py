@@ -133,7 +133,8 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Names are case-insensitive. Raises :class:`ToolError` for unsupported, unknown or invalid options."""
+    """Parse the options of a user. Option names are case-insensitive. Raises :class:`ToolError` for
+    unsupported, unknown or invalid options."""
     found, storage = _sorted_out(given)
     if not found.get(BOOTSTRAP, "").strip():
         raise ToolError(f"option {BOOTSTRAP!r} is missing")

@@ -15,8 +15,8 @@ UNIT_RECORDS_MAX: Final = 500_000
 UNIT_RECORDS_MIN: Final = 50_000
 """Minimum size of a unit, unless ``minPartitions`` asks for smaller units."""
 UNITS: Final = 8
-"""Number of units if there are enough records. It is a constant because the planner does not know the number
-of cores."""
+"""Usual number of units of a query with enough records. It is a constant because the planner does not know
+the number of cores."""
 TIMEOUT_S: Final = 30.0
 
 

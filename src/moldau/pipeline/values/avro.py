@@ -148,7 +148,8 @@ def _columns(
     pieces: list[pa.Array],
     rejected: Rejected,
 ) -> None:
-    """A value is also rejected if its column cannot store it. An example is a decimal that is too long."""
+    """Convert decoded values to columns. A value is rejected if its column cannot store it. An example is a
+    decimal that is too long."""
     try:
         raw = pa.array(decoded, shape.raw)
         pieces.append(raw if shape.convert is None else shape.convert(raw))

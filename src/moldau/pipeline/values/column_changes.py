@@ -36,7 +36,8 @@ class ColumnChange:
         """The table's format after the change. ``promote`` means that columns may become wider by Iceberg's
         rules.
 
-        Raises :class:`ToolError` when there is no such column, or nothing to change.
+        Raises :class:`ToolError` if the table has no columns of JSON values, if the column around the changed
+        column is missing, or if the existing column can already store every value.
         """
         if table.kind is not ValueKind.JSON:
             raise ToolError("columns are given other types in tables of JSON values: --value json")

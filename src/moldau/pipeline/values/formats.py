@@ -35,8 +35,8 @@ class ValueKind(enum.StrEnum):
 class ValueFormat:
     """The conversion of values to a column. It is sent to the tasks, and stored with the plan.
 
-    ``columns`` is the type of the table's column ``value``, as DDL of one column. It is empty while the type
-    is unknown; the table then has no column ``value``.
+    ``columns`` is the type of the table's column ``value``, as DDL of one column. It is empty for raw values.
+    It is also empty while the type is unknown; the table then has no column ``value``.
     """
 
     kind: ValueKind = ValueKind.RAW

@@ -102,8 +102,8 @@ class _Anything(msgspec.Struct):
 
 
 def _malformed(values: pa.Array) -> Rejected:
-    """Return the rows of values that are not exactly one JSON object, or that have too many levels. Each row
-    has a reason."""
+    """Return the rows of values that are not exactly one JSON object in UTF-8, or that have too many levels.
+    Each row has a reason."""
     check = msgspec.json.Decoder(_Anything).decode
     found: Rejected = dict.fromkeys(_too_deep(values), f"more than {NESTED_MAX} levels deep")
     found.update(dict.fromkeys(_no_text(values), "not UTF-8"))
@@ -154,7 +154,7 @@ def _depth(value: bytes) -> int:
 
 
 def _decode(values: pa.Array, columns: pa.DataType, rewriter: Rewriter, misfits: Rejected) -> pa.Array:
-    """Decode the values to the column, without the values that do not fit. These are added to ``misfits``."""
+    """Decode the values that fit the column. The rows of the other values are added to ``misfits``."""
     found = _parse_as_they_are(values, columns, rewriter)
     if found is not None:
         return found

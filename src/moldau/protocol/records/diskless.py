@@ -141,7 +141,7 @@ class DisklessFileTakenOverKey(Message):
 @message
 class DisklessFileTakenOverRecord(Message):
     """The coordinator of this log has become the owner of a file. If the coordinator did not know the file's
-    object, this record also closes the object."""
+    object, this record also closes the object, so that the coordinator will never commit it."""
 
     API_KEY = 105
     VERSIONS = "0"

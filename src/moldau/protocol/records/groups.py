@@ -2,7 +2,7 @@
 members.
 
 By default the newest version is written. Kafka writes OffsetCommitValue 3 (1 with an expire timestamp) and
-GroupMetadataValue 3, so that older brokers can read them. Pass ``version=3`` to write version 3, too.
+GroupMetadataValue 3, so that older brokers can read them. To write version 3 like Kafka, pass ``version=3``.
 """
 
 from collections.abc import Sequence

@@ -109,8 +109,8 @@ class KeyedRecords:
         return version.to_bytes(2, "big") + _encode(value, version)
 
     def decode_key(self, key: Buffer) -> Message:
-        """Read a key. Raises UnknownRecordTypeError for a type of a later version, otherwise
-        ProtocolError.
+        """Read a key. Raises UnknownRecordTypeError for an unknown type, and ProtocolError for malformed
+        bytes.
         """
         return _decode(self._of(key)[0], 0, key, 2)
 

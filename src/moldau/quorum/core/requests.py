@@ -130,7 +130,7 @@ class RequestDesk:
 
     def _leaders_only(self, leader_id: int, epoch: int) -> ErrorCode:
         """Check a request that only the leader of an epoch sends. An epoch has one leader, so a request of
-        another leader is wrong. It must not end this node."""
+        another leader is wrong. Such a request must not end this node."""
         error, known = self._voters_only(leader_id, epoch), self._core.election.leader_id
         if error is ErrorCode.none and epoch == self._core.epoch and known not in (None, leader_id):
             return ErrorCode.invalid_request

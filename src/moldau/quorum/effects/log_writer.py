@@ -23,7 +23,7 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.snapshots.replicated_log import ReplicatedLog
 
 RECORDS_A_TURN: Final = 1_000
-"""Number of records of a batch that is built on the event loop. This takes about 3 ms."""
+"""Maximum number of records in a batch that is built on the event loop. This takes about 3 ms."""
 
 
 def not_controller() -> KafkaError:

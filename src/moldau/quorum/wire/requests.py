@@ -1,8 +1,8 @@
 """Converts between the core's messages and Kafka's messages, for one topic with one partition, in all
 versions.
 
-Requests arrive as the dataclasses of ``moldau.protocol.messages``. This module answers a request for another
-cluster or partition, which never reaches the core.
+Requests arrive as the dataclasses of ``moldau.protocol.messages``. A request for another cluster or partition
+is refused, and never reaches the core.
 """
 
 import uuid

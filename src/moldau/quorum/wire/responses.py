@@ -1,4 +1,4 @@
-"""Converts between the core's responses and Kafka's responses. The module ``requests.py`` does the same for
+"""Converts between the core's responses and Kafka's responses. The module ``requests.py`` converts
 requests."""
 
 from dataclasses import replace

@@ -83,8 +83,8 @@ class AppendFreeze:
         return self._queue.is_empty and partition.high_watermark == partition.log.log_end_offset
 
     def refuse(self) -> None:
-        """Answer NOT_LEADER_OR_FOLLOWER to all batches from now until the end of the freeze. The freeze takes
-        too long to keep the batches."""
+        """Answer NOT_LEADER_OR_FOLLOWER to all batches from now until the end of the freeze. The batches are
+        not kept, because the freeze takes too long."""
         self._held.refuse()
 
     def end(self) -> None:

@@ -26,7 +26,7 @@ class SyncedLog(Protocol):
 
 
 class GroupCommit:
-    """Syncs one partition's log in one leader epoch (a term). There is one sync at a time.
+    """Syncs one partition's log, with one sync at a time. A term is one leader epoch of the partition.
 
     The contract is: call :meth:`begin_term` before the first append of a term, :meth:`plan` after each
     append, and :meth:`truncated` after each truncation. ``on_synced`` gets the durable offset after each

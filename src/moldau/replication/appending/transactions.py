@@ -18,7 +18,8 @@ transaction (KIP-890)."""
 
 
 class TransactionGuard:
-    """Identifies one check by the coordinator. Guards are compared by identity."""
+    """The guard of a producer, which one or more checks by the coordinator share. Guards are compared by
+    identity."""
 
     __slots__ = ()
 
@@ -91,7 +92,7 @@ class TransactionChecks:
         event loop.
 
         From version 2 on, the end of a transaction increases the epoch. Therefore a marker with the epoch of
-        an open transaction is a late copy of the previous transaction's marker. It is refused with
+        an open transaction is a late copy of the previous transaction's marker. Such a marker is refused with
         INVALID_PRODUCER_EPOCH. If no transaction is open, a late copy changes nothing, and is accepted.
         """
         if self.refuses_markers:

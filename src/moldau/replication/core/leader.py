@@ -119,7 +119,8 @@ class LeaderReplica:
         self.in_sync = frozenset(term.in_sync)
         """The committed in-sync set."""
         self.pending: InSyncProposal | None = None
-        """The proposal in progress; ``None`` if there is none. There is at most one."""
+        """The proposal in progress; ``None`` if no proposal is in progress. At most one proposal is in
+        progress."""
         self._must_send_again = False
         self.min_in_sync = min_in_sync
         self.log_end_offset = offsets.log_end

@@ -41,8 +41,8 @@ FIRST_BACKOFF_MS: Final = 20
 election yet."""
 _UNKNOWN_SESSION: Final = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
 HURRY_S: Final = 0.05
-"""If the request in flight is older than this time, it is cancelled, so that a new request can include a new
-partition."""
+"""Time in seconds for which a new partition waits for the request in flight. After this time the request is
+cancelled, so that a new request can include the partition."""
 HURRIES_MAX: Final = 5
 """Number of consecutive errors of a partition. After these errors, no more requests are cancelled for this
 partition."""

@@ -13,7 +13,7 @@ from moldau.runtime.unexpected import UnexpectedErrors
 
 
 class ReplicaFetchers:
-    """The fetchers of a broker. There are one or more for each leader that it follows."""
+    """The fetchers of a broker. The broker has one or more fetchers for each leader that it follows."""
 
     def __init__(
         self,

@@ -55,8 +55,8 @@ class Holder(Protocol):
 
 
 class Descriptors:
-    """Knows the open files of a process that have a descriptor, and limits their number. The least recently
-    used file is first."""
+    """Knows the open files of a process that have a descriptor, and limits their number. The descriptors of
+    files that were not used for a while are closed first."""
 
     def __init__(self, limit: Callable[[], int] = descriptors_for_files) -> None:
         """``limit`` returns the maximum number of descriptors. It is called each time a file is opened. Files
@@ -74,7 +74,7 @@ class Descriptors:
         return self._lock
 
     def __len__(self) -> int:
-        """The files that have a descriptor."""
+        """Number of files that have a descriptor."""
         return len(self._holders)
 
     def enter(self, holder: Holder) -> None:

@@ -24,8 +24,8 @@ the wait for the device, cost more than the bypass saves."""
 
 WRITE_SIZE_BYTES_MAX: Final = 1024 * 1024
 """Maximum size of one write into the page cache. For larger writes Linux allocates blocks of 2 MiB. A virtual
-machine may have returned its free memory to its host. Then it must request these blocks from the host again,
-which costs several times the CPU."""
+machine may have returned its free memory to its host. It must then request these blocks from the host again,
+which costs several times as much CPU time."""
 
 UNCACHED_PIECE_SIZE_BYTES: Final = 2 * 1024 * 1024
 """Size of one read or write that bypasses the page cache. A sync of another file then waits only for one such
@@ -247,8 +247,8 @@ class LocalFile:
 
     @contextlib.contextmanager
     def _uncached(self, descriptor: int) -> Iterator[None]:
-        """A context in which reads and writes bypass the page cache. Raises when the file does not support
-        that."""
+        """A context in which reads and writes bypass the page cache. If the file does not support this, the
+        block ends early, and no exception is raised."""
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _O_DIRECT)

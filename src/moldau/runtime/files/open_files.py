@@ -59,8 +59,8 @@ def lack_of_open_files() -> str | None:
 
 
 def descriptors_for_files() -> int:
-    """Maximum number of files that may have a descriptor at the same time. It is a third of the limit,
-    because a memory map uses a second descriptor."""
+    """Maximum number of files that may have a descriptor at the same time. The number is a third of the
+    process's limit, because a memory map uses a second descriptor."""
     limits = _limits()
     return _UNLIMITED if limits is None else limits[0] // 3
 

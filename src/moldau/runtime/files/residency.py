@@ -16,8 +16,8 @@ import threading
 from typing import Final
 
 RESIDENT_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Maximum number of bytes that the views of all maps contain together. If there are more, the page table
-entries of all maps are removed."""
+"""Maximum total size, in bytes, of the views that were created since the last removal. Above this size, the
+page table entries of all recorded maps are removed."""
 
 _INLINE_SIZE_BYTES_MAX: Final = 1024 * 1024
 """Size in bytes. Maps up to this size are removed immediately, because this takes microseconds."""
@@ -27,8 +27,8 @@ _RETRY_S_MAX: Final = 1.0
 
 
 class Residency:
-    """Records the memory maps of a process of which views were created. If these views together have too many
-    bytes, this class removes the page table entries of the maps."""
+    """Records the memory maps of a process for which views were created. If these views together have too
+    many bytes, this class removes the page table entries of the maps."""
 
     def __init__(self, size_bytes_max: int = RESIDENT_SIZE_BYTES_MAX) -> None:
         self._size_bytes_max = size_bytes_max
@@ -48,7 +48,7 @@ class Residency:
     def release_pages(self) -> None:
         """Remove the page table entries of every recorded map."""
         for each in self._maps.values():
-            # Another thread may have retired the map while this thread took the last view of it.
+            # Another thread may have retired the map after this thread created a view of it.
             with contextlib.suppress(ValueError):
                 each.madvise(mmap.MADV_DONTNEED)
         self._maps.clear()

@@ -34,7 +34,7 @@ class Seal(enum.Enum):
 
 
 def remove_database(disk: Disk, path: str) -> None:
-    """Remove a closed database and all its files. Folders with the names of its files are moved aside."""
+    """Remove a closed database and all its files. Folders with the names of its files are renamed."""
     for suffix in _DATABASE_SUFFIXES:
         if disk.is_dir(path + suffix):
             _move_aside(disk, path + suffix)

@@ -1,5 +1,5 @@
-"""A kind of coordinator in a broker. The entry creates the kind's topic, checks who may find a coordinator,
-and has the kind's APIs."""
+"""A kind of coordinator in a broker. The entry creates the kind's topic, checks whether a client may find a
+coordinator, and has the kind's APIs."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,2 +1,2 @@
-"""Request handlers. There is a package for each API family. It offers handlers to the dispatcher, and depends
-only on the parts of the node that it needs."""
+"""Request handlers. There is a package for each API family. The package offers handlers to the dispatcher,
+and depends only on the parts of the node that it needs."""

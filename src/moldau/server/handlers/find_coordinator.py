@@ -30,7 +30,7 @@ class CoordinatorHandlers:
         creator: TopicCreator,
         lookups: Callable[[], Mapping[int, tuple[InternalTopic, KeyLookup]]],
     ) -> None:
-        """``lookups`` contains, for each key type, the topic and the lookup of a key. It is read for each
+        """``lookups`` returns, for each key type, the topic and the lookup of a key. It is called for each
         key."""
         self._view = view
         self._creator = creator

@@ -1,5 +1,5 @@
-"""A node's metadata for its subsystems. They can read the metadata and get notifications, but cannot change
-the metadata."""
+"""A node's metadata for its subsystems. The subsystems can read the metadata and get notifications, but
+cannot change the metadata."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -57,7 +57,7 @@ def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> Non
         return  # The start of the node will find the same damage. Its error then names the damaged place.
     if found.end_offset < logs.metadata_watermark.stored()[0]:
         return  # Another check, which compares the end of the log, refuses this log.
-    # The order is fixed, so that each start names the same folder in the error.
+    # The folders are checked in a fixed order, so that each start names the same folder in the error.
     for log in sorted(logs, key=lambda log: log.directory):
         reason = _contradiction(log, found)
         if reason is not None:
@@ -85,8 +85,8 @@ def check_epochs_are_known(folder: str, image: MetadataImage, logs: LogManager) 
     """Raise :class:`DamagedLogError` when a log has a newer leader epoch than the metadata of a single voter.
 
     ``image`` contains all records of the log in ``folder``, but no election of this start yet. Unlike
-    :func:`check_partitions_are_known` this check needs no second replay, so every start does it. It detects
-    a metadata log that was restored together with both records of its end.
+    :func:`check_partitions_are_known` this check needs no second replay, so every start does it. The check
+    detects a metadata log that was restored together with both records of its end.
     """
     for log in sorted(logs, key=lambda log: log.directory):
         topic = None if log.topic_id is None else image.topics.get_by_id(log.topic_id)

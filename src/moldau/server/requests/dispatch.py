@@ -1,4 +1,5 @@
-"""Passes a request's bytes to its handler, and the handler's response back: decode, dispatch, encode, count.
+"""Passes a request's bytes to its handler, and passes the handler's response back. The steps are decode,
+dispatch, encode and count.
 
 A handler gets the request's context and its decoded message. It returns the response message, an awaitable of
 this message, or ``None`` when the protocol has no response. The call is synchronous, because record bytes in
@@ -371,7 +372,7 @@ class Dispatcher:
 
 
 def _throttled(answer: Message, until_s: float) -> Message:
-    """Return the response, and set in it the sender's remaining throttle time."""
+    """Set the sender's remaining throttle time in the response, and return the response."""
     if not until_s:
         return answer
     return with_throttle_time(answer, rest_ms(until_s, asyncio.get_running_loop().time()))
@@ -384,7 +385,7 @@ async def _as_coroutine(outcome: Awaitable[Message | None]) -> Message | None:
 def failure(context: RequestContext, error: BaseException) -> Message:
     """The response to a request whose handler failed. The error is at the top level.
 
-    If the response has no field for the error, raises the error again. The connection is then closed.
+    The error is raised again if the response has no field for it. The connection is then closed.
     """
     cls = response_class(context.api_key)
     if isinstance(error, KafkaError):

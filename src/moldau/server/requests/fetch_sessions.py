@@ -147,7 +147,8 @@ class FetchSessions:
 
     def _evict(self, newcomer_size: int, now_s: float) -> bool:
         """Free a slot by evicting a session that was not used for two minutes. If there is no such session,
-        evict an old session that is smaller than the new session (KIP-227)."""
+        evict an old session that is smaller than the new session (KIP-227). Returns whether a session was
+        evicted."""
         if not self._sessions:
             return False
         idle = min(self._sessions.values(), key=lambda session: session.last_used_s)

@@ -22,7 +22,7 @@ SMALLEST_BATCH_BYTES: Final = HEADER_SIZE_BYTES + 7
 """Size in bytes of a batch with one record, which has no key and no value."""
 SMALLEST_REQUEST_BYTES: Final = SMALLEST_BATCH_BYTES + 32
 _SHORTEST_TIME_MS: Final = 10
-"""A record needs more time than this on its way from the producer to the broker."""
+"""A record takes longer than this time to get from the producer to the broker."""
 _KEYS_OF_TOPICS: Final = frozenset(
     {
         "max.message.bytes",

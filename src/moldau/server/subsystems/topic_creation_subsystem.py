@@ -68,7 +68,7 @@ class TopicsSubsystem(Subsystem):
 
     def _problem(self) -> str | None:
         """Return a sentence about an internal topic that was needed but could not be created; None if there
-        is none."""
+        is no such topic."""
         refused = self.creator.refusals.items()
         return next((f"{name} cannot be created yet: {reason}" for name, reason in refused), None)
 

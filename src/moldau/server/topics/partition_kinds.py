@@ -121,13 +121,13 @@ class KindClaim(NamedTuple):
     wraps: PartitionKind[Any] | None = None
     """The kind that this kind wraps. This kind then serves only topics of the wrapped kind."""
     reader_hooks: ReaderHooks[Any] | None = None
-    """Returns callbacks for partitions that are read without a replica. Only a kind that wraps another kind
-    has such callbacks."""
+    """Callbacks for partitions that are read without a replica. Only a kind that wraps another kind has such
+    callbacks."""
     gives_tier: bool = False
     """Whether this kind decides about the remote tier of the wrapped partitions. Such a kind either gives
     them a remote tier, or refuses tiered topics."""
     gives_chunks: bool = False
-    """Whether this kind gives partitions of the wrapped kind chunks."""
+    """Whether this kind adds chunks to the partitions of the wrapped kind."""
 
 
 class PartitionKinds:

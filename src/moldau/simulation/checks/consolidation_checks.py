@@ -25,7 +25,8 @@ class ConsolidationAfterlife(DisklessAfterlife):
     """The checks at the end of a diskless scenario, including its remote tier."""
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
-        """Time in which the orphan scan runs once, and the grace period of the objects that it finds ends."""
+        """Wait until the orphan scan has run once, and the grace period of the objects that it found has
+        ended."""
         await super().quiet(world, node, history)
         await asyncio.sleep(REMOVER_QUIET_S)
 

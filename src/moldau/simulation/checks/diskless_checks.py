@@ -25,8 +25,8 @@ from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 
 QUIET_S = 220.0
-"""A time that is long enough for three steps: an orphan becomes old enough, which takes 180 s, the scan runs,
-which it does every 20 s, and files that were handed over are deleted."""
+"""A time that is long enough for three steps. An orphan becomes old enough after 180 s. The scan, which runs
+every 20 s, finds the orphan. Files that were handed over are deleted."""
 SETTLE_LIMIT_S = 120.0
 
 

@@ -22,7 +22,7 @@ class ChunkReader(Consumer):
         super().__init__(*arguments, **options)
         self._kept: dict[int, RpcConnection] = {}
         self._left: RpcConnection | None = None
-        """The connection to the leader from which the consumer was sent away."""
+        """The connection to the leader that has sent the consumer to another broker."""
         self._is_back = False
 
     @property

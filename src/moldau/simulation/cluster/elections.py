@@ -158,8 +158,8 @@ async def _stop_after_vote(scene: Scene) -> None:
     slow_s = chance.uniform(0.1, 0.2)
     with scene.cut((first, second), (second, first)):
         with scene.cut((first, third), (third, first), (second, third), (third, second)):
-            # A follower trusts a silent leader for some time. The restart takes a little longer than that.
-            # The difference is smaller than an election timeout.
+            # A follower trusts a silent leader for some time. The restart takes a little longer than this
+            # time. The difference is smaller than an election timeout.
             silence_s = chance.uniform(2.0, 2.6)
             await scene.nemesis.restart(scene.host(third), silence_s, power_lost=scene.power_lost)
             # The restarted node has resigned. It begins another epoch when an election timeout has passed.

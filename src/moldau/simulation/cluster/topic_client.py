@@ -19,8 +19,8 @@ ATTEMPT_TIMEOUT_MS: Final = 3_000
 _RETRIABLE: Final = frozenset(
     {ErrorCode.not_controller, ErrorCode.invalid_replication_factor, ErrorCode.request_timed_out}
 )
-"""The error that is returned while every broker is unregistered or fenced. Every replication factor is
-invalid during this time."""
+"""Errors after which a request is repeated. INVALID_REPLICATION_FACTOR is returned while every broker is
+unregistered or fenced."""
 
 
 class TopicClient:

@@ -2,7 +2,7 @@
 process of a node after another.
 
 Each coordinator has a reference: an empty shard that replays the committed log from offset 0. The reference
-continues across all processes of the node, and does not use the coordinator's store and snapshots. Whenever
+continues across all processes of the hosts, and does not use the coordinator's store and snapshots. Whenever
 the leader's shard, its log and the reference are at the same offset, the states of the shard and of the
 reference are compared. The states are also reported to :class:`StateAgreement`, which compares them with the
 states of earlier terms at this offset.
@@ -52,7 +52,7 @@ class AgreementTally:
 
 
 class CoordinatorAgreement:
-    """Checks one coordinator over all processes of its node."""
+    """Checks one coordinator over all processes of the hosts."""
 
     def __init__(self, name: str, history: History, tally: AgreementTally) -> None:
         self._name = name
@@ -184,8 +184,8 @@ class CoordinatorWatch:
         self._task = asyncio.create_task(watch_coordinators(hosts, history, tally)) if hosts else None
 
     def end(self) -> None:
-        """End the checks. If they have failed before, nothing was checked since then, which is a
-        violation."""
+        """End the checks. If an error has already ended the checks, nothing was checked after the error,
+        which is a violation."""
         watch = self._task
         if watch is None:
             return

@@ -1,4 +1,5 @@
-"""The files of a stopped node. It copies all files, and damages a few files that the seed chooses."""
+"""Copies and damages the files of a stopped node. All files are copied. The seed chooses a few files, which
+are damaged."""
 
 import posixpath
 import random
@@ -83,8 +84,8 @@ def siblings_of(path: str, copy: Copy, *, trusts_indexes: bool) -> list[str]:
     """Return the files that an operator might restore by mistake instead of this file. They are files with
     the same name in other folders, and files of the same folder with the same suffix.
 
-    For a log file whose time index has too few entries, no files are returned, because no check could detect
-    the replacement.
+    For a log file whose indexes cannot show that the file was replaced, no files are returned, because no
+    check could detect the replacement.
     """
     folder, name = posixpath.split(path)
     stem, suffix = posixpath.splitext(path)
@@ -148,7 +149,7 @@ def damage(
     count: int,
     trusts_indexes: bool,
 ) -> list[FileDamage]:
-    """Damage ``count`` files. Each file is in another folder and of another kind. All kinds are equally
+    """Damage up to ``count`` files. Each file is in another folder and of another kind. All kinds are equally
     likely.
 
     ``older`` are copies from earlier moments. ``kinds`` is a text that the names of the chosen kinds contain.

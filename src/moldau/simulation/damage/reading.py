@@ -58,7 +58,8 @@ class Reader(SimulatedClient):
         while True:
             try:
                 if position < 0:
-                    # A fetch returns a high watermark up to which the broker has read committed batches.
+                    # The high watermark in a Fetch response covers only the commits that the broker has read.
+                    # Therefore the end of the partition is requested, too.
                     end = await self.list_offset(partition, -1)
                     position = await self.list_offset(partition, -2)
                 high_watermark, batch_records = await self._fetch(partition, position)

@@ -32,7 +32,7 @@ _FETCH_CHANCE: Final = 0.3
 
 @dataclass(slots=True)
 class Commits:
-    """The commits of a group to a set of partitions. It knows which values a fetch may return."""
+    """The commits of a group to a set of partitions. This object knows which values a fetch may return."""
 
     settled: int = -1
     """The last value that is certainly committed; -1 if there is no such value."""

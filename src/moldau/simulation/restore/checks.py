@@ -57,8 +57,8 @@ class RecordChecker:
         self._served: dict[tuple[PartitionName, int, int], bytes] = {}
         """Every record that was read, by partition, offset and leader epoch."""
         self._moved: dict[int, int] = {}
-        """If a restore has moved a production to another offset, this offset. The key is the ``id`` of the
-        production."""
+        """The offset of each production (a produced batch) that was acknowledged after a restored cut,
+        because the restore may have moved the batch. The key is the ``id`` of the production."""
 
     def check(self, after: Contents, cut_s: float) -> None:
         """Check all records after a restore. The restored cut began at ``cut_s``."""
@@ -70,8 +70,8 @@ class RecordChecker:
         self.note_read(after)
 
     def note_read(self, contents: Contents) -> None:
-        """Check the records that readers have found earlier. At the same offset and epoch, there must be no
-        other record now."""
+        """Compare these records with the records that were read earlier. Two records with the same offset and
+        epoch must be equal."""
         for partition, read in contents.items():
             for offset, value in read.records:
                 key = (partition, offset, read.epochs[offset])

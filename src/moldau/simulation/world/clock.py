@@ -17,5 +17,5 @@ class SimulatedClock:
         return EPOCH_MS + self.skew_ms + int(self._loop.elapsed_s() * 1_000)
 
     def jump(self, by_ms: int) -> None:
-        """Set the clock."""
+        """Move the clock forward, or back if ``by_ms`` is negative."""
         self.skew_ms += by_ms

@@ -95,7 +95,8 @@ class SimulatedObjectStore:
         await self._answer()
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Bytes of an object. At the end of the object there are fewer bytes. Raises NoSuchObjectError."""
+        """Bytes of an object. If the object ends earlier, fewer bytes are returned. Raises
+        NoSuchObjectError."""
         await self._arrive()
         self.counts.gets += 1
         content = self.objects.get(key)

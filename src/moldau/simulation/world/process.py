@@ -41,7 +41,7 @@ class Process:
         self.name = name
         self.host = host
         self.exhibit: Any = None
-        """The program's object that the checks of the world use."""
+        """The object of the program that checks examine, for example the node."""
         self.alive = True
         self.main: asyncio.Task[Any] | None = None
         self.paused = False
@@ -50,8 +50,8 @@ class Process:
         self.tasks: list[asyncio.Task[Any]] = []
         self.on_exit: list[Callable[[], None]] = []
         self.serves = False
-        """Whether the event loop of the process answers clients. From then on only workers may wait for a
-        disk."""
+        """Whether the process serves clients on its event loop. While it serves clients, only workers may
+        wait for a disk."""
         self.working = 0
         """Number of jobs of workers that are taking effect at this moment."""
         self.loop_syncs: list[str] = []

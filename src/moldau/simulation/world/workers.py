@@ -52,7 +52,7 @@ class SimulatedWorkers:
 
         def take_effect() -> None:
             if self._waiting.pop(number, None) is None:
-                return  # the file was closed before the job took effect
+                return  # the job took effect when the workers were closed
             result: Any = None
             error: BaseException | None = None
             process = current_process(self._loop)

@@ -1,7 +1,7 @@
 """ReportChunks: brokers report which inactive chunks they have, and which chunks they have lost. Pure.
 
-The set of replicas that have a chunk changes only by such reports. A fenced broker stays in this set. Its
-copy stays complete, because no record is ever added to an inactive chunk.
+A replica of an existing chunk joins the set of replicas that have the chunk only by such a report. A fenced
+broker stays in this set. Its copy stays complete, because no record is ever added to an inactive chunk.
 """
 
 from dataclasses import replace

@@ -26,8 +26,8 @@ def _no_owners(view: View, count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RackBrokers:
-    """Returns the brokers that the clients of a rack use for the partitions of a kind. If the rack is
-    ``None``, the client's rack is unknown."""
+    """Functions that find the brokers that the clients of a rack use for the partitions of a kind. If the
+    rack is ``None``, the client's rack is unknown."""
 
     leader: Callable[[Gateways, Topic, int, str | None, Collection[int]], int]
     """Returns the leader of a partition. The arguments are the partition's number, the rack, and the brokers
@@ -69,7 +69,7 @@ class TopicKind:
     ``KafkaError``."""
     metadata_topic: str | None = None
     """The internal topic that contains the positions of the kind's records. Its partitions may own partitions
-    of the kind. It is deleted after the topics of the kind."""
+    of the kind. It can be deleted only when no topic of the kind exists."""
 
     replicas_hold_data: bool
     """Whether records are stored on replicas. If records are not stored on replicas, every replica is

@@ -107,10 +107,10 @@ def enabled_kinds(is_true: Callable[[str], bool]) -> frozenset[str]:
 def kind_of_new(view: View, name: str, configs: Mapping[str, str]) -> tuple[TopicKind, Mapping[str, str]]:
     """Return the kind of a new topic, and the configs to record for the topic.
 
-    A kind can be this cluster's default. A topic without the kind's config then gets this kind, if the topic
-    can be of it. The config is recorded with the topic, because later changes of the default must not affect
-    existing topics. Raises ``KafkaError(invalid_config)`` if the topic cannot be of the requested kind. It
-    also raises this error if the level of the kind's feature does not allow topics of the kind.
+    A kind can be this cluster's default. A topic without the kind's config then gets this kind, if the kind
+    allows the topic. The config is recorded with the topic, because later changes of the default must not
+    affect existing topics. Raises ``KafkaError(invalid_config)`` if the topic cannot be of the requested
+    kind. It also raises this error if the level of the kind's feature does not allow topics of the kind.
     """
     for kind in KINDS:
         if name == kind.metadata_topic:

@@ -63,8 +63,8 @@ def joined(
 
 
 def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionChangeRecord]:
-    """Remove eligible leader replicas that are no longer needed, because the minimum of in-sync replicas has
-    changed. Applies to some topics or to all topics.
+    """Remove the eligible leader replicas of some topics or of all topics, if they are no longer needed
+    because the minimum of in-sync replicas has changed.
 
     When enough replicas are in sync for a new minimum, the high watermark advances without the other replicas
     (KIP-966).
@@ -81,7 +81,7 @@ def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionC
 
 
 def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
-    """Return a limited number of leaderships to preferred replicas that are in sync and active."""
+    """Give a limited number of leaderships back to preferred replicas that are in sync and active."""
     records: list[PartitionChangeRecord] = []
     for topic in view.image.topics:
         for index, partition in enumerate(topic.partitions):

@@ -16,7 +16,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Replay = Callable[[C, Any], None]
-"""Applies a record to the changes of its part. Raises :class:`MetadataError` when it contradicts them."""
+"""Applies a record to the changes of its part. Raises :class:`MetadataError` when the record contradicts the
+changes."""
 RecordVersions = tuple[tuple[int, int], ...]
 """Pairs of two numbers: a level of metadata.version, and the version in which a record is written from this
 level on. The newest pair comes first."""
@@ -91,7 +92,8 @@ class OwnPart(ImagePart[PersistentMap[K, V], Changes[K, V]]):
 
 
 class ImageChanges:
-    """The changes of all parts since ``image``. A part's changes are made when they are first needed."""
+    """The changes of all parts since ``image``. The object with a part's changes is created when it is first
+    needed."""
 
     def __init__(self, image: MetadataImage = EMPTY_IMAGE) -> None:
         self.image = image

@@ -3,7 +3,7 @@ network.
 
 Fields with names of KIP-1164 have the meaning that the KIP defines. Moldau adds some fields. ``created_ms``
 and the closing of keys prevent late commits. With ``min_bytes`` and ``max_wait_ms``, a broker waits for new
-batches to cache. A read before the WAL's start is not out of range: its result contains ``wal_start_offset``
+batches to cache. A read before the WAL's start is not refused, and its result contains ``wal_start_offset``
 and ``moved_to_tier``. This module also declares calls that the KIP needs but does not define.
 
 If a call fails as a whole, it raises :class:`moldau.runtime.KafkaError`. A single batch, partition or file
@@ -125,7 +125,7 @@ class CommitFileCall:
 
 
 class CommittedBatch(NamedTuple):
-    """The result for one batch. ``message`` is ``None`` unless ``error`` is set."""
+    """The result for one batch. ``message`` is ``None`` if there is no error."""
 
     error: ErrorCode
     base_offset: int = -1
@@ -218,11 +218,12 @@ class FoundPartition(NamedTuple):
     wal_start_offset: int = -1
     high_watermark: int = -1
     moved_to_tier: bool = False
-    """Whether the requested offset is before ``wal_start_offset``. If so, the caller must read it from remote
-    storage."""
+    """Whether the requested offset is before ``wal_start_offset``. If so, the caller must read the records
+    from remote storage."""
     batches: Sequence[BatchCoordinate] = ()
     last_stable_offset: int = -1
-    """The offset at which a read_committed read ends. It was read at the same time as ``high_watermark``."""
+    """The offset at which a read_committed read ends. This value and ``high_watermark`` were read at the same
+    time."""
     aborted: Sequence[AbortedRange] = ()
     """Aborted transactions with an offset within ``batches``."""
     remote_metadata_position: int = -1
@@ -334,8 +335,8 @@ class Backlog(NamedTuple):
 
 
 class PartitionsToCreate(NamedTuple):
-    """Partitions of a topic that the metadata image assigns to this coordinator. They are created; existing
-    partitions are not changed."""
+    """Partitions of a topic that the metadata image assigns to this coordinator. The call creates the missing
+    partitions, and does not change the existing partitions."""
 
     topic_id: UUID
     name: str

@@ -1,5 +1,5 @@
-"""The call that commits a file. Version 0 has the KIP's structures. Version 1 adds columns, version 2 guards,
-and version 3 the order of a broker's commits."""
+"""The call that commits a file. Version 0 has the KIP's structures. Version 1 adds columns, version 2 adds
+guards, and version 3 adds the order of a broker's commits."""
 
 from collections.abc import Awaitable
 from dataclasses import replace
@@ -101,7 +101,7 @@ def _arguments(request: Any) -> calls.CommitFileCall:
 
 
 def batches_of(columns: bytes, at_most: int = REQUEST_BATCHES_MAX) -> list[calls.BatchToCommit]:
-    """Read the batches of a request. It must not contain more than ``at_most`` batches. Raises
+    """Read the batches of a request. The request must not contain more than ``at_most`` batches. Raises
     INVALID_REQUEST."""
     try:
         return decode_batches(columns, at_most)
@@ -124,7 +124,7 @@ def place_of(fields: Any) -> calls.CommitPlace | None:
 def commit_with_backlog(
     coordinators: ServedCalls, coordinator_id: int, call: calls.CommitFileCall
 ) -> Awaitable[calls.CommitFileResult]:
-    """Begin the commit at once, so that commits take effect in the order of their requests. Its result
+    """Begin the commit at once, so that commits take effect in the order of their requests. The result
     contains the WAL backlog of the coordinator."""
     return _add_backlog(coordinators, coordinator_id, coordinators.commit_file(coordinator_id, call))
 

@@ -55,12 +55,11 @@ def epochs_of_prunes(request: Any, known: KnownEpochs) -> Iterator[tuple[int, in
 
 
 def check_epochs(named: Iterable[tuple[int, int]]) -> None:
-    """Raise COORDINATOR_NOT_AVAILABLE if a request names an epoch that is newer than the metadata of this
-    node.
+    """Raise an error if a request names an epoch that is newer than the metadata of this node.
 
-    There are two possible causes. The node's metadata may be late; then a repeated request will succeed. Or
-    this epoch does not exist. In this case the coordinator must not store it, because it would then refuse
-    the broker or leader with the real epoch forever.
+    There are two possible causes. The node's metadata may be late, and then a repeated request will succeed.
+    The other possible cause is that this epoch does not exist. In this case the coordinator must not store
+    the epoch. Otherwise the coordinator would refuse the broker or leader with the real epoch forever.
 
     Raises COORDINATOR_NOT_AVAILABLE.
     """

@@ -45,8 +45,8 @@ class LateRows(Sequence[V], Generic[S, V]):
     """A sequence of values that are not stored. A value is computed each time it is read, from an element of
     ``origins``.
 
-    It is used for requests with tens of thousands of rows. The rows are not all computed in one iteration of
-    the event loop, and they are not all in memory at the same time.
+    The sequence is used for requests with tens of thousands of rows. The rows are not all computed in one
+    iteration of the event loop, and they are not all in memory at the same time.
     """
 
     def __init__(self, origins: Sequence[S], value: Callable[[S], V]) -> None:

@@ -48,7 +48,8 @@ class RpcChannel:
         moved: Callable[[int], None],
         timeout_ms: int,
     ) -> None:
-        """``locate`` returns host and port of the broker that leads a coordinator. It should cache them.
+        """``locate`` returns host and port of the broker that leads a coordinator. The function should cache
+        the addresses.
 
         ``moved`` is called when another broker may lead a coordinator now.
         """

@@ -51,8 +51,9 @@ class MarkerToWrite(NamedTuple):
     transaction_version: int = 0
     decision_partition: int = -1
     decision_offset: int = -1
-    """The record that decides the transaction: its partition of ``__transaction_state``, and its offset in
-    this partition; -1 if they are not known. A restore compares the offset with the end of the saved log."""
+    """The position of the record that decides the transaction: its partition of ``__transaction_state``, and
+    its offset in this partition; -1 if they are not known. A restore compares the offset with the end of the
+    saved log."""
 
 
 class EndedTransactionPart(NamedTuple):

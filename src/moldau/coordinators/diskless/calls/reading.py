@@ -97,8 +97,8 @@ def _find_arguments(request: Any) -> calls.FindBatchesCall:
         request.fetch_max_bytes,
         request.max_batches_per_partition,
         request.min_bytes,
-        # The wait is limited to half of the caller's time-out. Then the caller gets the batches that are
-        # available, before it gives up.
+        # The wait is limited to half of the caller's time-out. Therefore the caller gets the available
+        # batches before its time-out ends.
         min(request.max_wait_ms, request.timeout_ms // 2),
     )
 

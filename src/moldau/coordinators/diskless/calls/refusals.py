@@ -35,8 +35,8 @@ lower numbers of this broker epoch, too.
 HELD: Final = ErrorCode.not_leader_or_follower
 """Error code of a batch that gets no offset yet, because an earlier batch of its producer is missing.
 
-For about a second, its broker commits the batch again with its next objects. After that the broker makes the
-producer send the batch again.
+For about a second, the broker commits the batch again together with each of the broker's next objects. After
+that the broker makes the producer send the batch again.
 """
 
 UNGUARDED: Final = ErrorCode.not_enough_replicas

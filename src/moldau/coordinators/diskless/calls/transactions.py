@@ -1,4 +1,5 @@
-"""The calls of transactions: guards before batches are committed, and markers after a transaction ended."""
+"""The calls of transactions. Guards are issued before batches are committed, and markers are written after a
+transaction has ended."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -1,9 +1,10 @@
 """Columns of integers as bytes: a base, a width, and the differences from the base. Pure.
 
-A column begins with its smallest value as a zigzag varint. Then come the width in bytes (0 to 8) of the
-largest difference from that value, and the differences as *planes* (all lowest bytes, all second bytes, ...).
-The number of values is not part of the column. If all values are equal, they take no bytes at all. The size
-of the bytes therefore does not limit the number of values. A reader must set a maximum for this number.
+A column begins with its base as a zigzag varint. The base is the smallest value or 0. The next byte is the
+width in bytes (0 to 8) of the largest difference from the base. The differences follow as *planes* (all
+lowest bytes, all second bytes, ...). The number of values is not part of the column. If all values are equal,
+they take no bytes at all. The size of the bytes therefore does not limit the number of values. A reader must
+set a maximum for this number.
 
 One varint for each value would need as little space, but Python would need half a microsecond for each value.
 A column needs a few hundredths of a microsecond for each value. This is fast enough for 200,000 batches a
@@ -114,8 +115,8 @@ class ColumnReader:
         low = self.varint()
         width = self.raw(1)[0]
         values = self._values(count, low, width)
-        # In most columns, even the largest value that fits into the width is within the limits. Then the
-        # single values need no check.
+        # In most columns, even the largest value that fits into the width is within the limits. In this case,
+        # the values need not be checked one by one.
         highest = low if width == 0 else low + (1 << 8 * width) - 1
         if low < limits[0] or (highest > limits[1] and max(values) > limits[1]):
             raise ColumnError(f"a value is not between {limits[0]} and {limits[1]}")

@@ -1,4 +1,5 @@
-"""FindBatches: divides the byte limit among partitions, and waits for enough bytes."""
+"""Handles FindBatches. A search divides the byte limit among partitions, and a call waits for enough
+bytes."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -12,12 +13,13 @@ from moldau.runtime import ErrorCode
 ROWS_A_TURN: Final = 1_000
 """Number of partitions that are searched without a break. This takes some milliseconds."""
 BATCHES_A_TURN: Final = 1_000
-"""A search pauses after it has found this number of batches. It takes some 10 ms to find so many batches."""
+"""A search pauses after it has found this number of batches. It takes about 10 ms to find so many batches."""
 PARTITION_BATCHES_MAX: Final = 4_000
-"""Maximum number of batches of a partition in a response. Finding them takes some 30 ms without a pause."""
+"""Maximum number of batches of a partition in a response. Finding them takes about 30 ms without a pause."""
 ANSWER_BATCHES_MAX: Final = 32_768
-"""Maximum number of batches in a response. It limits the memory of the response to some 30 MB. The limit is
-needed for objects with small batches: the bytes that a caller may request can contain more batches."""
+"""Maximum number of batches in a response. It limits the memory of the response to about 30 MB. The limit is
+needed for objects with small batches, because the bytes that a caller may request can contain more
+batches."""
 
 
 class Finder:

@@ -19,6 +19,6 @@ class MeasuredBacklogs:
         return Backlog(sum(self._size_bytes.values()), batches, min(ages, default=None))
 
     def size_bytes(self, coordinator_id: int) -> int:
-        """The backlog of a coordinator; -1 if it was not measured, because no diskless records move to remote
-        storage."""
+        """The backlog of a coordinator; -1 if it was not measured. Backlogs are measured only if diskless
+        records move to remote storage."""
         return self._size_bytes.get(coordinator_id, -1)

@@ -32,7 +32,7 @@ FILE_COLUMNS: Final = (
 
 
 class StoreReader:
-    """Reads from a store. No method waits, and the size of each result is limited."""
+    """Reads from a store. No method waits."""
 
     def __init__(self, store: DisklessStore) -> None:
         self._store = store
@@ -173,9 +173,8 @@ class StoreReader:
 
     def _search(self, partition: StoredPartition, timestamp_ms: int, start: int) -> int:
         """Return the first offset of the first extent whose ``timestamp_bound_ms`` is at least the timestamp.
-        It is found by binary search.
-
-        This column never decreases as offsets grow, so no index by time is needed.
+        The extent is found by binary search. The values of this column never decrease while offsets grow, so
+        no index by time is needed.
         """
         low, high = start, partition.next
         while low < high:

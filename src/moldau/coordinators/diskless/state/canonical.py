@@ -1,4 +1,4 @@
-"""The canonical form of a diskless coordinator's state: states with the same content are equal in this form.
+"""The canonical form of a diskless coordinator's state. In this form, states with the same content are equal.
 Pure."""
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The commit of a file: assigns offsets, checks sequences, and builds the result. Pure.
+"""Decides the commit of a file. This module assigns offsets, checks sequences, and builds the result. Pure.
 
 If a batch is refused, its file does not fail. The other batches are committed, and the bytes of the refused
 batch stay unused.
@@ -192,8 +192,8 @@ class CommitDecision:
         """Accept a plain file at once. Returns False, without a change, if details must be checked.
 
         In a plain file all batches of a partition are adjacent. A producer has only one batch in a partition.
-        It is the next batch in sequence, and the coordinator has a full window of the producer there. A file
-        without batches of idempotent producers is also plain.
+        This batch is the next batch in sequence, and the coordinator has a full window of the producer in the
+        partition. A file without batches of idempotent producers is also plain.
         """
         topic_ids, indexes, counts = columns.topic_ids, columns.partition_indexes, columns.records_counts
         producer_ids, sequences = columns.producer_ids, columns.base_sequences
@@ -252,7 +252,7 @@ class CommitDecision:
         return draft
 
     def _accept_stretch(self, columns: _Columns, start: int, end: int) -> bool:
-        """Assign offsets to a plain stretch. Returns False, without a change, if a batch must be refused.
+        """Assign offsets to adjacent plain batches. Returns False, without a change, if any must be refused.
 
         :meth:`_record_accepted` adds the result to the record.
         """
@@ -286,7 +286,7 @@ class CommitDecision:
         sequences: Sequence[int],
         deltas: Sequence[int],
     ) -> dict[int, Window] | None:
-        """The windows after the batches; ``None`` unless every batch is the next batch of its producer."""
+        """The windows after the batches; ``None`` if any batch is not its producer's next batch."""
         windows: dict[int, Window] = {}
         lookup = draft.window if draft.windows else draft.partition.producers.get
         repeated = len(set(producer_ids)) != len(producer_ids)
@@ -335,7 +335,7 @@ class CommitDecision:
             )
 
     def _check_each(self, batches: Sequence[BatchToCommit], start: int) -> None:
-        """Apply the complete rule: accept or refuse each batch of a stretch."""
+        """Apply the complete rule to adjacent batches of a partition: accept or refuse each batch."""
         record, count = self.record, 0
         partition = self._partitions.find(batches[0].topic_id, batches[0].partition_index)
         if partition is None:
@@ -423,8 +423,8 @@ class CommitDecision:
         return None
 
     def _check_ahead(self, draft: _Draft, window: Window | None, batch: BatchToCommit) -> Verdict | None:
-        """Check a batch whose predecessor is missing. The batch waits, and is refused after a time limit. If
-        the producer is unknown, it is accepted after a shorter time (``None``)."""
+        """Check a batch whose predecessor is missing. The batch waits, and is refused after a time limit. A
+        batch of an unknown producer is accepted after a shorter time (the result ``None``)."""
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         key = (draft.partition.number, batch.producer_id, epoch)
         expected = expected_sequence(window, epoch)
@@ -472,7 +472,7 @@ def result_of(
     for topic_id, index, offset, count in receipt.runs:
         partition = partitions.find(topic_id, index)
         log_starts += repeat(-1 if partition is None else partition.log_start, count)
-        # The last span of a run is left out, because the base offset of the next run is given.
+        # The last span of a run is left out, because each run has its own base offset.
         offsets += accumulate(spans[position : position + count - 1], initial=offset)
         position += count
     times = [committed_ms if flag & FLAG_LOG_APPEND_TIME else -1 for flag in flags] if any(flags) else None

@@ -6,9 +6,9 @@ or a move of the coordinator does not reorder the batches of a producer without 
 
 The log contains the place of each committed file. A refused commit has no record, so the leader keeps its
 number only in memory. A new leader uses ``open_from``, the lowest number whose outcome the broker does not
-know yet. It shows that the earlier numbers were decided. Snapshots do not contain the places. A coordinator
-that starts from a snapshot begins at ``open_from``. If a commit is repeated, the coordinator returns the
-result that it remembers by object key.
+know yet. This number shows that the earlier numbers were decided. Snapshots do not contain the places. A
+coordinator that starts from a snapshot begins at ``open_from``. If a commit is repeated, the coordinator
+returns the result that it remembers by object key.
 """
 
 from collections.abc import Iterator
@@ -99,7 +99,7 @@ class CommitOrder:
 
     def wait(self, waiting: WaitingCommit, place: CommitPlace) -> list[Reply]:
         """Keep a commit until all earlier numbers are decided. If an earlier call with the same number waits,
-        returns an error for that call.
+        the result is an error for that call.
 
         Raises COORDINATOR_NOT_AVAILABLE when too many commits of the broker wait.
         """

@@ -21,8 +21,8 @@ class CoordinatorTimes:
 
     @property
     def repeat_age_ms(self) -> int:
-        """An age in ms. The result of each committed file that is younger is in memory, so the coordinator
-        can respond to a repeated call for this file."""
+        """An age in ms. The results of all committed files below this age are in memory, so that the
+        coordinator can respond to repeated calls for these files."""
         return 2 * self.max_commit_age_ms
 
     @property

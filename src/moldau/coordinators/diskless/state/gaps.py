@@ -1,9 +1,10 @@
 """Batches of idempotent producers that arrive before their predecessors, through other brokers. Pure.
 
 A batch may overtake the previous batch when a producer changes brokers with requests in flight. The
-coordinator then lets this batch wait: it assigns no offset, and the broker commits the batch again with the
-broker's next object. Meanwhile the missing batch may arrive. If the missing batch does not arrive in time,
-the coordinator checks the sequence of the waiting batch. Kafka's brokers check the sequence immediately.
+coordinator then lets this batch wait. The batch gets no offset, and the broker commits the batch again with
+the broker's next object. Meanwhile the missing batch may arrive. If the missing batch does not arrive in
+time, the coordinator checks the sequence of the waiting batch. Kafka's brokers check the sequence
+immediately.
 
 This state is in no record, so the waits start again at a new leader.
 """

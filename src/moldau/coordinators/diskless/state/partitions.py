@@ -33,7 +33,7 @@ class PartitionState:
         self.name = name
         self.log_start = 0
         self.wal_start = 0
-        """Records below this offset are in remote storage. It is never below ``log_start``."""
+        """Records below this offset are in remote storage. The offset is never below ``log_start``."""
         self.next = 0
         self.producers: dict[int, Window] = {}
         self.prune_epoch = -1

@@ -119,8 +119,9 @@ class MarkerExtent(NamedTuple):
     committed: bool
     decision_partition: int = -1
     decision_offset: int = -1
-    """The record that decides the transaction: its partition of ``__transaction_state``, and its offset in
-    this partition; -1 if they are not known. A restore compares the offset with the end of the saved log."""
+    """The position of the record that decides the transaction: its partition of ``__transaction_state``, and
+    its offset in this partition; -1 if they are not known. A restore compares the offset with the end of the
+    saved log."""
 
 
 class TransactionsEnded(NamedTuple):
@@ -143,7 +144,7 @@ class FileCommitted:
     """A file and its accepted batches, column by column in the order of the request.
 
     Its columns do not change after the record is decided or read. The codec sets ``receipt``, which is the
-    encoded result. It is kept for repeated requests.
+    encoded result. The result is kept for repeated requests.
     """
 
     object_key: str

@@ -89,8 +89,9 @@ class DisklessShard:
         """Commit a file. ``elapsed_ms`` comes from a clock without jumps; by default it is ``now_ms``.
 
         The result is a :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS``, FORGOTTEN and
-        NUMBER_PASSED. If an earlier commit of the same broker has not arrived, this call waits. It then gets
-        its result from :meth:`commit_due`, or after a second its refusal from :meth:`refuse_outdated`.
+        NUMBER_PASSED. If an earlier commit of the same broker has not arrived, this call waits. The call then
+        gets its result from :meth:`commit_due`. If the earlier commit does not arrive within a second,
+        :meth:`refuse_outdated` refuses this call.
         """
         place, broker_id = call.place, call.uploader_broker_id
         if place is None:
@@ -276,7 +277,7 @@ class DisklessShard:
         """Record in the log that these objects will not be committed any more. The result is a list with one
         entry for each object.
 
-        ``live`` contains the keys of files in the store. If a file was committed at this coordinator, it is
+        ``live`` contains the keys of files in the store. A file that was committed at this coordinator is
         refused.
         """
         closing: dict[str, None] = {}

@@ -39,7 +39,7 @@ class PartitionTransactions:
         """Return the first offset that may belong to an open transaction; ``end_offset`` when no transaction
         is open.
 
-        It is never before ``log_start``, because DeleteRecords may delete the beginning of an open
+        The result is never before ``log_start``, because DeleteRecords may delete the beginning of an open
         transaction.
         """
         return max(log_start, next(iter(self.open_from.values()), end_offset))

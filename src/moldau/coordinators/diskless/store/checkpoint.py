@@ -1,6 +1,6 @@
 """Snapshots of a coordinator's state in KIP-630's form. They are written while commits continue.
 
-A record of a snapshot has a value and no key: a byte for the table, then some of the table's rows, by
+A record of a snapshot has no key. Its value consists of a byte for the table, and some of the table's rows as
 columns. At its end offset, a snapshot has the same content as SQLite. Loading a snapshot therefore fills the
 tables.
 """
@@ -143,8 +143,8 @@ class _Loaded(NamedTuple):
 async def load_checkpoint(log: SnapshottedLog, database: Database) -> _Loaded:
     """If the log has a snapshot, fill an empty database from the latest one.
 
-    If the snapshot is damaged or belongs to another log, raises ``KafkaError(corrupt_message)``, which names
-    the file.
+    Raises ``KafkaError(corrupt_message)`` if the snapshot is damaged or belongs to another log. The error
+    names the file.
     """
     snapshot_id = log.latest_snapshot_id()
     reader = None if snapshot_id is None else log.open_snapshot(snapshot_id)

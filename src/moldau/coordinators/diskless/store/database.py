@@ -1,5 +1,5 @@
-"""The SQLite connection of one coordinator: opens it, checks whether its file is valid, and writes. Only the
-store uses it."""
+"""The SQLite connection of one coordinator. This module opens the connection, checks whether the file is
+valid, and writes to the file. Only the store uses this module."""
 
 import contextlib
 import json
@@ -25,7 +25,8 @@ DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError)
 
 
 class Applied(NamedTuple):
-    """The position of a database. It contains the records of the coordinator's log before ``offset``."""
+    """The position of a database. The database contains the records of the coordinator's log before
+    ``offset``."""
 
     offset: int
     epoch: int

@@ -36,7 +36,7 @@ TRIM_EXTENTS: Final = 500
 """Maximum number of extents that are freed at a time. A larger number would delay commits."""
 
 DELETED_PARTITIONS: Final = 1_000
-"""Number of partitions that are marked as deleted in one transaction. This takes some 8 ms."""
+"""Number of partitions that are marked as deleted in one transaction. This takes about 8 ms."""
 
 _NO_PARTITIONS: Final[Mapping[int, WrittenPartition]] = {}
 

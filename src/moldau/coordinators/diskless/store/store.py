@@ -42,10 +42,10 @@ FLUSH_RECORDS: Final = 12
 larger number combines more writes of a producer's window. With a smaller number, commits wait for a shorter
 time."""
 MAX_UNWRITTEN_RECORDS: Final = 256
-"""If more records than this are not written yet, each new record is written immediately."""
+"""If more records than this number are not written yet, each new record is written immediately."""
 
 ROWS_A_TURN: Final = 1_000
-"""Number of rows of the database that are loaded without a break. This takes some 3 to 15 ms."""
+"""Number of rows of the database that are loaded without a break. This takes between 3 and 15 ms."""
 
 T = TypeVar("T")
 Listener: TypeAlias = Callable[[Sequence[StoredPartition]], None]
@@ -86,7 +86,7 @@ class DisklessStore:
         """Changes of the shard's state that are replayed but not committed yet."""
         self._handle: asyncio.Handle | None = None
         self._closing: asyncio.Future[None] | None = None
-        """The task that closes the last database of this store; ``None`` when none is being closed."""
+        """The future of the last close of a database; ``None`` before the first close."""
         self._paused = 0
         self._is_disk_full = False
         self._is_sound = False
@@ -253,7 +253,8 @@ class DisklessStore:
     def _found_damage(self, error: Exception) -> None:
         """Mark the file as damaged, so that it is not used again.
 
-        If the damage is found while the file is opened, no report is needed: the load fails, and is repeated.
+        If the damage is found while the file is opened, no report is needed, because the load fails and is
+        repeated.
         """
         if self._is_sound:
             self._is_sound = False
@@ -315,8 +316,9 @@ class DisklessStore:
         if len(self._unwritten) >= FLUSH_RECORDS or materialiser.to_trim:
             self._handle = asyncio.get_running_loop().call_soon(self._turn)
         else:
-            # The remaining records wait for further records, to be written in one transaction. A few more
-            # records hardly increase its cost, which depends on the number of changed pages.
+            # The remaining records wait, so that they are written in one transaction with later records. A
+            # few more records hardly increase the cost of a transaction, which depends on the number of
+            # changed pages.
             self._plan_writing()
 
     def _next_unwritten(self) -> list[Unwritten]:

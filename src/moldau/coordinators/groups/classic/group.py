@@ -238,7 +238,7 @@ class Group:
             self.topics = subscribed_topics(member.metadata(name) for member in self.members.values())
 
     def end(self) -> None:
-        """Mark the group as deleted, and remove its remaining members."""
+        """Mark the group as deleted, and no longer count the metadata of its members."""
         self.state = GroupState.DEAD
         for member in self.members.values():
             self._held.size_bytes -= member.metadata_bytes

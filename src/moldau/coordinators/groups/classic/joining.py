@@ -148,9 +148,9 @@ def _add(turn: Turn, group: Group, event: Join, member_id: str) -> None:
     if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
         group.member_added = True
     group.add(member)
-    # A new member does not know its id yet, so it cannot send heartbeats. Its client may give up and join
-    # again as another new member. The coordinator does not notice this, so it keeps the first member only for
-    # a limited time.
+    # A new member sends no heartbeats before it gets the response. Its client may give up and join again as
+    # another new member. The coordinator does not notice this, so it keeps the first member only for a
+    # limited time.
     restart_heartbeat(turn, group, member, turn.settings.new_member_join_timeout_ms)
     rebalance_or_complete(turn, group)
 

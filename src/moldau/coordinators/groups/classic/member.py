@@ -37,8 +37,8 @@ class Member:
     """``(name, metadata)`` of the supported protocols, in the member's order of preference."""
     assignment: bytes = b""
     is_new: bool = False
-    """Whether the member has not received a response to its first join yet. Such a member does not know its
-    id, and cannot send heartbeats."""
+    """Whether the member has not received a response to its first join yet. Such a member sends no
+    heartbeats, and may not know its id."""
     awaiting_join: Token | None = field(default=None)
     awaiting_sync: Token | None = field(default=None)
 

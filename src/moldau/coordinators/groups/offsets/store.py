@@ -100,7 +100,8 @@ class OffsetStore:
             self._groups.setdefault(group_id, {})[place] = stored
 
     def remove(self, group_id: str, place: Place) -> None:
-        """Apply a tombstone. It also removes the pending offsets of open transactions for the partition."""
+        """Apply a tombstone. The tombstone also removes the pending offsets of open transactions for the
+        partition."""
         offsets = self._groups.get(group_id)
         if offsets is not None:
             offsets.pop(place, None)

@@ -86,7 +86,7 @@ class ConsolidationPlanResponse(Message):
     not in the store."""
     storage_prefix: str | None = wire("string", nullable="0+", default=None)
     held: Sequence[ConsolidationHeldPlan] = wire([ConsolidationHeldPlan], default=(), tag=0)
-    """Number of plans of the same topics that other engines have."""
+    """The leases of other engines on partitions of these topics."""
 
 
 REQUEST = ConsolidationPlanRequest

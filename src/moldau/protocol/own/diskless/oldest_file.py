@@ -1,5 +1,5 @@
-"""DisklessOldestFile: get the creation time of a coordinator's oldest file. KIP-1164's orphan scan implies
-this call."""
+"""DisklessOldestFile: get the creation time of a coordinator's oldest file. KIP-1164's orphan scan
+needs this call, but the KIP defines no API for it."""
 
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode

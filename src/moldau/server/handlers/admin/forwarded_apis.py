@@ -72,7 +72,7 @@ class ForwardedHandlers:
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Message:
         if request.topic_names:
             # Requests before version 6 have the field ``topic_names``. The broker sends version 6 to the
-            # controller, which has only the field ``topics``.
+            # controller, and this version has only the field ``topics``.
             topics = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
             request = DeleteTopicsRequest(topics=topics, timeout_ms=request.timeout_ms)
         response: DeleteTopicsResponse = await forward(self._controller, context, request)

@@ -16,7 +16,7 @@ class OwnApiHandlers:
     versions first."""
 
     def __init__(self, served: Callable[[], Iterable[int]]) -> None:
-        """``served`` are the API keys of the listener, including Kafka's."""
+        """``served`` returns the API keys of the listener, including Kafka's."""
         self._served = served
 
     def table(self) -> dict[int, Handler]:

@@ -330,7 +330,7 @@ class FetchHandlers:
         fetcher: Fetcher,
         forbidden: frozenset[FetchTarget],
     ) -> "Generator[None, None, Gathering | PendingReads]":
-        """Spend the byte budget in order. The first batch may be larger than the budget.
+        """Read the partitions in order, within the byte budget. The first batch may be larger than it.
 
         Yields regularly, so that other work can run.
         """

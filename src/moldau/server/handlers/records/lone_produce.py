@@ -25,7 +25,7 @@ from moldau.server.requests.throttles import Hold, rest_ms
 from moldau.server.topics.registry import PartitionRegistry
 
 MayWrite = Callable[[RequestContext, Partition], bool]
-"""Returns whether the general handler would append this request's batch for a partition."""
+"""Returns whether the client may write to a partition, by the rules of the general handler."""
 RowOf = Callable[[int, AppendOutcome], PartitionProduceResponse]
 """Returns a partition's entry in the response, as the general handler makes it."""
 

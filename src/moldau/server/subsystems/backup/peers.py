@@ -75,7 +75,8 @@ class BackupPeers:
         self._fail(reason)
 
     def is_maker(self) -> bool:
-        """The broker that leads the first diskless coordinator makes the cuts."""
+        """Whether this broker makes the cuts. The broker that leads the first diskless coordinator makes
+        them."""
         return self._view.leader_of(DISKLESS_METADATA_TOPIC, 0) == self._view.local_id
 
     async def save_logs(self, broker_id: int, wanted: LogsToSave) -> Sequence[SavedLog]:

@@ -27,8 +27,7 @@ LATE_MIN_MS: Final = 60_000
 
 
 class BackupSubsystem(Subsystem):
-    """Saves the logs of the topics in ``STATE_TOPICS`` and the metadata. They are saved in the store of
-    diskless topics."""
+    """Saves the metadata, and the logs of the topics in ``STATE_TOPICS``, in the store of diskless topics."""
 
     def __init__(
         self, context: BrokerContext, diskless: DisklessSubsystem, tiered: TieredSubsystem | None

@@ -1,9 +1,9 @@
 """CreateChunks at the leader of an active chunk. The chunk ends, and the next chunk begins on other brokers.
 
 The leader delays appends until all earlier records are committed. The end of the log is then the border. The
-new replicas get the state at the border and store this state durably. Only then does the controller switch to
-the new chunk. It switches only if the epochs have not changed. No append may continue until the leader knows
-the outcome of the switch.
+new replicas get the state at the border and store this state durably. After that, the controller switches to
+the new chunk if the epochs have not changed. No append may continue until the leader knows the outcome of the
+switch.
 """
 
 import asyncio
@@ -330,9 +330,10 @@ _UNKNOWN_IF_REPEATED: Final = _UNKNOWN_OUTCOME | {
     ErrorCode.broker_id_not_registered,
     ErrorCode.cluster_authorization_failed,
 }
-"""Refusals that do not show whether an earlier request succeeded. Before the controller compares the leader
-epoch, it may refuse with one of these errors. Others may result from an earlier request, because a new chunk
-raises the epoch. All other refusals mean that the epoch is unchanged."""
+"""Refusals that do not show whether an earlier request succeeded. The controller may refuse with some of
+these errors before it compares the leader epoch. The other errors of this set may result from an earlier
+request, because a new chunk raises the epoch. Refusals with errors outside this set mean that the epoch is
+unchanged."""
 
 
 def _topic_configs(config: LogConfig) -> dict[str, str]:

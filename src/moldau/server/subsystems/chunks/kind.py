@@ -85,8 +85,8 @@ class ChunkLogs:
             await log.begin_behind_remote(state)
 
     def discard(self, name: TopicPartition) -> None:
-        """Move the log of an earlier chunk aside. It is not used, because the other brokers of that chunk may
-        have lost its records."""
+        """Rename the folder of an earlier chunk's log. The log is not used, because the other brokers of that
+        chunk may have lost its records."""
         logger.warning("%s: the log is not used: %s", name, LogFate.DISCARD.value)
         self._logs.put_aside(name)
 
@@ -125,7 +125,8 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         self._image = image
         self._run = run
         self.on_exchanged: Callable[[Topic], None] = lambda _: None
-        """Called with the topic of a log that was exchanged, perhaps into a chunk."""
+        """Called with a topic after a log of the topic was exchanged. The old log may have become the log of
+        a chunk."""
         self.tier_of: Callable[[ClassicPartition], TierBelow] | None = None
         """Returns the records of a tiered partition in the remote tier; ``None`` without a remote tier."""
         self._exchanging = asyncio.Lock()

@@ -138,7 +138,7 @@ class ChunkPeers:
         self, call: BrokerCall[Any, A, R], chunk: ChunkRegistration, wanted: A, error: KafkaError
     ) -> R:
         """Call the other brokers that have the chunk, one after the other. Raises the error of the last call.
-        If there are no other brokers, raises the given error."""
+        Raises the given error if there are no other brokers."""
         for broker_id in self._holders(chunk, wanted):
             try:
                 return await self._channel(broker_id, READ_TIMEOUT_MS).call(call, wanted)

@@ -56,7 +56,8 @@ class ChunkRolling:
         """Bytes on each broker, with the bytes that new chunks will have."""
         self._load_time_s = float("-inf")
         self._waiting: dict[PartitionKey, float] = {}
-        """The time of the event loop's clock before which a partition gets no chunk, because one failed."""
+        """The time of the event loop's clock before which a partition gets no chunk, because the creation of
+        a chunk has failed."""
 
     async def run_once(self) -> None:
         """Create all chunks that are due now, one after another."""

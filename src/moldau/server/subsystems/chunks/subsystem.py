@@ -200,8 +200,8 @@ class ChunksSubsystem(Subsystem):
                 await self._hand_overs.forget(topic_id, partition)
 
     async def serve(self) -> None:
-        """Move the chunks of unknown topics aside. The metadata are complete now, so these topics do not
-        exist."""
+        """Rename the folders of chunks of unknown topics, so that these chunks are not used any more. The
+        metadata are complete now, so these topics do not exist."""
         topics = self._context.view.image.topics
         for chunk in self.store:
             if topics.get_by_id(chunk.topic_id) is None:

@@ -116,8 +116,8 @@ def _described(log: PartitionLog, closed: ClosedSegment) -> ChunkSegment:
 def _metadata(
     partition: TopicIdPartition, segment: ChunkSegment, copy: SegmentCopy
 ) -> RemoteLogSegmentMetadata:
-    """The metadata of a segment. The leader records them, and the broker with the chunk stores the segment
-    under them."""
+    """The metadata of a segment. The leader records these metadata, and the broker with the chunk stores the
+    segment with the same metadata."""
     return RemoteLogSegmentMetadata(
         id=RemoteLogSegmentId.of(partition, copy.segment_id),
         start_offset=segment.base_offset,
@@ -132,8 +132,8 @@ def _metadata(
 
 
 class ChunkTiering(EarlierPart):
-    """The inactive chunks of partitions that this broker leads, as the part of each partition between the
-    remote tier and the log."""
+    """The inactive chunks of the partitions that this broker leads. In each partition, they are the part
+    between the remote tier and the log."""
 
     def __init__(self, tiered: TieredSubsystem, stores: SegmentStores, registration: Registration) -> None:
         self._manager = tiered.manager
@@ -244,7 +244,7 @@ class ChunkTiering(EarlierPart):
 
     def local_start(self, partition: ClassicPartition, metadata: PartitionRegistration, now_ms: int) -> int:
         """The offset before which the brokers need no chunks, because local retention no longer keeps them
-        and all of their records are in the tier. It is at least the start of the log."""
+        and all of their records are in the tier. This offset is at least the start of the log."""
         log, name = partition.log, _name_of(partition)
         start_offset = log.log_start_offset
         if not self._context.metadata.is_ready(name):

@@ -1,7 +1,7 @@
 """Work on chunks in the background. Leaders apply retention. Brokers with chunks copy them and report them.
 
-The work is repeated. It begins with a comparison of the image with this broker's folders. Therefore a failed
-step is tried again in a later repetition.
+The work is repeated. Each repetition begins with a comparison of the image with this broker's folders.
+Therefore a failed step is tried again in a later repetition.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class _PeerChunk:
         pace: CopyPace,
         is_wanted: Callable[[], bool],
     ) -> None:
-        """``is_wanted`` is false when this broker must no longer have the chunk."""
+        """``is_wanted`` returns False when this broker must no longer have the chunk."""
         self._peers = peers
         self._chunk = chunk
         self._id = chunk_id
@@ -245,7 +245,7 @@ class ChunkCopies:
         self._reports = reports
         self._settled = settled
         self.wake = asyncio.Event()
-        """Set when the image has changed."""
+        """Set when there may be work, for example after a change of the image."""
         self._chunked: set[str] = set()
         """Topics with inactive chunks."""
         self._unreadable: set[ChunkId] = set()

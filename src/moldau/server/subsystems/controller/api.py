@@ -108,10 +108,11 @@ class ControllerApi:
         return await self._service.handle(request, Caller.of(context), deadline_of(context, request))
 
     def _is_unknown_voter(self, request: ControllerRegistrationRequest) -> bool:
-        """Whether a controller takes itself for a static voter, and this quorum does not know it.
+        """Whether the controller that registers is not one of the quorum's static voters.
 
-        With static voters, only a voter can be a controller. If the quorum has a leader when such a node
-        starts, the node never asks for a vote. Its registration is then the first sign of the mistake.
+        With static voters, only a voter can be a controller. A node with another configuration may consider
+        itself a voter. If the quorum has a leader when such a node starts, the node never asks for a vote.
+        Its registration is then the first sign of the mistake.
         """
         driver = self._metadata.driver
         if not driver.is_leader or driver.kraft_version or request.controller_id in driver.voters:

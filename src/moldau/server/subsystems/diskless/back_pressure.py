@@ -1,5 +1,5 @@
-"""Computes the pauses of back-pressure. Producers are not read for these pauses while the backlog is too
-large."""
+"""Computes the pauses of back-pressure. While the backlog is too large, the broker does not read from
+producers during these pauses."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ CONGESTED_PAUSE_MAX_S: Final = 4.0
 gets its responses within 30 s."""
 PAUSED_BYTES: Final = 1024 * 1024
 """Size of the requests, in bytes, to which the two pauses above apply. For a larger or a smaller request, the
-pause is longer or shorter in proportion."""
+pause is longer or shorter in proportion, but stays between the two pauses."""
 
 
 def pause_of(congestion: float, size_bytes: int) -> float:

@@ -89,8 +89,8 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
         return moved
 
     def address(self, coordinator_id: int) -> NodeAddress:
-        """The broker that leads a coordinator. Raises COORDINATOR_NOT_AVAILABLE if the metadata contain no
-        such leader."""
+        """The address of the broker that leads a coordinator. Raises COORDINATOR_NOT_AVAILABLE if the
+        metadata contain no such leader."""
         found = self._leader_or_none(coordinator_id)
         if found is None:
             raise KafkaError(

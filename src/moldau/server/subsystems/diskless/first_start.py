@@ -24,8 +24,8 @@ async def refuse_foreign_store(config: BrokerConfig, machine: Machine) -> None:
     """Check that no other cluster owns the object store of a node. Does nothing if the node has run before.
 
     Errors of the configuration, the folders and the store are not reported here, because the start reports
-    them. If the store belongs to another cluster, raises ``KafkaError(kafka_storage_error)`` with a sentence
-    for the operator.
+    them. Raises ``KafkaError(kafka_storage_error)``, with a sentence for the operator, if the store belongs
+    to another cluster.
     """
     folder, disk = config.metadata_log_dir, machine.disk
     if not (config.is_broker and is_enabled(config)):

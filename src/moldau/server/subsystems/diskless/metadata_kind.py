@@ -67,7 +67,7 @@ def diskless_metadata_kind(
     """Make the kind of the coordinators' logs. A record counts as replicated only when it is synced, and the
     log start moves only with snapshots.
 
-    ``min_in_sync`` is the topic's ``min.insync.replicas``. ``replicas`` are notified of their roles.
+    ``min_in_sync`` returns the topic's ``min.insync.replicas``. ``replicas`` are notified of their roles.
     """
     return ClassicKind(
         host,

@@ -77,7 +77,8 @@ class DisklessSubsystem(Subsystem):
         self._rack_peers = RackPeerCalls(context.view, listener, machine.entropy)
         self.coordinator = self._new_batch_coordinator(machine)
         self.saved_ends = SavedEnds() if saves_logs(config) else None
-        """How much of the coordinators' logs is saved, if they are saved. Deletions wait for it."""
+        """The offsets up to which the coordinators' logs are saved; ``None`` if they are not saved. Deletions
+        wait until the logs are saved."""
         deletions = DeletionHold(context.logs.report, diskless_settings.deletion_hold_ms(config), "objects")
         try:
             self.manager = DisklessManager(

@@ -65,8 +65,9 @@ class WalBacklog:
 
     @property
     def known_bytes(self) -> int:
-        """The sum of two backlogs: the backlog of the coordinators that this broker leads, as of the last
-        :meth:`refresh`, and the backlog that other coordinators have reported in the last seconds."""
+        """The sum of two backlogs. One is the backlog of the coordinators that this broker leads, as of the
+        last :meth:`refresh`. The other is the backlog that other coordinators have reported in the last
+        seconds."""
         return self._known.size_bytes + self._reported.size_bytes(self._coordinators.coordinator_ids)
 
     @property

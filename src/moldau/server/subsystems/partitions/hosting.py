@@ -1,6 +1,6 @@
 """Opens, leads and closes this broker's partitions according to the metadata.
 
-Only here does the kind of a topic determine the implementation of the topic's partitions.
+This is the only module in which the kind of a topic determines the implementation of the topic's partitions.
 """
 
 import asyncio
@@ -129,8 +129,8 @@ class PartitionHosting:
         self.offline = registry.offline
         self._topics = EMPTY_IMAGE.topics
         self._at_start: dict[int, int] | None = None
-        """Partition counts of the topics in the first image, by the topic ids as integers. It is empty if
-        every folder was read.
+        """Partition counts of the topics in the first image, by the topic ids as integers. The table is empty
+        if every folder was read.
         """
 
     def apply(self, image: MetadataImage, changed: Iterable[str], removed: Iterable[Topic]) -> None:
@@ -191,7 +191,7 @@ class PartitionHosting:
         self._complete_waiters()
 
     async def stop(self) -> None:
-        """Stop after :meth:`freeze`. It waits for the logs that are being created."""
+        """Stop after :meth:`freeze`, and wait for the logs that are being created."""
         self.freeze()
         self._unopened_lines.flush()
         if self._opener is not None:
@@ -310,8 +310,8 @@ class PartitionHosting:
     def directory_failed(self, directory: LogDirectory) -> None:
         """Take the replicas in a failed log directory offline, so that requests get KAFKA_STORAGE_ERROR.
 
-        It can happen that the metadata do not contain the directory of a replica yet. The controller needs
-        this directory in order to move the replica's leadership.
+        If the directory of a replica has not been reported to the controller yet, it is still reported. The
+        controller needs the directory in order to move the replica's leadership.
         """
         reason = f"log folder {directory.path} is offline: {directory.offline_reason}"
         for key, hosted in tuple(self._hosted.items()):

@@ -37,7 +37,8 @@ class PartitionsSubsystem(Subsystem):
         """All kinds of partitions, complete before the first subsystem starts."""
         configs = context.metadata.configs
         self.replication = Replication(context)
-        """Followers that fetch and in-sync sets, for the kinds of partitions that are replicated."""
+        """The fetches of followers and the in-sync sets, for the kinds of partitions that brokers
+        replicate."""
         self.classic = ClassicKind(
             ReplicaHost.of(context),
             lambda topic: settings.classic_log_config(topic, configs.topic(topic)),
@@ -112,8 +113,8 @@ class PartitionsSubsystem(Subsystem):
         self._logs.cleaner.settings = settings.cleaner_settings(self._context.metadata.configs.broker)
 
     async def serve(self) -> None:
-        """Move aside the logs of partitions that this broker does not host according to the metadata. The
-        logs are kept. The metadata are complete now.
+        """Rename the folders of partitions that this broker does not host according to the metadata. The
+        renamed folders are kept for a long time. The metadata are complete now.
 
         Raises ``DamagedLogError`` when a log with the cluster's own state has the id of another topic.
         """

@@ -10,8 +10,8 @@ from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import STATE_TOPICS
 
 _MANY_PARTITIONS: Final = 400
-"""If there are more partitions than this, many iterations of the event loop are needed to apply the topics.
-The order of the topics then matters."""
+"""If there are more partitions than this number, many iterations of the event loop are needed to apply the
+topics. The order of the topics then matters."""
 
 
 def in_order(image: MetadataImage, names: Iterable[str]) -> list[Topic]:

@@ -1,5 +1,5 @@
-"""Finds out why a topic is missing in this broker's metadata. It was deleted, or the metadata do not contain
-it yet (docs/decisions/0016)."""
+"""Finds out why a topic is missing in this broker's metadata. Either the topic was deleted, or the metadata
+do not contain the topic yet (docs/decisions/0016)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection

@@ -152,7 +152,7 @@ class MetadataPeers:
         return await self._fetch(partition, offset, waits=False)
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
-        """Wait until a record at or after ``offset`` is committed. It may also return before that, so the
+        """Wait until a record at or after ``offset`` is committed. The call may also return earlier, so the
         caller must check whether such a record exists."""
         content = await self._fetch(partition, offset, waits=True)
         if len(content):

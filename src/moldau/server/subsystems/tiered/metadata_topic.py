@@ -57,7 +57,7 @@ class _Term:
 
 
 class HostedMetadataTopic:
-    """The partitions of the topic that this broker leads. Called on the event loop.
+    """The partitions of the topic that this broker leads. All calls are made on the event loop.
 
     This class gets its terms of leadership like any kind of coordinator (``server/coordinators``), and reads
     and writes through the log of coordinators. It also answers other brokers (``MetadataPartitionCalls``).
@@ -287,7 +287,8 @@ class ClusterMetadataTopic:
 
 
 def _check_event(call: AppendEventCall) -> None:
-    """Raise INVALID_REQUEST if the call has no readable event of its partition. Each reader would skip it."""
+    """Raise INVALID_REQUEST if the call has no readable event of its partition. Each reader would skip such
+    an event."""
     try:
         about = decode_event(call.event).topic_id_partition
     except ProtocolError as error:

@@ -191,9 +191,8 @@ class TieredSubsystem(Subsystem):
 
     async def _until_current(self) -> None:
         """Wait until this broker's partitions have applied all metadata that were committed at the time of
-        the call. If this fails, raises an exception.
-
-        Partitions apply the metadata in several iterations of the event loop.
+        the call. Partitions apply the metadata in several iterations of the event loop. Raises an exception
+        if the wait fails.
         """
         await self._context.metadata.until_current()
         await self._partitions.settled()

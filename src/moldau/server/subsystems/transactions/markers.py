@@ -48,8 +48,8 @@ class LocalMarkers:
         self._groups = groups
 
     async def write(self, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
-        """Write a marker, and wait until it is committed. If this fails, returns the error code that a
-        coordinator expects."""
+        """Write a marker, and wait until it is committed. Returns the error code that a coordinator expects;
+        ``none`` after a success."""
         end = EndTransactionMarker(marker.committed, marker.coordinator_epoch)
         try:
             if partition.topic == CONSUMER_OFFSETS_TOPIC:

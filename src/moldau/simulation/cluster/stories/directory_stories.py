@@ -37,7 +37,8 @@ from moldau.simulation.world.process import Process
 METADATA_DISK: Final = "/data/a"
 OTHER_DISK: Final = "/data/b"
 LEADERS_LEAVE_S: Final = 10.0
-"""A node reports its failed disk immediately, but perhaps a controller must first be elected."""
+"""Time limit in which a node loses the leaderships on its failed disk. The node reports the failed disk
+immediately, but perhaps a controller must first be elected."""
 
 
 def replication_directories() -> Scenario:

@@ -162,7 +162,7 @@ class ClusterLayout:
     """The nodes of a scenario's cluster, and the replicas of its metadata topic."""
 
     racks: Mapping[int, str] = field(default_factory=dict)
-    """The racks of all nodes, by node id; empty for three controllers without racks."""
+    """The racks of all nodes, by node id; empty for three nodes without racks."""
     replicas: int = REPLICAS
     properties: Mapping[str, str] = field(default_factory=dict)
     """Configuration of every node, in addition to the configuration of all scenarios."""
@@ -175,7 +175,7 @@ class DisklessClusterStory:
         self,
         world: World,
         scenario: Scenario,
-        layout: ClusterLayout = ClusterLayout(),  # a copy, because the default is immutable
+        layout: ClusterLayout = ClusterLayout(),  # immutable, so all objects may share it
         *,
         checks_leaks: bool = False,
         leaves_behind: bool = False,

@@ -134,8 +134,8 @@ class QuorumCheckers:
 
 
 class Witness:
-    """Reports the state of a process's replica to the checkers. It is notified of changes by the process's
-    quorum, and of new images."""
+    """Reports the state of a process's replica to the checkers. It is a listener of the process's quorum, and
+    a subscriber to new images."""
 
     def __init__(
         self,

@@ -74,7 +74,8 @@ class FaultPattern(enum.Enum):
     """The kind of faults that a story injects."""
 
     RANDOM = enum.auto()
-    """Faults of the scenario's weather, and leaders that are disconnected from the other nodes."""
+    """Random faults of the kinds that the scenario allows, and leaders that are disconnected from the other
+    nodes."""
     LAGGING_FOLLOWERS = enum.auto()
     """A follower is disconnected from its leader, which is killed while the follower lags."""
     BLACKOUTS = enum.auto()
@@ -291,9 +292,9 @@ class ReplicationStory:
 
     async def _isolate_leader(self, chance: random.Random) -> None:
         """Disconnect a leader from the other nodes. Clients still write records to this leader, but the
-        records are never acknowledged.
+        leader cannot acknowledge them.
 
-        The disconnection lasts until the leader is fenced and the other nodes have elected another leader.
+        If the disconnection is long enough, the leader is fenced and another leader is elected.
         """
         with_groups = self._scenario.committer_count > 0
         partition = chance.choice((*PARTITIONS, *_OFFSETS) if with_groups else PARTITIONS)

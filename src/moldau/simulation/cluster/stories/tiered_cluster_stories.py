@@ -205,8 +205,8 @@ class TieredClusterStory(ReplicationStory):
         nemesis.calm()
 
     async def _send_away(self, nemesis: Nemesis, chance: random.Random) -> None:
-        """Keep a node down until the records that this node does not have were moved to the tier by the other
-        nodes. The logs of the stopped node may be lost during this time."""
+        """Keep a node down for some time. Meanwhile the other nodes may move records to the tier that this
+        node does not have."""
         node_id = chance.choice(NODE_IDS)
         host = self._world.host(f"node-{node_id}")
         seconds = chance.uniform(8.0, 25.0)

@@ -1,10 +1,10 @@
 """A rolling upgrade to the next version and back, while clients write and read.
 
-The next version differs from this version in two features. Each of them has one more level. A node of the
-next version is created with other :data:`NEXT_FEATURES`. Nodes of both versions work together. After each
-upgraded node, an administrator tries to raise a level. This succeeds only after the last node was upgraded.
-After that, a node of this version does not start until the level is lowered. In half of the stories
-``metadata.version`` is raised, which cannot be lowered.
+In the next version, two features have one more level than in this version (:data:`NEXT_FEATURES`). Nodes of
+both versions work together. After each upgrade of a node, an administrator tries to raise a level. This
+succeeds only after the last node was upgraded. After that, a node of this version does not start until the
+level is lowered. In half of the stories the administrator raises ``metadata.version``, whose level cannot be
+lowered.
 """
 
 import asyncio

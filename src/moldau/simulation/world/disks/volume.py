@@ -1,9 +1,9 @@
 """Content of a simulated disk: the content that programs read, and the content after a loss of power.
 
 Files may be damaged in units of sectors of 512 bytes. After a crash, some of the unsynced sectors are kept:
-none, all, a prefix or a random subset. The same applies to unsynced changes to folders. After a failed sync
-the pages count as clean, as on Linux, although some of them never reached the disk. A later sync does not
-write these pages.
+none, all, a prefix or a random subset. Some of the unsynced changes to folders are kept by the same rule.
+After a failed sync the pages count as clean, as on Linux, although some of them never reached the disk. A
+later sync does not write these pages.
 """
 
 import random

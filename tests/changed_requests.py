@@ -68,7 +68,7 @@ class _Builder:
 
     def _field(self, cls: type[Message], field: FieldLayout) -> Any:
         number = len(self.names)
-        # Each field has its own numbers, so that a change does not alter the fields that follow.
+        # Each field has its own random numbers, so that a changed field does not affect the fields after it.
         chance, outer = random.Random(self._chance.random()), self._chance
         self._chance = chance
         value = self._plain(cls, field)

@@ -1,4 +1,5 @@
-"""If a module says that it is pure, ``tools/check_imports.py`` checks this."""
+"""If the docstring of a module says that the module is pure, ``tools/check_imports.py`` checks its
+imports."""
 
 from types import ModuleType
 

@@ -1,5 +1,5 @@
-"""``tools/check_voice.py`` finds vague docstrings and words to avoid. If a class name has two meanings, this
-is an error."""
+"""``tools/check_voice.py`` finds vague docstrings and words to avoid. Two classes with the same name but
+different meanings are an error."""
 
 import importlib.util
 import pathlib

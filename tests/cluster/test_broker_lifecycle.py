@@ -276,8 +276,8 @@ def test_a_forgotten_broker_registers_again(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_stop_that_others_have_announced_does_not_end_a_broker(tmp_path: pathlib.Path) -> None:
-    """In an earlier version, a broker whose stop another program had announced sent no further heartbeat.
-    Its partitions had no leader until a restart."""
+    """Another program can send a request for a controlled shutdown with the broker's id. In an earlier
+    version, the broker then sent no more heartbeats, and its partitions had no leader until a restart."""
 
     async def test() -> None:
         _format(tmp_path)

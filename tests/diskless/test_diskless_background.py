@@ -250,8 +250,8 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
         async with cluster(tmp_path) as here:
             strays = UnownedFileScan(here.service, here.service, lambda: (0, 1), here.clock, 180_000)
             stray, whole, live = [await here.upload() for _ in range(3)]
-            # The file is committed only at coordinator 1. The same happens if the broker stops before it
-            # commits the file at its owner, coordinator 0.
+            # The file is committed only at coordinator 1, as if the broker had stopped before it committed
+            # the file at its owner, coordinator 0.
             await here.commit(stray, 1, owners=(0, 1))
             await here.commit(whole, 0, 1)
             await here.delete_all(0, 1)

@@ -1,4 +1,4 @@
-"""The right key wakes each waiter once. No waiter remains afterwards."""
+"""A waiter waits for one of several keys, or until its deadline. It ends once, and is then removed."""
 
 import asyncio
 import contextlib

@@ -227,8 +227,8 @@ def test_a_late_answer_waits_for_its_next_asker(play: Callable[[Story], None]) -
 
 
 def test_a_read_waits_until_the_metadata_of_its_segments_are_read(play: Callable[[Story], None]) -> None:
-    """Another broker has moved the records to the tier a moment ago. This is no error for clients: the first
-    response has no records, and the next has them. Searches by time wait, too."""
+    """Another broker has moved the records to the tier a moment ago. Clients get no error. The first response
+    contains no records, and the next response contains them. Searches by time wait, too."""
 
     async def story(house: House) -> None:
         house.fill(1)

@@ -1,4 +1,5 @@
-"""The state of a diskless coordinator is a function of its log: replicas agree byte for byte."""
+"""The state of a diskless coordinator depends only on its log, so all replicas have exactly the same
+state."""
 
 import asyncio
 import json

@@ -29,7 +29,7 @@ class Defect(Exception):
 
 
 class Faults:
-    """For each name of a call, the number of its next calls that raise an exception."""
+    """The number of the next calls that raise an exception, by the name of the called function."""
 
     def __init__(self) -> None:
         self.left: dict[str, int] = {}

@@ -1,4 +1,5 @@
-"""No single request may make a node unusable. Each dynamic key is set to its extreme values, and back."""
+"""No single request may make a node unusable. The tests set each dynamic key to its extreme values, and
+delete the value afterwards."""
 
 import time
 from collections.abc import Iterator

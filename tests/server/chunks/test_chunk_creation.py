@@ -51,7 +51,8 @@ class Broker:
             high_watermark=0,
         )
         self.answers: list[Callable[[], Any]] = []
-        """What the controller does with each request: answers, or raises."""
+        """The controller's actions, one for each request. An action returns a response or raises an
+        exception."""
         self.is_controller_silent = False
         self.partition_epoch = 5
         self.image = self._image(-1)
@@ -175,8 +176,8 @@ def test_appends_wait_until_the_leadership_is_over_although_the_image_has_the_bo
 def test_a_refusal_after_an_unknown_outcome_does_not_let_appends_go_on(
     tmp_path: Path, code: ErrorCode
 ) -> None:
-    """The outcome of the first request is unknown: it may have been committed. Another leader may have been
-    elected after it."""
+    """The outcome of the first request is unknown. Its change may have been committed, and another leader may
+    have been elected afterwards."""
 
     async def story(broker: Broker) -> None:
         broker.answers = [lost, *[refused(code)] * 200]

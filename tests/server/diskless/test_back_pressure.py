@@ -142,8 +142,8 @@ def test_pauses_grow_with_the_excess_until_nothing_more_comes_than_leaves() -> N
     assert pauses[0] == back_pressure.CONGESTED_PAUSE_S
     assert pauses[-1] == back_pressure.CONGESTED_PAUSE_MAX_S
     assert all(later > 2 * earlier for earlier, later in pairwise(pauses))
-    # A client that sends few bytes is delayed less than a client that sends many. No request is delayed until
-    # its time-out.
+    # A client that sends few bytes is delayed less than a client that sends many bytes. No request is delayed
+    # until its time-out.
     assert back_pressure.pause_of(1.0, 1_000) == back_pressure.CONGESTED_PAUSE_S
     assert back_pressure.pause_of(1.0, 50 * mebibyte) == back_pressure.CONGESTED_PAUSE_MAX_S
 

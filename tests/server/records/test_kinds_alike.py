@@ -414,7 +414,7 @@ def test_retention_by_time(play: Any) -> None:
             return (await client.fetch(topic, 0)).error_code is ErrorCode.offset_out_of_range
 
         await eventually(moved, "the old record goes")
-        # The log start first moves at the place where offsets are assigned. The broker that serves the reads
+        # For a diskless topic, the coordinator moves the log start first. The broker that serves the reads
         # gets the new log start a moment later.
         await eventually(refused, "the old record is out of range")
         assert values(await client.read(topic, 1, 1)) == [b"new"]

@@ -1,5 +1,5 @@
-"""A broker that starts with old metadata deletes no replica because of these metadata. A replica that was
-removed and added again while they were missing keeps all its records."""
+"""A broker that starts with old metadata deletes no replica because of these metadata. A replica may have
+been removed and added again after the old metadata were written. Such a replica keeps all its records."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Diskless topics on three nodes with one object store, in virtual time: each producer uses all brokers."""
+"""Diskless topics on three nodes with one object store, in virtual time. Each producer uses all brokers."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 FIRST, SECOND = BROKERS
 GRACE_S = 30.0
-"""This is longer than the time after which a missing topic may count as deleted."""
+"""A time that is longer than the time after which a missing topic may count as deleted."""
 PROPERTIES = {
     "remote.log.storage.system.enable": "true",
     "remote.log.storage.manager.class.name": TIER_CLASS_NAME,

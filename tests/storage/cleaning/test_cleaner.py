@@ -1,4 +1,5 @@
-"""Compaction: which records are kept and for how long. Compaction must change only the disk."""
+"""Compaction. The tests check the records that remain, and the time after which tombstones and markers are
+removed."""
 
 import asyncio
 import random

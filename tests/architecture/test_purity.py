@@ -15,7 +15,7 @@ def test_a_pure_module_imports_nothing_impure(check_imports: ModuleType) -> None
     assert found == ["moldau.a says that it is pure, and imports asyncio"]
 
 
-def test_a_module_is_pure_where_its_docstring_or_that_of_its_package_says_so(
+def test_a_module_is_pure_if_its_docstring_or_its_packages_docstring_says_so(
     check_imports: ModuleType,
 ) -> None:
     assert check_imports.says_pure("moldau.quorum.core.raft")

@@ -200,7 +200,9 @@ class PatientChannel:
 
 
 @pytest.mark.parametrize(("away_s", "agrees"), [(0.0, True), (4.0, True), (5.0, False), (400.0, False)])
-def test_a_broker_that_stops_asks_again_while_there_may_be_a_controller(away_s: float, agrees: bool) -> None:
+def test_a_broker_that_stops_repeats_its_request_while_a_controller_may_respond(
+    away_s: float, agrees: bool
+) -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
         identity = BrokerIdentity(

@@ -173,7 +173,7 @@ def test_deletion_is_tried_again_until_the_store_does_it(tmp_path: Path) -> None
     run(story())
 
 
-def test_only_what_no_coordinator_knows_is_an_orphan(tmp_path: Path) -> None:
+def test_only_objects_that_no_coordinator_knows_are_orphans(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path) as here:
             orphan, first, second = [await here.upload() for _ in range(3)]

@@ -124,14 +124,14 @@ def test_end_markers_are_what_clients_expect(committed: bool) -> None:
     assert ControlRecord.parse(record.key) == (COMMIT_MARKER if committed else ABORT_MARKER)
 
 
-def test_types_from_the_future_are_left_alone() -> None:
+def test_control_types_of_later_versions_are_unknown() -> None:
     future = Record(0, 0, b"\0\0\0\x63", b"?")
     assert parse_control_type(future.key) is ControlType.UNKNOWN
     assert parse_control_record(future) is None
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\0\0\0", b"\xff\xff\0\0"])
-def test_a_key_that_is_none_is_invalid(key: bytes | None) -> None:
+def test_a_malformed_key_is_invalid(key: bytes | None) -> None:
     with pytest.raises(InvalidRecordError):
         parse_control_type(key)
 

@@ -48,7 +48,7 @@ def test_finishing_twice_is_harmless() -> None:
     asyncio.run(scenario())
 
 
-def test_everyone_is_sent_away_when_the_node_stops() -> None:
+def test_all_waiters_end_when_the_node_stops() -> None:
     async def scenario() -> None:
         room: WaitingRoom[str] = WaitingRoom()
         waiters = [room.wait(["a", "b"], 60), room.wait(["b"], 60)]

@@ -100,7 +100,7 @@ def test_steps_go_forward_in_order_and_back_in_reverse() -> None:
     ]
 
 
-def test_the_first_image_is_compared_with_nothing_once_for_all_subsystems() -> None:
+def test_the_first_image_is_compared_with_an_empty_image_once_for_all_subsystems() -> None:
     """If the images were compared a second time, the time would grow with the number of topics."""
     deltas: list[MetadataDelta] = []
 

@@ -33,7 +33,7 @@ def header(sequence: int, *, producer_id: int = 7, epoch: int = 0) -> BatchHeade
     return parse_header(batch)
 
 
-def test_what_follows_a_dropped_batch_waits_until_it_came_again() -> None:
+def test_batches_after_a_dropped_batch_wait_until_it_is_sent_again() -> None:
     gaps = SequenceGaps()
     gaps.dropped(KEY, header(5))
     gaps.dropped(KEY, header(6))

@@ -62,7 +62,7 @@ def _fill(
 
 
 @given(arrivals)
-def test_an_object_says_what_was_put_into_it(rows: list[tuple[int, int, bytes, int, int, int]]) -> None:
+def test_an_object_describes_its_batches(rows: list[tuple[int, int, bytes, int, int, int]]) -> None:
     built, sent = _fill(ArenaPool(ARENA), rows)
     content = bytes(built.arena[: built.size_bytes])
     found = parse_object(content, len(content))
@@ -94,7 +94,9 @@ def test_an_object_says_what_was_put_into_it(rows: list[tuple[int, int, bytes, i
 
 
 @given(arrivals, st.integers(0, 10_000))
-def test_the_tail_is_enough(rows: list[tuple[int, int, bytes, int, int, int]], more: int) -> None:
+def test_the_footer_can_be_read_from_the_tail_alone(
+    rows: list[tuple[int, int, bytes, int, int, int]], more: int
+) -> None:
     built, _ = _fill(ArenaPool(ARENA), rows)
     content = bytes(built.arena[: built.size_bytes])
     needed = tail_size_bytes(content[-TRAILER_SIZE_BYTES:], len(content))
@@ -216,7 +218,7 @@ def test_recent_objects_are_bounded_and_the_oldest_go_first() -> None:
 # Keys -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_committed_stays_in_memory_beyond_the_bound() -> None:
+def test_uncommitted_objects_stay_in_memory_beyond_the_bound() -> None:
     gone: list[bytearray] = []
     recent = RecentObjects(100, gone.append)
     arenas = {name: bytearray(40) for name in "abcd"}

@@ -65,7 +65,7 @@ def test_lag_is_what_the_topic_has_and_the_table_has_not() -> None:
     assert lag_records({0: ExportedSpan(4, 12), 1: ExportedSpan(9, 9)}, now) == 0
 
 
-def test_where_a_table_begins_is_told_apart() -> None:
+def test_start_positions_of_a_table_are_parsed() -> None:
     assert parse_start_at("earliest") != parse_start_at("latest")
     assert parse_start_at("12").offset == 12
     assert parse_start_at("0:1, 3:4").offsets == {0: 1, 3: 4}

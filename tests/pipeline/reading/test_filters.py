@@ -98,7 +98,7 @@ def test_a_time_says_where_to_begin() -> None:
         GreaterThan(("topic",), "a"),
     ],
 )
-def test_what_is_not_understood_is_left_to_spark(given: Any) -> None:
+def test_unknown_filters_are_left_to_spark(given: Any) -> None:
     narrowing, left = push([given])
     assert narrowing == Narrowing()
     assert list(left) == [given]

@@ -40,7 +40,7 @@ def test_orders_that_contradict_each_other_lose_nothing() -> None:
         assert [one for one in ordered if one.partition_index == partition] == batches
 
 
-def test_nothing_is_no_order() -> None:
+def test_an_empty_list_has_no_order() -> None:
     assert in_object_order([]) == []
     assert in_object_order([[], []]) == []
 

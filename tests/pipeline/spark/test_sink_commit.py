@@ -208,7 +208,7 @@ def test_an_intent_whose_answer_was_lost(node: moldau.testing.Node, target: Comm
     assert written(node, target.topic) == ["a", "b"]
 
 
-def test_what_cannot_be_known_any_more_is_not_guessed(
+def test_an_outcome_that_is_not_known_any_more_is_not_guessed(
     node: moldau.testing.Node, target: CommitTarget
 ) -> None:
     store = FileSinkStore(root(node))
@@ -221,7 +221,9 @@ def test_what_cannot_be_known_any_more_is_not_guessed(
     assert written(node, target.topic) == ["a"]
 
 
-def test_what_was_refused_does_not_stand_in_the_way(node: moldau.testing.Node, target: CommitTarget) -> None:
+def test_a_refused_batch_does_not_prevent_later_batches(
+    node: moldau.testing.Node, target: CommitTarget
+) -> None:
     """The topic of the query was deleted and created again."""
     before = replace(target, topic_id=str(UUID(int=5)))
     for _ in range(2):

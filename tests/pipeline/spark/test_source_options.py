@@ -107,7 +107,7 @@ def test_nonsense_is_refused(options: dict[str, str], problem: str) -> None:
         {"subscribe": "a", "startingOffsets": '{"a": {"0": -1}}'},
     ],
 )
-def test_what_a_batch_query_cannot_be(options: dict[str, str]) -> None:
+def test_options_that_a_batch_query_cannot_have(options: dict[str, str]) -> None:
     with pytest.raises(ToolError):
         check_batch(parsed(**options))
 

@@ -55,7 +55,7 @@ def test_times_keep_their_meaning_in_another_unit() -> None:
     ]
 
 
-def test_what_a_unit_cannot_hold_is_rejected() -> None:
+def test_a_time_that_its_unit_cannot_represent_is_rejected() -> None:
     nanos, micros = (logical("long", f"timestamp-{unit}") for unit in ("nanos", "micros"))
     (exact, lossy) = read(nanos, micros, 1_000, 1_001)
     assert exact == datetime.datetime(1970, 1, 1, 0, 0, 0, 1, datetime.UTC)

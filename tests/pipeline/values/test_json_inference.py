@@ -219,7 +219,7 @@ def test_the_last_value_of_a_name_does_not_hide_the_others(value: bytes) -> None
         b'{"a": 1} {}',
     ],
 )
-def test_what_is_no_json_is_passed_and_rejected(value: bytes) -> None:
+def test_values_that_are_not_json_are_rejected(value: bytes) -> None:
     rows, rejected = export({"a": "x"}, value)
     assert infer({"a": "x"}, value) == "a STRING"
     assert set(rejected) == {1}

@@ -154,7 +154,7 @@ def members(draw: st.DrawFn) -> bytes:
         | st.from_regex(rb'\{"a": ?(1|2\}|"x"|null)[}\]]?', fullmatch=True)
     )
 )
-def test_a_value_fares_as_it_does_alone(values: list[bytes | None]) -> None:
+def test_a_value_among_others_is_decoded_as_if_it_were_alone(values: list[bytes | None]) -> None:
     columns = parse_ddl(COLUMNS)
     found, rejected = decode_json(pa.array(values, pa.binary()), columns)
     assert len(found) == len(values)

@@ -224,7 +224,7 @@ def test_an_empty_partition_has_no_times(play: Any) -> None:
     play(story)
 
 
-def test_append_time_is_one_for_producer_consumer_and_lookup(play: Any) -> None:
+def test_producer_consumer_and_lookup_get_the_same_append_time(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic, message_timestamp_type="LogAppendTime")
         batch = numbered(0, 3)
@@ -491,7 +491,7 @@ def test_read_committed_sees_plain_records(play: Any) -> None:
     play(story)
 
 
-def test_a_topic_says_of_which_kind_it_is(play: Any) -> None:
+def test_the_config_of_a_topic_names_its_kind(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         async def said_of(name: str) -> str:
             resource = configs.DescribeConfigsResource(

@@ -58,7 +58,7 @@ class OldImageStory(ReplicationStory):
         return {name for name in names if name.endswith(("-delete", "-stray"))}
 
 
-def test_a_broker_waits_for_the_metadata_of_now_before_it_follows_them(
+def test_a_starting_broker_waits_for_current_metadata_before_it_applies_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # With this limit, the broker needs several reads for the metadata log.

@@ -56,7 +56,7 @@ def on_client(world: World, story: Any) -> Any:
     return world.run(asyncio.wait_for(process.main, 1_000))
 
 
-def test_a_killed_server_refuses_and_its_heir_answers() -> None:
+def test_a_killed_server_refuses_connections_and_its_successor_responds() -> None:
     with World(1) as world:
         server = world.host("server")
         server.start(echo_server)

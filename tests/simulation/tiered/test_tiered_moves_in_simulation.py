@@ -253,11 +253,11 @@ def test_the_segments_of_a_topic_stay_when_its_leader_moves() -> None:
     assert move_the_leader() == []
 
 
-def test_the_segments_of_a_topic_stay_that_their_owner_has_not_heard_of() -> None:
+def test_segments_of_a_topic_that_is_unknown_to_their_owner_are_kept() -> None:
     assert reconcile_deletions_with_old_metadata() == []
 
 
-def test_that_a_replica_which_left_counts_as_a_deleted_topic_is_caught(
+def test_a_broker_that_treats_a_removed_replica_as_a_deleted_topic_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     close = TieredKind.close

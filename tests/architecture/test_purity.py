@@ -31,7 +31,7 @@ def test_imports_of_libraries_are_seen(check_imports: ModuleType) -> None:
     assert len(held) > 200
 
 
-def test_kinds_of_coordinators_do_not_know_each_other(check_imports: ModuleType) -> None:
+def test_kinds_of_coordinators_do_not_import_each_other(check_imports: ModuleType) -> None:
     typed = {
         "moldau.coordinators.one.shard": frozenset(
             {"moldau.coordinators.other.codec", "moldau.coordinators.kind"}

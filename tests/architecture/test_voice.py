@@ -28,7 +28,7 @@ class Whole:
 '''
 
 
-def test_a_riddle_and_a_word_are_named_with_their_line() -> None:
+def test_a_vague_docstring_and_a_word_to_avoid_are_named_with_their_line() -> None:
     assert list(check_voice.riddles("one.py", SOURCE)) == [
         "one.py:1: begins with a riddle: What this is.",
         "one.py:4: begins with a riddle: Those that wait.",

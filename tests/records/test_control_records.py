@@ -102,7 +102,7 @@ def test_the_snapshot_header_is_kafkas() -> None:
 
 
 @pytest.mark.parametrize("content", CONTENTS, ids=lambda content: type(content).__name__)
-def test_what_is_written_is_read(content: Any) -> None:
+def test_written_control_records_can_be_read(content: Any) -> None:
     batch = build_control_batch([content], timestamp=5, base_offset=9, leader_epoch=2)
     header = check_batch(batch)
     assert header.is_control
@@ -113,7 +113,7 @@ def test_what_is_written_is_read(content: Any) -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_end_markers_are_what_clients_expect(committed: bool) -> None:
+def test_end_markers_have_the_form_that_clients_expect(committed: bool) -> None:
     batch = build_end_transaction_marker(4, 5, committed=committed, coordinator_epoch=6, timestamp=7)
     header = check_batch(batch)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4, 5, -1)

@@ -75,7 +75,7 @@ def test_kept_objects_are_not_collected_until_the_number_of_objects_has_doubled(
 
 
 @pytest.mark.parametrize("ended_share", [0.1 * collecting.CYCLES_SHARE, 2 * collecting.CYCLES_SHARE])
-def test_a_large_process_is_looked_through_only_where_many_cycles_end(
+def test_a_large_process_collects_only_if_many_cycles_have_ended(
     collector: None, monkeypatch: pytest.MonkeyPatch, ended_share: float
 ) -> None:
     monkeypatch.setattr(collecting, "GROWTH", 1.01)

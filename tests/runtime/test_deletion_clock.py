@@ -43,7 +43,7 @@ def test_a_jump_ahead_is_caught_up_with_at_twice_the_speed() -> None:
     play(story)
 
 
-def test_a_jump_back_is_followed_at_once_and_its_end_slowly() -> None:
+def test_a_jump_back_is_followed_immediately_and_its_correction_slowly() -> None:
     async def story(wall: SimulatedClock, clock: DeletionClock) -> None:
         before = clock.now_ms()
         wall.jump(-HOUR_MS)

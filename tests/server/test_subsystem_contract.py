@@ -196,7 +196,7 @@ def test_a_kind_of_topics_gets_the_tier_and_the_chunks_of_its_row() -> None:
     kinds.check_complete([row])
 
 
-def test_a_kind_of_topics_that_a_broker_refuses_needs_neither() -> None:
+def test_a_kind_of_topics_that_a_broker_refuses_needs_no_tier_and_no_chunks() -> None:
     kinds, row = PartitionKinds(), sharded(has_remote_tier=True, no_chunks=None)
     kinds.add([KindClaim(RefusingKind(lambda topic: "sharded topics are off"), row.is_kind_of)])
     kinds.check_complete([row])

@@ -62,7 +62,7 @@ def file_of(content):
 
 
 @given(logs(), st.sampled_from([61, 100, 300, 1024 * 1024]))
-def test_a_scan_finds_what_a_check_of_each_batch_finds(content, chunk_bytes):
+def test_a_scan_has_the_same_result_as_a_check_of_each_batch(content, chunk_bytes):
     before = batch_scan._CHECK_CHUNK_SIZE_BYTES
     batch_scan._CHECK_CHUNK_SIZE_BYTES = chunk_bytes
     try:

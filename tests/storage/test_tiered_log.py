@@ -143,7 +143,7 @@ def test_a_restart_knows_what_is_remote(box: Any) -> None:
     assert restart(box, TIERED) == (1, 3, 3)
 
 
-def test_a_lost_checkpoint_of_log_starts_is_made_up_for_by_the_epochs(box: Any) -> None:
+def test_leader_epochs_replace_a_lost_checkpoint_of_log_starts(box: Any) -> None:
     assert restart(box, TIERED, lambda: box.disk.remove("/data/log-start-offset-checkpoint")) == (1, 3, 3)
 
 

@@ -340,7 +340,7 @@ def test_a_copy_that_finishes_during_a_round_is_not_removed_as_unneeded(
     play(story)
 
 
-def test_an_old_leaders_segment_keeps_nothing_from_going(play: Callable[[Story], None]) -> None:
+def test_a_segment_of_an_old_leader_does_not_prevent_other_deletions(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         for epoch, count in ((0, 10), (2, 20)):
             for _ in range(count):

@@ -75,7 +75,7 @@ def test_every_offset_in_every_limit_reads_what_the_log_had(play: Callable[[Stor
     play(story)
 
 
-def test_reading_on_needs_no_index(play: Callable[[Story], None]) -> None:
+def test_the_next_read_needs_no_index(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(1, batches=30)
         await house.copying.run()

@@ -312,7 +312,7 @@ def test_a_damaged_container_is_refused(data: st.DataObject) -> None:
         unpack_indexes(content)
 
 
-def test_the_order_of_indexes_is_for_ever() -> None:
+def test_the_order_of_indexes_never_changes() -> None:
     assert [ORDER.index(kind) for kind in ORDER] == list(range(5))
     assert [kind.value for kind in ORDER] == [
         "offset",

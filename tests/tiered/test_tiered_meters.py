@@ -5,7 +5,7 @@ from moldau.metrics import Meters
 from moldau.tiered.meters import TieredMeters
 
 
-def test_counters_are_there_before_anything_happens() -> None:
+def test_counters_exist_from_the_start() -> None:
     meters = Meters()
     tiered = TieredMeters(meters)
     tiered.gauges("orders", 0)

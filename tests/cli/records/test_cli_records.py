@@ -68,7 +68,7 @@ def test_many_records_in_many_batches(run):
     assert len(run("consume", "many", "--count", "7").out.split()) == 7
 
 
-def test_where_to_begin(run):
+def test_start_positions(run):
     run("topics", "create", "starts", "-p", "1", "-c", "retention.ms=-1")
     rows = [{"value": str(second), "timestamp": 1_000_000_000_000 + second * 1000} for second in range(10)]
     lines = "\n".join(map(json.dumps, rows)).encode()

@@ -65,7 +65,7 @@ def test_a_signal_while_starting_ends_it_too(tmp_path, number, delay_s):
     assert (code, err) == (0, "")
 
 
-def test_a_signal_counts_wherever_python_is_when_it_comes():
+def test_a_signal_is_not_lost_at_any_moment():
     """If a signal handler raises in the callback of a weak reference, for instance during imports, the
     exception is lost."""
     program = """

@@ -388,7 +388,7 @@ def test_subscribers_follow_by_deltas_also_over_a_snapshot() -> None:
     run(test())
 
 
-def test_transactions_show_whole_or_not_at_all() -> None:
+def test_metadata_transactions_become_visible_completely_or_not_at_all() -> None:
     def batch(offset: int, *records: Any) -> MetadataBatch:
         return MetadataBatch(offset, 1, 1, [r.RECORDS.encode(record) for record in records])
 

@@ -178,7 +178,7 @@ def test_own_commits_in_a_row_are_not_looked_for_and_others_are_found_among_them
     run(story)
 
 
-def test_own_commits_do_not_drown_the_answers_of_a_coordinator_far_away() -> None:
+def test_own_commits_do_not_hide_late_responses_of_a_distant_coordinator() -> None:
     async def story(broker: ReadingBroker) -> None:
         partition = await beside(broker, OTHERS)
         broker.coordinator.distance_s = 0.05
@@ -230,7 +230,7 @@ def test_cold_reads_of_one_fetch_share_their_requests() -> None:
     run(story, settings=CacherSettings(tail_max_wait_ms=60_000))
 
 
-def test_remembered_coordinates_die_before_their_objects() -> None:
+def test_cached_coordinates_expire_before_their_objects_are_deleted() -> None:
     async def story(broker: ReadingBroker) -> None:
         for number in range(4):
             await broker.commit((K, [b"%d" % number]))

@@ -148,7 +148,7 @@ def test_an_older_coordinator_gets_only_the_first_commit(caplog: pytest.LogCaptu
     assert not caplog.records, "a commit that waits for its turn has not failed"
 
 
-def test_a_refusal_passes_its_number() -> None:
+def test_a_refused_commit_uses_its_number() -> None:
     """If the coordinator refuses a commit, the later commits still get their responses. No later commit uses
     the number of the refused commit again."""
 

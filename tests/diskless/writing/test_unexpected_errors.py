@@ -139,7 +139,7 @@ STORAGE, UNKNOWN, NONE = ErrorCode.kafka_storage_error, ErrorCode.unknown_server
         ("over", NONE),
     ],
 )
-def test_a_defect_costs_one_object_and_is_seen(
+def test_a_defect_affects_one_object_and_is_reported(
     fault: str, code: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(machine: Machine) -> None:

@@ -316,7 +316,7 @@ def test_a_large_object_that_is_complete_does_not_wait_for_quiet() -> None:
     assert policy.decide(1_001, 1_000, 1_001, False, large=True, complete=True) == CloseDecision(None)
 
 
-def test_the_longer_uploads_take_the_longer_has_quiet_to_last() -> None:
+def test_long_uploads_need_a_longer_pause_before_an_early_close() -> None:
     policy = ClosePolicy(interval_ms=250, quiet_ms=5, puts_per_second=8)
     for _ in range(100):
         policy.uploaded(120)
@@ -330,7 +330,7 @@ def test_the_longer_uploads_take_the_longer_has_quiet_to_last() -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1, 4, 20]))
-def test_early_closes_never_exceed_the_budget_and_looking_again_always_moves_on(
+def test_early_closes_never_exceed_the_budget_and_each_next_check_is_later(
     seed: int, puts_per_second: int
 ) -> None:
     chance = random.Random(seed)

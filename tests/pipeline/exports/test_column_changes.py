@@ -204,7 +204,7 @@ def test_dead_letters_find_their_place_by_another_type(
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
-def test_a_column_that_was_given_becomes_wider_or_gets_another_beside_it(
+def test_a_configured_column_becomes_wider_or_a_second_column_is_added(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
 ) -> None:
     job = job_of(node, topic, tmp_path, table_format, "a INT")

@@ -75,7 +75,7 @@ def test_partitions_and_topics_are_left_out(given: Filter, taken: list[int]) -> 
     assert [partition for partition in range(3) if narrowing.matches("orders", partition)] == taken
 
 
-def test_a_time_says_where_to_begin() -> None:
+def test_a_filter_by_time_limits_the_first_record() -> None:
     narrowing = pushed(GreaterThan(("timestamp",), NOON), LessThanOrEqual(("timestamp",), NOON))
     assert narrowing.timestamp_us == NumberBounds(NOON_US + 1, NOON_US + 1)
     # Timestamps of records have a resolution of one millisecond. Therefore noon plus one millisecond is the

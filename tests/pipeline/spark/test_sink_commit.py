@@ -271,7 +271,7 @@ def test_rows_go_through_brokers_at_least_once(node: moldau.testing.Node, target
     assert written(node, target.topic) == sorted(values)
 
 
-def test_rows_are_spread_as_all_producers_do() -> None:
+def test_rows_are_partitioned_as_by_all_producers() -> None:
     routing = Routing(None, {"a": 10, "b": 1})
     builder = BatchBuilder(routing, Compression.NONE, 0, LIMIT)
     rows = [
@@ -280,7 +280,7 @@ def test_rows_are_spread_as_all_producers_do() -> None:
         {"key": None, "value": "y", "topic": "b", "partition": None},
     ]
     builder.add(pa.RecordBatch.from_pylist(rows))
-    # Kafka's own producer assigns this key to that partition.
+    # Kafka's own producer assigns the same partition to the key.
     assert {place: len(batches) for place, batches in builder.drain().items()} == {
         ("a", 0): 1,
         ("a", 9): 1,

@@ -136,7 +136,7 @@ def test_a_default_of_another_type_is_refused(schema: Any, default: Any) -> None
         AvroSchemas(json.dumps(record(renamed, default=default)), {}, False).check()
 
 
-def test_null_alone_is_no_column() -> None:
+def test_a_schema_of_only_null_has_no_column() -> None:
     text = json.dumps(record({"type": "map", "values": "null"}))
     assert storable(avro_type(text)) is None
     both = {**record("null"), "fields": [*record("null")["fields"], {"name": "y", "type": "int"}]}

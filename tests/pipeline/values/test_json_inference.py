@@ -407,7 +407,7 @@ def test_reasons_are_one_short_line() -> None:
         assert len(reason) < 200
 
 
-def test_a_misfit_sends_few_of_its_neighbours_the_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_does_not_fit_makes_few_other_values_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at = 0
     rewrite = json_rows.Rewriter.rewrite
 

@@ -336,7 +336,7 @@ def test_custom_metadata_that_are_too_large_stop_the_copying(
     play(story)
 
 
-def test_epochs_are_known_of_both_tiers(play: Callable[[Story], None]) -> None:
+def test_leader_epochs_of_both_tiers_are_known(play: Callable[[Story], None]) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic, **TIERED)
         await fill(client, topic, 3)

@@ -1,7 +1,7 @@
 """Requests of brokers, controllers and coordinators whose fields are changed. Frames and types are correct.
 
-Without an authorizer, any client can send these requests. After each batch of them, ordinary clients must be
-served again within seconds, also after a restart. ``FUZZ_SEEDS=N`` runs the seeds from 0 to N - 1.
+Without an authorizer, any client can send these requests. After each batch of such requests, ordinary clients
+must be served again within seconds, also after a restart. ``FUZZ_SEEDS=N`` runs the seeds from 0 to N - 1.
 """
 
 import asyncio

@@ -128,7 +128,7 @@ class Brokers:
         )
 
     async def not_uploaded(self, name: str, broker: int) -> list[str]:
-        """Request the first offset that is not in the store yet from the leader, and check the response.
+        """Ask the leader for the first offset that is not in the store yet, and check the response.
 
         A new leader may respond that this offset is unknown (-1). It must never return an offset that the
         previous leader has copied.

@@ -52,7 +52,7 @@ _ALL: Final = 1 << 24
 
 
 class Writer:
-    """Writes to one diskless partition, which has the number of its coordinator."""
+    """Writes to one diskless partition. The index of the partition is the number of its coordinator."""
 
     def __init__(self, coordinators: DisklessCoordinator, index: int) -> None:
         self._coordinators = coordinators

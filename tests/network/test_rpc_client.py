@@ -121,7 +121,7 @@ def test_time_out_leaves_the_connection_usable():
     asyncio.run(scenario())
 
 
-def test_lost_connection_fails_what_is_in_flight_and_is_made_anew():
+def test_a_lost_connection_fails_requests_in_flight_and_is_opened_again():
     async def scenario():
         never = asyncio.get_running_loop().create_future()
         answers = iter([lambda context: never, lambda context: reply(context, 3)])

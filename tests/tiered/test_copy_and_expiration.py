@@ -218,7 +218,7 @@ def test_nothing_is_removed_while_deletions_are_held(play: Callable[[Story], Non
     play(story)
 
 
-def test_what_was_deleted_remotely_does_not_count_as_copied(play: Callable[[Story], None]) -> None:
+def test_segments_that_were_deleted_remotely_do_not_count_as_copied(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(2)
         await house.copying.run()
@@ -279,7 +279,7 @@ THREE = [segment(1, 0, 9, at_ms=100), segment(2, 10, 19, at_ms=200), segment(3, 
         (Retention(-1, 249), 15, 149, 20, 2),
     ],
 )
-def test_what_is_past_its_retention(
+def test_segments_that_are_past_their_retention(
     retention: Retention, log_start: int, local_only: int, new_start: int | None, due: int
 ) -> None:
     plan = ExpiryPlan(
@@ -340,7 +340,7 @@ def test_a_copy_that_finishes_during_a_round_is_not_removed_as_unneeded(
     play(story)
 
 
-def test_an_old_leaders_segment_keeps_nothing_from_going(play: Callable[[Story], None]) -> None:
+def test_a_segment_of_an_old_leader_does_not_prevent_other_deletions(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         for epoch, count in ((0, 10), (2, 20)):
             for _ in range(count):
@@ -372,7 +372,7 @@ def test_the_log_start_moves_before_its_segments_go(play: Callable[[Story], None
     play(story)
 
 
-def test_what_the_log_start_cannot_pass_yet_stays(play: Callable[[Story], None]) -> None:
+def test_segments_after_the_high_watermark_stay(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.log.config = replace(CONFIG, retention_bytes=0)
         house.fill(3)
@@ -533,7 +533,7 @@ def test_a_copy_that_finishes_while_its_topic_is_removed_leaves_nothing(
     play(story)
 
 
-def test_a_deletion_whose_end_was_not_heard_is_over(play: Callable[[Story], None]) -> None:
+def test_a_deletion_whose_last_event_got_no_response_is_complete(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(1)
         await house.copying.run()

@@ -95,8 +95,8 @@ class Chunks:
         assert not answer.responses[0].partitions[0].error_code, answer
 
     def delete_topic(self, broker: int) -> None:
-        """Delete the topic with a request to this broker. An admin client may send it to a killed broker,
-        because the choice depends on earlier metadata."""
+        """Delete the topic with a request to this broker. An admin client chooses the broker by its cached
+        metadata, so it may send the request to a killed broker."""
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=self.topic)], timeout_ms=LIMIT_S * 1000)
         answer = ask(self.cluster.address(broker), request)
         assert not answer.responses[0].error_code, answer

@@ -1,4 +1,5 @@
-"""The chunks of a tiered partition. The tier is before the first chunk, and unmodified clients read both."""
+"""The chunks of a tiered partition. The records in the tier are before the first chunk, and unmodified
+clients read all records."""
 
 from collections.abc import Iterator
 

@@ -12,6 +12,7 @@ import pytest
 from remote_house import CONFIG, PARTITION, House, all_of
 
 from moldau.cluster.image.log_generations import LogGenerations
+from moldau.runtime import ErrorCode, KafkaError
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segment_cache import SegmentCache
@@ -28,7 +29,7 @@ from moldau.tiered.removal.remover import NoHostedPartitions, RemotePartitionRem
 from moldau.tiered.restoring import restore_start
 from moldau.tiered.storage.storage_manager import IndexType, RemoteStorageError
 from moldau.tiered.tasks.cleanup_task import ExpirationTask
-from moldau.tiered.tasks.context import LATE_WRITE_GRACE_MS, TaskPartition
+from moldau.tiered.tasks.context import LATE_WRITE_GRACE_MS, EarlierPart, TaskPartition
 from moldau.tiered.tasks.copy import CopyTask
 
 Story = Callable[[House], Awaitable[None]]
@@ -66,6 +67,30 @@ def test_closed_segments_below_the_stable_offset_are_copied(play: Callable[[Stor
         house.log.roll()
         await house.copying.run()
         assert ranges(house) == [(0, 2), (3, 5), (6, 6), (7, 9), (10, 10)]
+
+    play(story)
+
+
+class Chunks(EarlierPart):
+    """Inactive chunks before the log. None of their brokers runs."""
+
+    async def copy(self, partition: TaskPartition) -> bool:
+        raise KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
+
+    def uncopied_bytes(self, partition: TaskPartition) -> int:
+        return 5_000
+
+
+def test_the_bytes_of_chunks_that_cannot_be_copied_are_in_the_lag(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(2)
+        closed_bytes = sum(each.size_bytes for each in house.log.segments.segments[:2])
+        copying = CopyTask(replace(house.context, earlier=Chunks()), house.partition)
+        with pytest.raises(KafkaError):
+            await copying.run()
+        assert ranges(house) == [], "the tier has no gaps"
+        gauges = house.meters.gauges(PARTITION.topic, PARTITION.partition)
+        assert (gauges.copy_lag_segments, gauges.copy_lag_bytes) == (2, closed_bytes + 5_000)
 
     play(story)
 

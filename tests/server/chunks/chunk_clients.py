@@ -17,6 +17,11 @@ from moldau.protocol.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
 from moldau.protocol.schema import Message
@@ -93,6 +98,15 @@ class Chunks:
         answer = ask(self.cluster.address(self.leader()), request, 0)
         assert not answer.error_code, answer
         assert not answer.responses[0].partitions[0].error_code, answer
+
+    def end_of(self, leader_epoch: int) -> tuple[int, int]:
+        """An epoch and the offset after its last record (KIP-101), from the leader."""
+        row = OffsetForLeaderPartition(partition=0, leader_epoch=leader_epoch)
+        topic = OffsetForLeaderTopic(topic=self.topic, partitions=[row])
+        answer = ask(self.cluster.address(self.leader()), OffsetForLeaderEpochRequest(topics=[topic]))
+        found = answer.topics[0].partitions[0]
+        assert not found.error_code, found
+        return int(found.leader_epoch), int(found.end_offset)
 
     def delete_topic(self, broker: int) -> None:
         """Delete the topic with a request to this broker. An admin client chooses the broker by its cached

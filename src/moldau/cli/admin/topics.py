@@ -6,7 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from moldau.cli.admin.chunks import chunk_fields
-from moldau.cli.admin.moving import DryRunOption, NoWaitOption, ThrottleOption, YesOption, make_moves
+from moldau.cli.admin.moving import (
+    DryRunOption,
+    NoWaitOption,
+    ThrottleOption,
+    YesOption,
+    make_moves,
+    show_moves,
+)
 from moldau.cli.admin.resource_configs import changed_configs, names_with, set_configs
 from moldau.cli.app import new_app
 from moldau.cli.errors import CommandError
@@ -349,6 +356,34 @@ def reassign(
         as_json=as_json,
         throttle=throttle,
     )
+
+
+@app.command("moves")
+def moves(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Names of topics; without names, all topics.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end of the moves, and remove their throttle.")
+    ] = False,
+    cancel: Annotated[
+        bool,
+        typer.Option("--cancel", help="Cancel the moves, and remove their throttle. The old replicas stay."),
+    ] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutOption = 30.0,
+) -> None:
+    """Show the moves of partitions that are in progress, from any tool.
+
+    \b
+    Example:
+      moldau topics moves orders --wait
+    """
+    if wait and cancel:
+        raise typer.BadParameter("give either --wait or --cancel")
+    show_moves(bootstrap, timeout_s, names or (), wait=wait, cancel=cancel, yes=yes, as_json=as_json)
 
 
 @app.command("delete")

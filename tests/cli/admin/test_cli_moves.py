@@ -155,6 +155,33 @@ def test_moves_in_progress_are_shown_and_cancelled_or_awaited(at: Any) -> None:
     assert not any("throttled" in at("configs", "describe", "broker", str(one)).out for one in taking_part)
 
 
+@pytest.mark.real_time
+def test_leaders_are_elected(at: Any, cluster: moldau.testing.Cluster) -> None:
+    def leader() -> int:
+        (row,) = json.loads(at("topics", "describe", "led", "--json").out)[0]["partitions"]
+        return int(row["leader"])
+
+    at("topics", "create", "led", "-r", "2")
+    preferred, other = replicas_of(at, "led")[0]
+    assert at("topics", "elect", "led").out == "0 leaders elected\n"
+    cluster.kill(preferred)
+    while leader() != other:
+        pass
+    failed = at("topics", "elect", "led")
+    assert failed.code == 1
+    assert "1 elections failed; led-0: PREFERRED_LEADER_NOT_AVAILABLE" in failed.err
+    cluster.restart(preferred)
+    rows = [{"error": "the preferred replica is not in sync yet"}]
+    while rows[0]["error"] is not None:
+        rows = json.loads(at("topics", "elect", "led", "--json").out)
+    assert [(row["topic"], row["partition"]) for row in rows] == [("led", 0)]
+    while leader() != preferred:
+        pass
+    # A partition with a leader needs no unclean election.
+    assert at("topics", "elect", "led", "--unclean", "--yes").out == "0 leaders elected\n"
+    assert at("topics", "elect", "absent").code == 1
+
+
 def test_impossible_moves_are_reported(at: Any) -> None:
     at("topics", "create", "small", "-r", "1")
     for arguments, reason in (

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from moldau.cli.admin.chunks import chunk_fields
+from moldau.cli.admin.elections import elect
 from moldau.cli.admin.moving import (
     DryRunOption,
     NoWaitOption,
@@ -384,6 +385,37 @@ def moves(
     if wait and cancel:
         raise typer.BadParameter("give either --wait or --cancel")
     show_moves(bootstrap, timeout_s, names or (), wait=wait, cancel=cancel, yes=yes, as_json=as_json)
+
+
+@app.command("elect")
+def elect_leaders(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Names of topics; without names, all topics.")
+    ] = None,
+    unclean: Annotated[
+        bool,
+        typer.Option(
+            "--unclean",
+            help="Elect leaders of partitions without a leader, although acknowledged records may be lost.",
+        ),
+    ] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutOption = 30.0,
+) -> None:
+    """Make the preferred replicas of topics leaders again.
+
+    The preferred replica is the first replica in the list of a partition. It must be in sync.
+
+    \b
+    Example:
+      moldau topics elect orders
+    """
+    if unclean:
+        which = ", ".join(names) if names else "all topics"
+        confirm(f"Elect leaders for {which}, although records may be lost?", yes)
+    elect(bootstrap, timeout_s, names or None, unclean=unclean, as_json=as_json)
 
 
 @app.command("delete")

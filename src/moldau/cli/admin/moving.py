@@ -61,7 +61,9 @@ def make_moves(
     async def plan(client: Client) -> list[PlannedMove]:
         found = await placement(client, names)
         running.extend(found.racks)
-        known = {*found.racks, *found.fenced}
+        # A broker that was unregistered too early may still be named as a replica.
+        named = {each for partition in found.partitions for each in partition.replicas}
+        known = {*found.racks, *found.fenced, *named}
         unknown = sorted({*leaving, *(only or ())} - known)
         if unknown:
             raise CommandError(f"broker {unknown[0]} is not registered")

@@ -1,32 +1,39 @@
 """A follower's fetch takes effect only after the leader has checked that the follower's log agrees with the
-leader's log."""
+leader's log. Until the fetches have raised the watermark of a new leader, some lookups are refused."""
 
 import asyncio
 import pathlib
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
 
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.special_timestamps import LATEST_TIMESTAMP, MAX_TIMESTAMP
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ACKS_ALL, ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.partition_interface import AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
-from moldau.runtime import ErrorCode, Machine
+from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
-BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
+TIME_MS = 1_700_000_000_000
 LEADER, FOLLOWER = 1, 2
+
+
+def batch(time_ms: int = TIME_MS) -> memoryview:
+    return memoryview(build_batch([Record(0, time_ms, b"k", b"v", ())]))
 
 
 class LedPartition:
     """A partition of two in-sync replicas. It has ten records of epoch 3, and epoch 5 begins at offset 10."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder: pathlib.Path, times_ms: Sequence[int] = (TIME_MS,) * 20) -> None:
+        batches = [batch(each) for each in times_ms]
         machine = Machine.real()
         self.log = PartitionLog.open(machine, str(folder / "t-0"), TopicPartition("t", 0))
         self.partition = ClassicPartition(
@@ -41,7 +48,7 @@ class LedPartition:
         for epoch in (3, 5):
             self.partition.become_leader(epoch, (LEADER, FOLLOWER), (LEADER, FOLLOWER))
             for _ in range(10):
-                self.partition.append(BATCH, required_acks=1, timeout_ms=1000)
+                self.partition.append(batches.pop(0), required_acks=1, timeout_ms=1000)
 
     def fetch(self, offset: int, last_fetched_epoch: int) -> ReadOutcome:
         outcome = self.partition.read(
@@ -79,7 +86,7 @@ def test_a_follower_with_an_unknown_epoch_does_not_move_the_high_watermark(led: 
 
 def test_a_diverged_follower_does_not_acknowledge_a_write(led: LedPartition) -> None:
     async def write() -> AppendOutcome:
-        answer = led.partition.append(BATCH, required_acks=ACKS_ALL, timeout_ms=600_000)
+        answer = led.partition.append(batch(), required_acks=ACKS_ALL, timeout_ms=600_000)
         assert isinstance(answer, asyncio.Future)
         assert led.fetch(21, last_fetched_epoch=4).diverging_epoch == (3, 10)
         assert not answer.done()
@@ -94,3 +101,32 @@ def test_a_follower_below_the_log_start_is_not_counted(led: LedPartition) -> Non
     led.log.update_log_start_offset(12)
     assert led.fetch(11, last_fetched_epoch=5).error is ErrorCode.offset_out_of_range
     assert led.partition.high_watermark == 20
+
+
+def test_lookups_by_time_wait_for_the_watermark_of_a_new_leader(tmp_path: pathlib.Path) -> None:
+    """The previous leader may have shown all records of its term. Without an error, a consumer that looks for
+    a time would begin at the end and skip these records."""
+    led = LedPartition(tmp_path, [TIME_MS + number for number in range(20)])
+
+    def look(timestamp_ms: int) -> int | ErrorCode:
+        lookup = led.partition.find_offset(timestamp_ms, read_committed=False, current_leader_epoch=5)
+        try:
+            return asyncio.run(lookup).offset
+        except KafkaError as error:
+            return error.code
+
+    refused = ErrorCode.offset_not_available
+    led.fetch(4, last_fetched_epoch=3)
+    assert (led.partition.high_watermark, look(TIME_MS + 3)) == (4, 3)
+    assert [look(TIME_MS + 4), look(TIME_MS + 9), look(MAX_TIMESTAMP), look(LATEST_TIMESTAMP)] == [
+        refused
+    ] * 4
+    # Clients have not seen the records of this term yet.
+    assert look(TIME_MS + 10) == -1
+    led.fetch(10, last_fetched_epoch=3)
+    assert [look(TIME_MS + 9), look(MAX_TIMESTAMP), look(LATEST_TIMESTAMP), look(TIME_MS + 10)] == [
+        9,
+        9,
+        10,
+        -1,
+    ]

@@ -17,6 +17,7 @@ from moldau.records.record import Record
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.critical_logs.inventory import CriticalTopic
 from moldau.storage.critical_logs.recovery_report import RepairKind
+from moldau.storage.folders.file_names import CLEAN_SHUTDOWN
 from moldau.storage.folders.log_directory import LogDirectoryError, previous_broker_epoch
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.files.disk_steps import run_whole
@@ -88,6 +89,41 @@ def test_a_start_without_a_registration_keeps_the_epoch_of_the_clean_stop(box: A
         again = LogManager(box.machine, ["/one", "/two"])
         await again.start(config_of)
         assert previous_broker_epoch(again.directories) == 7
+
+    box.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("closed_in", "last_epoch", "previous"),
+    [
+        ((20, 20), 20, 20),
+        ((20, 20), -1, 20),
+        # A folder without a mark was not closed cleanly, or is new.
+        ((None, 20), 20, -1),
+        ((None, None), 20, -1),
+        # The first folder is an older copy.
+        ((10, 20), 20, 10),
+        ((10, 20), -1, 10),
+        ((10, None), 20, 10),
+        # Nothing shows that the first folder is older than the second one.
+        ((10, None), -1, -1),
+    ],
+)
+def test_a_folder_that_was_closed_in_an_older_epoch_is_detected(
+    box: Any, closed_in: tuple[int | None, int | None], last_epoch: int, previous: int
+) -> None:
+    async def scenario() -> None:
+        manager = LogManager(box.machine, ["/one", "/two"])
+        await manager.start(config_of)
+        await manager.stop()
+        for path, epoch in zip(("/one", "/two"), closed_in, strict=True):
+            mark = f"{path}/{CLEAN_SHUTDOWN}"
+            box.machine.disk.remove(mark)
+            if epoch is not None:
+                box.machine.disk.write_atomically(mark, b'{"version":0,"brokerEpoch":%d}' % epoch)
+        again = LogManager(box.machine, ["/one", "/two"])
+        await again.start(config_of)
+        assert previous_broker_epoch(again.directories, last_epoch) == previous
 
     box.run(scenario())
 

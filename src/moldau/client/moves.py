@@ -4,7 +4,7 @@ they are done (KIP-455)."""
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.client.cluster import Client, check
 from moldau.client.move_planning import PlacedPartition, PlannedMove
@@ -66,10 +66,34 @@ async def placement(client: Client, names: Collection[str] | None) -> Placement:
 async def begin_moves(client: Client, moves: Sequence[PlannedMove]) -> None:
     """Request moves. Raises :class:`ToolError` at the first refused move. The moves before this move
     continue."""
-    for start in range(0, len(moves), MOVES_A_REQUEST_MAX):
+    for row in await _alter(client, [(move, move.target) for move in moves]):
+        check(row.code, row.message, row.about)
+
+
+async def cancel_moves(client: Client, moves: Sequence[PlannedMove]) -> None:
+    """Cancel moves in progress. Moves that have ended in the meantime are ignored. Raises :class:`ToolError`
+    at the first refusal."""
+    for row in await _alter(client, [(move, None) for move in moves]):
+        if row.code is not ErrorCode.no_reassignment_in_progress:
+            check(row.code, row.message, row.about)
+
+
+class _Answer(NamedTuple):
+    about: str
+    """The name of the partition."""
+    code: ErrorCode
+    message: str | None
+
+
+async def _alter(
+    client: Client, wanted: Sequence[tuple[PlannedMove, tuple[int, ...] | None]]
+) -> list[_Answer]:
+    """Request other replicas for partitions. ``None`` cancels a partition's move."""
+    answers = []
+    for start in range(0, len(wanted), MOVES_A_REQUEST_MAX):
         topics: dict[str, list[ReassignablePartition]] = {}
-        for move in moves[start : start + MOVES_A_REQUEST_MAX]:
-            row = ReassignablePartition(partition_index=move.partition.index, replicas=move.target)
+        for move, replicas in wanted[start : start + MOVES_A_REQUEST_MAX]:
+            row = ReassignablePartition(partition_index=move.partition.index, replicas=replicas)
             topics.setdefault(move.partition.topic, []).append(row)
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=client.timeout_ms,
@@ -77,10 +101,12 @@ async def begin_moves(client: Client, moves: Sequence[PlannedMove]) -> None:
         )
         response = await client.ask(request)
         check(response.error_code, response.error_message, "moving partitions")
-        for topic in response.responses:
-            for answer in topic.partitions:
-                about = f"{topic.name}-{answer.partition_index}"
-                check(answer.error_code, answer.error_message, about)
+        answers += [
+            _Answer(f"{topic.name}-{each.partition_index}", each.error_code, each.error_message)
+            for topic in response.responses
+            for each in topic.partitions
+        ]
+    return answers
 
 
 async def moves_in_progress(client: Client) -> Sequence[OngoingTopicReassignment]:
@@ -90,6 +116,23 @@ async def moves_in_progress(client: Client) -> Sequence[OngoingTopicReassignment
         raise KafkaError(response.error_code, response.error_message)
     topics: Sequence[OngoingTopicReassignment] = response.topics
     return topics
+
+
+async def moves_of(client: Client, names: Collection[str]) -> list[PlannedMove]:
+    """The moves in progress of some topics. An empty collection means all topics."""
+    return [
+        PlannedMove(
+            PlacedPartition(
+                topic.name,
+                row.partition_index,
+                tuple(each for each in row.replicas if each not in row.adding_replicas),
+            ),
+            tuple(each for each in row.replicas if each not in row.removing_replicas),
+        )
+        for topic in await moves_in_progress(client)
+        for row in topic.partitions
+        if not names or topic.name in names
+    ]
 
 
 async def until_moved(client: Client, moves: Iterable[PlannedMove], tell_left: Callable[[int], None]) -> None:

@@ -14,7 +14,9 @@ VALUES = b"".join(b"value-%d\n" % number for number in range(500))
 
 @pytest.fixture(scope="module")
 def cluster() -> "Iterator[moldau.testing.Cluster]":
-    with moldau.testing.Cluster(brokers=4, racks=("a", "b", "c", "a")) as running:
+    # A fetch returns only a small part of a replica, so a throttle delays the end of a copy.
+    small = {"replica.fetch.max.bytes": "10000"}
+    with moldau.testing.Cluster(brokers=4, racks=("a", "b", "c", "a"), properties=small) as running:
         yield running
 
 
@@ -108,6 +110,76 @@ def test_a_partition_continues_on_other_brokers_and_its_past_follows(at: Any) ->
     assert values(at, "past") == {*VALUES.splitlines(), b"later"}
     compacted = at("topics", "alter", "past", "--config", "cleanup.policy=compact")
     assert (compacted.code, "Topic past has chunks" in compacted.err) == (1, True)
+
+
+@pytest.mark.real_time
+def test_moves_in_progress_are_shown_and_cancelled_or_awaited(at: Any) -> None:
+    """The moves may come from any tool, or from a command that was interrupted."""
+    topics = ("slow", "steady")
+    for topic in topics:
+        at("topics", "create", topic, "-r", "1")
+        for _ in range(10):  # each command writes a batch
+            assert at("produce", topic, stdin=VALUES).code == 0
+    before = {topic: replicas_of(at, topic) for topic in topics}
+    assert at("topics", "moves").out == "no moves in progress\n"
+
+    def throttle(rate: int) -> None:
+        rates = [f"{side}.replication.throttled.rate={rate}" for side in ("leader", "follower")]
+        for broker in "1234":
+            assert at("configs", "alter", "broker", broker, "-s", rates[0], "-s", rates[1]).code == 0
+
+    throttle(1)
+    for topic in topics:
+        both = [f"{side}.replication.throttled.replicas=*" for side in ("leader", "follower")]
+        at("configs", "alter", "topic", topic, "-s", both[0], "-s", both[1])
+        assert at("topics", "reassign", topic, "-r", "3", "--no-wait", "--yes").code == 0
+    shown = {row["topic"]: row for row in json.loads(at("topics", "moves", "--json").out)}
+    assert {topic: [row["from"]] for topic, row in shown.items()} == before
+    assert {len(row["to"]) for row in shown.values()} == {3}
+    assert at("topics", "moves", "--wait", "--cancel").code == 2
+
+    cancelled = at("topics", "moves", "slow", "--cancel", "--yes")
+    assert (cancelled.code, cancelled.err) == (0, "1 moves are cancelled\n")
+    assert replicas_of(at, "slow") == before["slow"]
+    assert "throttled" not in at("configs", "describe", "topic", "slow").out
+    # The other move keeps its throttle.
+    assert "throttled" in at("configs", "describe", "topic", "steady").out
+    taking_part = shown["steady"]["to"]
+    assert all("throttled" in at("configs", "describe", "broker", str(one)).out for one in taking_part)
+
+    throttle(10_000_000)
+    awaited = at("topics", "moves", "--wait")
+    assert (awaited.code, awaited.err.splitlines()[-1]) == (0, "all moves are done")
+    assert {len(one) for one in replicas_of(at, "steady")} == {3}
+    assert "throttled" not in at("configs", "describe", "topic", "steady").out
+    assert not any("throttled" in at("configs", "describe", "broker", str(one)).out for one in taking_part)
+
+
+@pytest.mark.real_time
+def test_leaders_are_elected(at: Any, cluster: moldau.testing.Cluster) -> None:
+    def leader() -> int:
+        (row,) = json.loads(at("topics", "describe", "led", "--json").out)[0]["partitions"]
+        return int(row["leader"])
+
+    at("topics", "create", "led", "-r", "2")
+    preferred, other = replicas_of(at, "led")[0]
+    assert at("topics", "elect", "led").out == "0 leaders elected\n"
+    cluster.kill(preferred)
+    while leader() != other:
+        pass
+    failed = at("topics", "elect", "led")
+    assert failed.code == 1
+    assert "1 elections failed; led-0: PREFERRED_LEADER_NOT_AVAILABLE" in failed.err
+    cluster.restart(preferred)
+    rows = [{"error": "the preferred replica is not in sync yet"}]
+    while rows[0]["error"] is not None:
+        rows = json.loads(at("topics", "elect", "led", "--json").out)
+    assert [(row["topic"], row["partition"]) for row in rows] == [("led", 0)]
+    while leader() != preferred:
+        pass
+    # A partition with a leader needs no unclean election.
+    assert at("topics", "elect", "led", "--unclean", "--yes").out == "0 leaders elected\n"
+    assert at("topics", "elect", "absent").code == 1
 
 
 def test_impossible_moves_are_reported(at: Any) -> None:

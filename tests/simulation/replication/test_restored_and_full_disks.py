@@ -42,9 +42,19 @@ def image_rows(cluster: Cluster, broker: int) -> Any:
     return topic.partitions
 
 
+def place(house: House, folder: str) -> tuple[dict[str, Any], str]:
+    """The entries of the parent folder of ``folder``, and the name of ``folder`` in it."""
+    *parents, name = folder.strip("/").split("/")
+    node = house.disk(RESTORED).volume.root
+    for each in parents:
+        node = node.entries[each]
+    return node.entries, name
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_broker_with_an_old_copy_of_its_folder_must_follow(
-    is_killed: bool, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("folder", ["/data", "/data/b"])
+def test_a_broker_with_an_old_copy_of_a_folder_must_follow(
+    folder: str, is_killed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with World(8) as world:
         house = House(world)
@@ -58,8 +68,8 @@ def test_a_broker_with_an_old_copy_of_its_folder_must_follow(
             await house.begin()
             await house.produce(5, "before")
             await end(cluster, RESTORED)
-            entries = house.disk(RESTORED).volume.root.entries
-            old = copy.deepcopy(entries["data"])
+            entries, name = place(house, folder)
+            old = copy.deepcopy(entries[name])
             await start(cluster, RESTORED)
             await house.in_sync()
             await house.produce(5, "after")
@@ -68,7 +78,8 @@ def test_a_broker_with_an_old_copy_of_its_folder_must_follow(
                 cluster.kill(RESTORED)
             else:
                 await end(cluster, RESTORED)
-            entries["data"] = old
+            entries, name = place(house, folder)
+            entries[name] = old
             cluster.start(RESTORED)
             await cluster.until(lambda: "they are an older copy" in caplog.text)
             cluster.kill(OTHER)

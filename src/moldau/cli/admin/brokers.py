@@ -7,10 +7,13 @@ import typer
 from moldau.cli.admin.log_dirs import BrokersArgument, move_replicas, show_log_dirs
 from moldau.cli.admin.moving import DryRunOption, NoWaitOption, ThrottleOption, YesOption, make_moves
 from moldau.cli.app import new_app
-from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption
+from moldau.cli.errors import CommandError
+from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption, confirm
 from moldau.cli.output import print_json, print_table
-from moldau.client.cluster import with_client
+from moldau.client.chunks import chunked_partitions
+from moldau.client.cluster import Client, check, with_client
 from moldau.client.quorum import ENDPOINT_BROKERS, describe_cluster
+from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 
 app = new_app(no_args_is_help=True)
 
@@ -43,6 +46,51 @@ def decommission(
         as_json=as_json,
         throttle=throttle,
     )
+
+
+@app.command("unregister")
+def unregister(
+    broker_id: Annotated[int, typer.Argument(metavar="ID", help="The stopped broker.")],
+    yes: YesOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutOption = 30.0,
+) -> None:
+    """Remove a broker that was stopped permanently from the metadata of the cluster.
+
+    The command is refused while the broker runs, and while partitions have replicas on the broker.
+
+    \b
+    Example:
+      moldau brokers unregister 3
+    """
+    with_client(bootstrap, timeout_s, lambda client: _check_is_empty(client, broker_id))
+    confirm(f"Unregister broker {broker_id}?", yes)
+
+    async def work(client: Client) -> None:
+        response = await client.ask(UnregisterBrokerRequest(broker_id=broker_id))
+        check(response.error_code, response.error_message, f"broker {broker_id}")
+
+    with_client(bootstrap, timeout_s, work)
+    print(f"broker {broker_id} is unregistered")
+
+
+async def _check_is_empty(client: Client, broker_id: int) -> None:
+    """Raises :class:`CommandError` if the broker runs, or is needed for a partition or a chunk."""
+    cluster = await describe_cluster(client, ENDPOINT_BROKERS)
+    if any(row.broker_id == broker_id and not row.is_fenced for row in cluster.brokers):
+        raise CommandError(f"broker {broker_id} is running: stop it first")
+    partitions = await chunked_partitions(client, None)
+    count = sum(broker_id in each.replicas for each in partitions)
+    if count:
+        raise CommandError(
+            f"broker {broker_id} has replicas of {count} partitions: run"
+            f" `moldau brokers decommission {broker_id}` first"
+        )
+    count = sum(broker_id in chunk.replica_nodes for each in partitions for chunk in each.chunks)
+    if count:
+        raise CommandError(
+            f"broker {broker_id} has {count} inactive chunks: move them by `moldau chunks alter` first"
+        )
 
 
 @app.command("list")

@@ -1,4 +1,5 @@
-"""Moves of partitions, as ``topics reassign`` and ``brokers decommission`` show and make them."""
+"""Moves of partitions. ``topics reassign`` and ``brokers decommission`` plan and begin moves, and ``topics
+moves`` shows moves in progress."""
 
 import sys
 from collections.abc import Collection, Sequence
@@ -12,7 +13,8 @@ from moldau.cli.options import confirm
 from moldau.cli.output import print_json, print_table
 from moldau.client.cluster import Client, with_client
 from moldau.client.move_planning import NoRoomError, PlannedMove, plan_moves
-from moldau.client.moves import begin_moves, placement, until_moved
+from moldau.client.moves import begin_moves, cancel_moves, moves_of, placement, until_moved
+from moldau.client.quorum import ENDPOINT_BROKERS, describe_cluster
 
 DryRunOption: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")]
 NoWaitOption: TypeAlias = Annotated[
@@ -59,7 +61,9 @@ def make_moves(
     async def plan(client: Client) -> list[PlannedMove]:
         found = await placement(client, names)
         running.extend(found.racks)
-        known = {*found.racks, *found.fenced}
+        # A broker that was unregistered too early may still be named as a replica.
+        named = {each for partition in found.partitions for each in partition.replicas}
+        known = {*found.racks, *found.fenced, *named}
         unknown = sorted({*leaving, *(only or ())} - known)
         if unknown:
             raise CommandError(f"broker {unknown[0]} is not registered")
@@ -98,8 +102,7 @@ async def _carry_out(
     throttle: int | None,
 ) -> None:
     """Begin the moves, with a throttle on the running brokers, and wait until they end."""
-    members = {each for move in moves for each in (*move.partition.replicas, *move.target)}
-    throttled = members.intersection(running)
+    throttled = _members(moves).intersection(running)
     if throttle is not None:
         await set_throttle(client, moves, throttled, throttle)
     await begin_moves(client, moves)
@@ -107,6 +110,63 @@ async def _carry_out(
         await until_moved(client, moves, _print_progress)
     if throttle is not None:
         await remove_throttle(client, moves, throttled)
+
+
+def show_moves(
+    bootstrap: str,
+    timeout_s: float,
+    names: Collection[str],
+    *,
+    wait: bool,
+    cancel: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Show moves in progress. Then wait for their end, or cancel them, and remove their throttle."""
+    moves = with_client(bootstrap, timeout_s, lambda client: moves_of(client, names))
+    if as_json:
+        print_json(
+            [
+                {key: value for key, value in _described(move).items() if key != "moved_bytes"}
+                for move in moves
+            ]
+        )
+    elif not moves:
+        print("no moves in progress")
+    else:
+        print_table(
+            ("Topic", "Partition", "From", "To"),
+            [(move.partition.topic, move.partition.index, *_from_and_to(move)) for move in moves],
+        )
+    if not moves or not (wait or cancel):
+        return
+    if cancel:
+        confirm(f"Cancel {len(moves)} moves?", yes)
+    with_client(bootstrap, timeout_s, lambda client: _finish(client, moves, cancel=cancel))
+
+
+async def _finish(client: Client, moves: Sequence[PlannedMove], *, cancel: bool) -> None:
+    if cancel:
+        await cancel_moves(client, moves)
+        print(f"{len(moves)} moves are cancelled", file=sys.stderr, flush=True)
+    else:
+        await until_moved(client, moves, _print_progress)
+    cluster = await describe_cluster(client, ENDPOINT_BROKERS)
+    running = {row.broker_id for row in cluster.brokers if not row.is_fenced}
+    # Other moves keep their throttle.
+    left = await moves_of(client, ())
+    busy = {move.partition.topic for move in left}
+    ended = [move for move in moves if move.partition.topic not in busy]
+    await remove_throttle(client, ended, (_members(moves) & running) - _members(left))
+
+
+def _members(moves: Sequence[PlannedMove]) -> set[int]:
+    """The brokers that take part in moves."""
+    return {each for move in moves for each in (*move.partition.replicas, *move.target)}
+
+
+def _from_and_to(move: PlannedMove) -> tuple[str, str]:
+    return ",".join(map(str, move.partition.replicas)), ",".join(map(str, move.target))
 
 
 def _print_progress(left: int) -> None:
@@ -130,13 +190,7 @@ def _show(moves: Sequence[PlannedMove]) -> None:
     print_table(
         ("Topic", "Partition", "From", "To", "Bytes to copy"),
         [
-            (
-                move.partition.topic,
-                move.partition.index,
-                ",".join(map(str, move.partition.replicas)),
-                ",".join(map(str, move.target)),
-                move.moved_bytes,
-            )
+            (move.partition.topic, move.partition.index, *_from_and_to(move), move.moved_bytes)
             for move in moves
         ],
     )

@@ -6,7 +6,15 @@ from typing import Annotated, Any
 import typer
 
 from moldau.cli.admin.chunks import chunk_fields
-from moldau.cli.admin.moving import DryRunOption, NoWaitOption, ThrottleOption, YesOption, make_moves
+from moldau.cli.admin.elections import elect
+from moldau.cli.admin.moving import (
+    DryRunOption,
+    NoWaitOption,
+    ThrottleOption,
+    YesOption,
+    make_moves,
+    show_moves,
+)
 from moldau.cli.admin.resource_configs import changed_configs, names_with, set_configs
 from moldau.cli.app import new_app
 from moldau.cli.errors import CommandError
@@ -349,6 +357,65 @@ def reassign(
         as_json=as_json,
         throttle=throttle,
     )
+
+
+@app.command("moves")
+def moves(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Names of topics; without names, all topics.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end of the moves, and remove their throttle.")
+    ] = False,
+    cancel: Annotated[
+        bool,
+        typer.Option("--cancel", help="Cancel the moves, and remove their throttle. The old replicas stay."),
+    ] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutOption = 30.0,
+) -> None:
+    """Show the moves of partitions that are in progress, from any tool.
+
+    \b
+    Example:
+      moldau topics moves orders --wait
+    """
+    if wait and cancel:
+        raise typer.BadParameter("give either --wait or --cancel")
+    show_moves(bootstrap, timeout_s, names or (), wait=wait, cancel=cancel, yes=yes, as_json=as_json)
+
+
+@app.command("elect")
+def elect_leaders(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Names of topics; without names, all topics.")
+    ] = None,
+    unclean: Annotated[
+        bool,
+        typer.Option(
+            "--unclean",
+            help="Elect leaders of partitions without a leader, although acknowledged records may be lost.",
+        ),
+    ] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutOption = 30.0,
+) -> None:
+    """Make the preferred replicas of topics leaders again.
+
+    The preferred replica is the first replica in the list of a partition. It must be in sync.
+
+    \b
+    Example:
+      moldau topics elect orders
+    """
+    if unclean:
+        which = ", ".join(names) if names else "all topics"
+        confirm(f"Elect leaders for {which}, although records may be lost?", yes)
+    elect(bootstrap, timeout_s, names or None, unclean=unclean, as_json=as_json)
 
 
 @app.command("delete")

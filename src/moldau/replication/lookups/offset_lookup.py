@@ -46,7 +46,8 @@ class OffsetLookup:
         watermark = self._replica.high_watermark
         end = log.last_stable_offset(watermark) if read_committed else watermark
         if timestamp_ms == LATEST_TIMESTAMP:
-            self._check_watermark(watermark)
+            if watermark < self._term_start():
+                raise _not_available_yet(watermark, self._term_start())
             return FoundOffset(end, -1, self._replica.leader_epoch)
         if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             is_local = timestamp_ms == EARLIEST_LOCAL_TIMESTAMP
@@ -58,24 +59,29 @@ class OffsetLookup:
             return FoundOffset() if copied < 0 else FoundOffset(copied, -1, log.epoch_for_offset(copied))
         if timestamp_ms == EARLIEST_PENDING_UPLOAD_TIMESTAMP:
             return await self._find_pending_upload()
-        lookup = RecordLookup(self._machine, client, str(log.topic_partition))
-        if timestamp_ms == MAX_TIMESTAMP:
-            return await find_max_timestamp(log, self._slot.part, lookup, end)
-        if timestamp_ms < 0:
+        if timestamp_ms < 0 and timestamp_ms != MAX_TIMESTAMP:
             raise KafkaError(
                 ErrorCode.unsupported_version, f"{timestamp_ms} is not a timestamp that Kafka defines"
             )
-        return await find_timestamp(log, lambda: self._slot.part, lookup, timestamp_ms, end)
+        lookup = RecordLookup(self._machine, client, str(log.topic_partition))
+        term_start = self._term_start()
+        if watermark >= term_start:
+            return await self._search(timestamp_ms, lookup, end)
+        # The previous leader may have shown the records of earlier terms to clients.
+        found = await self._search(timestamp_ms, lookup, term_start)
+        if found.offset >= end:
+            raise _not_available_yet(watermark, term_start)
+        return found
 
-    def _check_watermark(self, watermark: int) -> None:
-        """Refuse a lookup while the watermark of a new leader may be below a watermark that clients got from
-        the previous leader (KIP-207)."""
+    async def _search(self, timestamp_ms: int, lookup: RecordLookup, end_offset: int) -> FoundOffset:
+        if timestamp_ms == MAX_TIMESTAMP:
+            return await find_max_timestamp(self._log, self._slot.part, lookup, end_offset)
+        return await find_timestamp(self._log, lambda: self._slot.part, lookup, timestamp_ms, end_offset)
+
+    def _term_start(self) -> int:
+        """First offset of the present leader epoch; 0 if this replica does not lead."""
         leader = self._replica.leader
-        if leader is not None and watermark < leader.start_offset:
-            raise KafkaError(
-                ErrorCode.offset_not_available,
-                f"the high watermark is {watermark}, and will be {leader.start_offset} at least",
-            )
+        return 0 if leader is None else leader.start_offset
 
     async def _find_pending_upload(self) -> FoundOffset:
         """Return the first offset that is not in the remote tier (KIP-1023)."""
@@ -87,3 +93,12 @@ class OffsetLookup:
             return FoundOffset()  # This leader does not know yet which part of the log was copied.
         offset = max(copied + 1, log.log_start_offset)
         return FoundOffset(offset, -1, log.epoch_for_offset(offset))
+
+
+def _not_available_yet(watermark: int, term_start: int) -> KafkaError:
+    """The refusal of a lookup while the watermark of a new leader may be below a watermark that clients got
+    from the previous leader (KIP-207)."""
+    return KafkaError(
+        ErrorCode.offset_not_available,
+        f"the high watermark is {watermark}, and will be {term_start} at least",
+    )

@@ -120,6 +120,8 @@ class RegistrationSubsystem(Subsystem):
     def _new_lifecycle(self, endpoints: Sequence[Endpoint]) -> BrokerLifecycle:
         context, config = self._context, self._context.config
         publisher = context.metadata.publisher
+        last = publisher.image.brokers.get(context.identity.node_id)
+        last_epoch = -1 if last is None else last.epoch
         return BrokerLifecycle(
             BrokerIdentity(
                 broker_id=context.identity.node_id,
@@ -131,7 +133,7 @@ class RegistrationSubsystem(Subsystem):
                 ],
                 log_dirs=tuple(context.identity.directories.values()),
                 rack=config.rack,
-                previous_broker_epoch=previous_broker_epoch(context.logs.directories),
+                previous_broker_epoch=previous_broker_epoch(context.logs.directories, last_epoch),
             ),
             context.channel,
             context.machine.entropy,

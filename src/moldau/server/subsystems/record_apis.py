@@ -9,6 +9,7 @@ from moldau.server.handlers.records.fetch import FetchHandlers
 from moldau.server.handlers.records.offsets import OffsetHandlers
 from moldau.server.handlers.records.produce import ProduceHandlers
 from moldau.server.handlers.records.producers import ProducerHandlers
+from moldau.server.metadata.current_leaders import CurrentLeaders
 from moldau.server.requests.dispatch import DirectHandlers, routes
 from moldau.server.requests.fetch_sessions import FetchSessions
 from moldau.server.subsystem import Contribution, Subsystem
@@ -34,8 +35,10 @@ class RecordsSubsystem(Subsystem):
     def contribution(self) -> Contribution:
         context, config, entropy = self._context, self._context.config, self._context.machine.entropy
         partitions, authorizer = context.partitions, context.authorizer
-        turn = AppendTurn()
-        produce = ProduceHandlers(partitions, authorizer, turn, self._throttles, self._transactions.appends)
+        turn, leaders = AppendTurn(), CurrentLeaders(context.view)
+        produce = ProduceHandlers(
+            partitions, authorizer, turn, self._throttles, self._transactions.appends, leaders
+        )
         sessions = FetchSessions(
             config.integer("max.incremental.fetch.session.cache.slots"),
             lambda: entropy.randrange(2**31 - 1) + 1,
@@ -50,6 +53,7 @@ class RecordsSubsystem(Subsystem):
                     authorizer,
                     config.integer("fetch.max.bytes"),
                     self._partitions.replication.leader_quota,
+                    leaders,
                 ).table(),
                 OffsetHandlers(partitions, authorizer).table(),
                 ProducerHandlers(partitions).table(),

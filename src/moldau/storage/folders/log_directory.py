@@ -183,8 +183,16 @@ def _broker_epoch(mark: bytes) -> int:
         return -1  # An older version of the software wrote the file, without an epoch.
 
 
-def previous_broker_epoch(directories: Iterable[LogDirectory]) -> int:
+def previous_broker_epoch(directories: Iterable[LogDirectory], last_epoch: int = -1) -> int:
     """Return the broker epoch in which all folders were closed cleanly. It is -1 if a folder has no such
-    epoch, or if the folders have different epochs."""
+    epoch.
+
+    ``last_epoch`` is the newest epoch in which the broker has registered, as far as the broker knows. If a
+    folder was closed in an older epoch than this or than another folder, the folder is an older copy. The
+    result is then the epoch of the copy. By this epoch the controller detects the copy (KIP-966).
+    """
     epochs = {each.clean_epoch if each.is_online and each.was_clean else -1 for each in directories}
-    return epochs.pop() if len(epochs) == 1 else -1
+    oldest = min((epoch for epoch in epochs if epoch >= 0), default=-1)
+    if len(epochs) == 1 or oldest < max((last_epoch, *epochs)):
+        return oldest
+    return -1

@@ -10,30 +10,22 @@ import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
-from uuid import UUID
+from typing import Any, Final, NamedTuple
 
 from moldau.network.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
 from moldau.network.served import Handler, Outcome, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.costs import PARSED_BYTES_MAX
-from moldau.protocol.messages.fetch import (
-    AbortedTransaction,
-    EpochEndOffset,
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-    SnapshotId,
-)
+from moldau.protocol.messages.fetch import FetchRequest, FetchResponse
 from moldau.replication.partition_interface import PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.throttling import ReplicationQuota
 from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.handlers.records.fetch_rows import FetchedPosition, FetchRows
+from moldau.server.metadata.current_leaders import FETCH_VERSION, CurrentLeaders
 from moldau.server.requests.fetch_sessions import FetchScope, FetchSessions, FetchTarget, SessionPosition
 from moldau.server.topics.registry import PartitionRegistry
-from moldau.storage.snapshots.replicated_log import LogPosition
 
 READ_COMMITTED: Final = 1
 NOTHING: Final[frozenset[FetchTarget]] = frozenset()
@@ -43,9 +35,6 @@ POSITIONS_A_TURN: Final = 1_000
 
 POSITIONS_AT_ONCE: Final = 4 * POSITIONS_A_TURN
 """A request with more partitions is processed in several iterations of the event loop."""
-
-FetchedPosition: TypeAlias = tuple[FetchTarget, SessionPosition, ReadOutcome]
-TopicRows: TypeAlias = dict[tuple[str, UUID], list[PartitionData]]
 
 
 class Fetcher(NamedTuple):
@@ -61,6 +50,8 @@ class Fetcher(NamedTuple):
     """The rack of the sender, if it is known."""
     memory: dict[str, Any] | None
     """The attributes of the connection, for a consumer that names its rack."""
+    listener_name: str | None
+    """The listener of the connection. None means that responses of this version name no leaders (KIP-951)."""
 
 
 def _requested(request: FetchRequest) -> Iterator[tuple[FetchTarget, SessionPosition]]:
@@ -84,8 +75,9 @@ def _fetcher(context: RequestContext, request: FetchRequest) -> Fetcher:
     memory = context.connection.attributes if rack else None
     if context.api_version >= 15:
         state = request.replica_state
-        return Fetcher(state.replica_id, state.replica_epoch, rack, near, memory)
-    return Fetcher(request.replica_id, -1, rack, near, memory)
+        listener = context.listener_name if context.api_version >= FETCH_VERSION else None
+        return Fetcher(state.replica_id, state.replica_epoch, rack, near, memory, listener)
+    return Fetcher(request.replica_id, -1, rack, near, memory, None)
 
 
 @dataclass(slots=True)
@@ -126,8 +118,11 @@ class FetchHandlers:
         authorizer: Authorizer,
         fetch_max_bytes: int,
         leader_quota: ReplicationQuota | None = None,
+        leaders: CurrentLeaders | None = None,
     ) -> None:
+        """``leaders`` finds the leaders of partitions that other brokers lead."""
         self._leader_quota = leader_quota
+        self._leaders = leaders
         self._partitions = partitions
         self._authorizer = authorizer
         self._arrivals = arrivals
@@ -158,7 +153,7 @@ class FetchHandlers:
             return self._fetch_in_turns(scope, request, fetcher, forbidden)
         pending = self._gather(scope, request, fetcher, forbidden)
         if isinstance(pending, Gathering) and self._is_enough(pending, request):
-            return self._answer(scope, pending)
+            return self._answer(scope, fetcher, pending)
         room = self._arrivals
         due = room.due(request.max_wait_ms / 1000)
         waiting = WaitingFetch(scope, request, fetcher, forbidden, due, room.loop.create_future())
@@ -197,11 +192,11 @@ class FetchHandlers:
                     continue
             finally:
                 waiter.finish(False)
-            topics: TopicRows = {}
+            rows = self._rows(scope, fetcher)
             for start in range(0, len(gathering.outcomes), POSITIONS_A_TURN):
-                self._add_rows(topics, scope, gathering.outcomes[start : start + POSITIONS_A_TURN])
+                rows.add(gathering.outcomes[start : start + POSITIONS_A_TURN])
                 await asyncio.sleep(0)
-            return _response(scope, topics)
+            return rows.response()
 
     async def _keys_in_turns(self, scope: FetchScope) -> list[PartitionKey]:
         keys: list[PartitionKey] = []
@@ -282,7 +277,7 @@ class FetchHandlers:
         if answer.done():
             return
         try:
-            answer.set_result(self._answer(waiting.scope, gathering))
+            answer.set_result(self._answer(waiting.scope, waiting.fetcher, gathering))
         except Exception as error:
             answer.set_exception(error)
 
@@ -374,56 +369,14 @@ class FetchHandlers:
                 budget = max(0, budget - read.max_bytes)
         return remote or gathering
 
-    def _answer(self, scope: FetchScope, gathering: Gathering) -> FetchResponse:
-        topics: TopicRows = {}
-        self._add_rows(topics, scope, gathering.outcomes)
-        return _response(scope, topics)
+    def _answer(self, scope: FetchScope, fetcher: Fetcher, gathering: Gathering) -> FetchResponse:
+        rows = self._rows(scope, fetcher)
+        rows.add(gathering.outcomes)
+        return rows.response()
 
-    def _add_rows(self, topics: TopicRows, scope: FetchScope, outcomes: Iterable[FetchedPosition]) -> None:
-        for target, position, outcome in outcomes:
-            if scope.incremental and not has_news(position, outcome):
-                continue
-            row = self._row(target, outcome)
-            topics.setdefault((target.topic, target.topic_id), []).append(row)
-            position.told_high_watermark = outcome.high_watermark
-            position.told_log_start_offset = outcome.log_start_offset
-            position.told_error = outcome.error is not ErrorCode.none
-            if outcome.is_throttled and self._leader_quota is not None:
-                self._leader_quota.record(outcome.size_bytes, self._arrivals.loop.time())
-            if scope.session is not None and outcome.size_bytes:
-                scope.session.served(target)
-
-    def _row(self, target: FetchTarget, outcome: ReadOutcome) -> PartitionData:
-        is_plain = outcome.diverging_epoch is None and outcome.snapshot_id is None
-        if outcome.error is ErrorCode.none and is_plain and outcome.aborted is None:
-            return PartitionData(
-                partition_index=target.partition,
-                high_watermark=outcome.high_watermark,
-                last_stable_offset=outcome.last_stable_offset,
-                log_start_offset=outcome.log_start_offset,
-                aborted_transactions=None,
-                preferred_read_replica=outcome.preferred_read_replica,
-                records=outcome.views or b"",
-            )
-        epoch, end = outcome.diverging_epoch or (-1, -1)
-        snapshot = outcome.snapshot_id or LogPosition(-1, -1)
-        return PartitionData(
-            partition_index=target.partition,
-            error_code=outcome.error,
-            high_watermark=outcome.high_watermark,
-            last_stable_offset=outcome.last_stable_offset,
-            log_start_offset=outcome.log_start_offset,
-            diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end),
-            snapshot_id=SnapshotId(end_offset=snapshot.offset, epoch=snapshot.epoch),
-            aborted_transactions=[
-                AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-                for aborted in outcome.aborted
-            ]
-            if outcome.aborted is not None
-            else None,
-            preferred_read_replica=outcome.preferred_read_replica,
-            records=outcome.views or b"",
-        )
+    def _rows(self, scope: FetchScope, fetcher: Fetcher) -> FetchRows:
+        now_s = self._arrivals.loop.time
+        return FetchRows(scope, self._leader_quota, now_s, self._leaders, fetcher.listener_name)
 
 
 class PendingReads:
@@ -462,16 +415,6 @@ class PendingReads:
             future.add_done_callback(done)
 
 
-def _response(scope: FetchScope, topics: TopicRows) -> FetchResponse:
-    return FetchResponse(
-        session_id=scope.session_id,
-        responses=[
-            FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=rows)
-            for (topic, topic_id), rows in topics.items()
-        ],
-    )
-
-
 def note(gathering: Gathering, target: FetchTarget, position: SessionPosition, outcome: ReadOutcome) -> None:
     """Add the outcome of one partition to the result of a pass."""
     gathering.outcomes.append((target, position, outcome))
@@ -484,17 +427,3 @@ def note(gathering: Gathering, target: FetchTarget, position: SessionPosition, o
         or outcome.is_cut
     ):
         gathering.must_answer = True
-
-
-def has_news(position: SessionPosition, outcome: ReadOutcome) -> bool:
-    """Whether an incremental response must contain the partition (KIP-227)."""
-    return bool(
-        outcome.size_bytes
-        or outcome.error is not ErrorCode.none
-        or position.told_error
-        or outcome.diverging_epoch is not None
-        or outcome.snapshot_id is not None
-        or outcome.preferred_read_replica >= 0
-        or outcome.high_watermark != position.told_high_watermark
-        or outcome.log_start_offset != position.told_log_start_offset
-    )

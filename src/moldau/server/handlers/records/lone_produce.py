@@ -28,6 +28,8 @@ MayWrite = Callable[[RequestContext, Partition], bool]
 """Returns whether the client may write to a partition, by the rules of the general handler."""
 RowOf = Callable[[int, AppendOutcome], PartitionProduceResponse]
 """Returns a partition's entry in the response, as the general handler makes it."""
+WithLeaders = Callable[[RequestContext, ProduceResponse], ProduceResponse]
+"""Adds the leaders of partitions that other brokers lead to a response."""
 
 
 def lone_produce(
@@ -36,6 +38,7 @@ def lone_produce(
     turn: AppendTurn,
     may_write: MayWrite,
     row_of: RowOf,
+    with_leaders: WithLeaders,
     hold: Hold | None,
 ) -> DirectHandler | None:
     """The direct handler of a version of Produce. It is None if the version has no direct handler. ``hold``
@@ -47,13 +50,15 @@ def lone_produce(
     encode = response_encoder(ApiKey.PRODUCE, version)
     append, appended = turn.append, ErrorCode.none
 
-    def answer(topic: bytes, index: int, outcome: AppendOutcome, until_s: float = 0.0) -> Buffers:
+    def answer(
+        context: RequestContext, topic: bytes, index: int, outcome: AppendOutcome, until_s: float = 0.0
+    ) -> Buffers:
         throttle_ms = rest_ms(until_s, asyncio.get_running_loop().time()) if until_s else 0
         if outcome[0] is appended and not throttle_ms:
             return [pack(topic, index, outcome[1], outcome[2], outcome[3])]
         named = {"topic_id": UUID(bytes=topic)} if by_id else {"name": topic.decode()}
         row = TopicProduceResponse(**named, partition_responses=[row_of(index, outcome)])
-        return encode(ProduceResponse(responses=[row], throttle_time_ms=throttle_ms))
+        return encode(with_leaders(context, ProduceResponse(responses=[row], throttle_time_ms=throttle_ms)))
 
     def produce(context: RequestContext, body: memoryview) -> Answer:
         request = read(body)
@@ -67,10 +72,10 @@ def lone_produce(
             return None
         outcome = append(partition, records, acks, timeout_ms, context.connection)
         if type(outcome) is AppendOutcome:
-            return answer(topic, index, outcome, 0.0 if hold is None else hold(context, False))
+            return answer(context, topic, index, outcome, 0.0 if hold is None else hold(context, False))
         assert isinstance(outcome, asyncio.Future)
         until_s = 0.0 if hold is None else hold(context, True)
-        return _later(outcome, partial(answer, topic, index, until_s=until_s))
+        return _later(outcome, partial(answer, context, topic, index, until_s=until_s))
 
     return produce
 

@@ -33,6 +33,10 @@ _FIRST_VERSIONS: Final = {
 }
 """For each special timestamp, the first version of ListOffsets that defines it."""
 
+_NOT_AVAILABLE_SINCE: Final = 5
+"""First version of ListOffsets with OFFSET_NOT_AVAILABLE (KIP-207). The error of older versions is
+LEADER_NOT_AVAILABLE."""
+
 
 class OffsetHandlers:
     """Handlers of requests that look up offsets, or that delete the records before an offset."""
@@ -90,9 +94,10 @@ class OffsetHandlers:
                 client=context.connection,
             )
         except KafkaError as error:
-            return listing.ListOffsetsPartitionResponse(
-                partition_index=part.partition_index, error_code=error.code
-            )
+            code = error.code
+            if code is ErrorCode.offset_not_available and context.api_version < _NOT_AVAILABLE_SINCE:
+                code = ErrorCode.leader_not_available
+            return listing.ListOffsetsPartitionResponse(partition_index=part.partition_index, error_code=code)
         return listing.ListOffsetsPartitionResponse(
             partition_index=part.partition_index,
             offset=found.offset,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -12,6 +13,8 @@ from moldau.network.served import Handler, Outcome, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -27,6 +30,7 @@ from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, 
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.handlers.records.lone_produce import lone_produce
 from moldau.server.handlers.records.transactional_appends import TransactionalAppends, TransactionalProduce
+from moldau.server.metadata.current_leaders import PRODUCE_VERSION, CurrentLeaders
 from moldau.server.requests.dispatch import DirectHandler
 from moldau.server.requests.throttles import Throttles
 from moldau.server.topics.registry import PartitionRegistry
@@ -49,10 +53,13 @@ class ProduceHandlers:
         turn: AppendTurn,
         throttles: Throttles,
         transactional: TransactionalAppends,
+        leaders: CurrentLeaders | None = None,
     ) -> None:
         """``turn`` collects the appends of requests that arrive in the same iteration of the event loop. The
-        caller of :meth:`direct` must complete these appends, as the contract of ``turn`` says."""
+        caller of :meth:`direct` must complete these appends, as the contract of ``turn`` says. ``leaders``
+        finds the leaders of partitions that other brokers lead."""
         self._transactional = transactional
+        self._leaders = leaders
         self._turn = turn
         self._partitions = partitions
         self._authorizer = authorizer
@@ -65,7 +72,9 @@ class ProduceHandlers:
     def direct(self, version: int) -> DirectHandler | None:
         """The fast path for requests to one partition."""
         hold = self._throttles.of(ApiKey.PRODUCE)
-        return lone_produce(version, self._partitions, self._turn, self._may_write, row_of, hold)
+        return lone_produce(
+            version, self._partitions, self._turn, self._may_write, row_of, self._with_leaders, hold
+        )
 
     def produce(self, context: RequestContext, request: ProduceRequest) -> Outcome:
         if request.acks not in VALID_ACKS:
@@ -176,7 +185,7 @@ class ProduceHandlers:
         if acks == 0:
             self._close_if_refused(context, answers)
             return None
-        return ProduceResponse(
+        response = ProduceResponse(
             responses=[
                 TopicProduceResponse(
                     topic_id=topic_id,
@@ -190,6 +199,40 @@ class ProduceHandlers:
                 for name, topic_id, rows in answers
             ]
         )
+        return self._with_leaders(context, response)
+
+    def _with_leaders(self, context: RequestContext, response: ProduceResponse) -> ProduceResponse:
+        """Add the leaders of partitions that other brokers lead, with their addresses (KIP-951)."""
+        leaders = self._leaders
+        if leaders is None or context.api_version < PRODUCE_VERSION:
+            return response
+        moved = ErrorCode.not_leader_or_follower
+        if not any(
+            row.error_code is moved for topic in response.responses for row in topic.partition_responses
+        ):
+            return response
+        endpoints: dict[int, NodeEndpoint] = {}
+
+        def with_leader(
+            topic: TopicProduceResponse, row: PartitionProduceResponse
+        ) -> PartitionProduceResponse:
+            found = None
+            if row.error_code is moved:
+                found = leaders.find(topic.name, topic.topic_id, row.index, context.listener_name)
+            if found is None:
+                return row
+            epoch, broker = found
+            endpoints[broker.node_id] = NodeEndpoint(
+                node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
+            )
+            current = LeaderIdAndEpoch(leader_id=broker.node_id, leader_epoch=epoch)
+            return replace(row, current_leader=current)
+
+        topics = [
+            replace(topic, partition_responses=[with_leader(topic, row) for row in topic.partition_responses])
+            for topic in response.responses
+        ]
+        return replace(response, responses=topics, node_endpoints=tuple(endpoints.values()))
 
     @staticmethod
     def _close_if_refused(

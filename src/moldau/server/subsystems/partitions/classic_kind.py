@@ -119,6 +119,9 @@ class ClassicKind(PartitionKind[ClassicPartition]):
     def _apply_role(
         self, partition: ClassicPartition, metadata: PartitionMetadata, applied: Callable[[], None]
     ) -> None:
+        # The controller decided on the in-sync set with this minimum. If the leader used an older, smaller
+        # minimum with this set, it could commit records that an eligible leader replica lacks (KIP-966).
+        partition.min_in_sync = self._min_in_sync(partition.topic)
         if metadata.leader == self._replicas.local_id:
             partition.become_leader(
                 metadata.leader_epoch, metadata.replicas, metadata.isr, metadata.partition_epoch

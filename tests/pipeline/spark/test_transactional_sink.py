@@ -39,6 +39,8 @@ REQUESTS_MAX = 60
 KINDS = {"classic": "false", "diskless": "true"}
 PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
 
+Servers = moldau.testing.Node | moldau.testing.Cluster
+
 
 class Killed(BaseException):
     """A test raises this exception to simulate a kill of the driver."""
@@ -48,7 +50,7 @@ class DyingClient(Client):
     """A client whose process is killed at request number n. The kill is before or after the effect of the
     request."""
 
-    def __init__(self, node: moldau.testing.Node, requests_left: int = 0, *, after: bool = False) -> None:
+    def __init__(self, node: Servers, requests_left: int = 0, *, after: bool = False) -> None:
         super().__init__(parse_bootstrap(node.bootstrap_servers), TIMEOUT_S)
         self._requests_left = requests_left
         self._after = after
@@ -73,7 +75,7 @@ def node() -> Iterator[moldau.testing.Node]:
 class Sink:
     """A query that writes to one classic and one diskless topic."""
 
-    def __init__(self, node: moldau.testing.Node, name: str) -> None:
+    def __init__(self, node: Servers, name: str) -> None:
         self.node = node
         self.topics = {kind: f"{kind}-{name}" for kind in KINDS}
         self.target = TransactionTarget(f"sink-{name}", 60_000, 0, self.topics["classic"])

@@ -3,7 +3,10 @@ cluster are processes that are killed in the meantime."""
 
 from pathlib import Path
 
+import pytest
 from list_kills import run
+
+pytestmark = pytest.mark.real_time
 
 SECONDS = 25.0
 

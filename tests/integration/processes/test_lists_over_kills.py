@@ -8,7 +8,7 @@ from list_kills import run
 
 pytestmark = pytest.mark.real_time
 
-SECONDS = 25.0
+SECONDS = 20.0
 
 
 def test_lists_agree_with_the_outcomes_over_kills(tmp_path: Path) -> None:

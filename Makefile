@@ -10,7 +10,7 @@ SEEDS ?= 200
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-oldest-spark check format bench bench-peers simulate kills cluster-kills docs lock clean
+.PHONY: help setup demo run test test-oldest-spark check format bench bench-peers simulate kills cluster-kills list-kills docs lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ kills: $(STAMP) ## Kill a node under load and start it again (ROUNDS=N)
 
 cluster-kills: $(STAMP) ## Kill random nodes of a cluster under four clients' loads (MINUTES=N)
 	$(BIN)/python tests/integration/cluster_kills.py --minutes $(or $(MINUTES),10) $(ARGS)
+
+list-kills: $(STAMP) ## Kill random nodes of a cluster while transactions append to lists (MINUTES=N)
+	$(BIN)/python tests/integration/list_kills.py --minutes $(or $(MINUTES),10) $(ARGS)
 
 docs: $(STAMP) ## Rewrite the generated pages of docs/ and build the site in build/site
 	$(BIN)/python tools/generate_docs.py

@@ -25,6 +25,9 @@ def test_an_open_transaction_is_shown(run, producer):
     assert [row["state"] for row in rows if row["id"] == name] == ["Ongoing"]
     assert name not in run("transactions", "list", "--state", "Empty").out
     assert name not in run("transactions", "list", "--longer-than", "3600").out
+    for pattern, matches in (("orders-[0-9a-f]+", True), ("(orders|other)-.*", True), ("orders", False)):
+        listed = json.loads(run("transactions", "list", "--pattern", pattern, "--json").out)
+        assert (name in [row["id"] for row in listed]) is matches
     (row,) = json.loads(run("transactions", "describe", name, "--json").out)
     assert (row["state"], row["partitions"]) == ("Ongoing", [f"{name}-0"])
     assert f"{name}-0" in run("transactions", "describe", name).out
@@ -46,5 +49,10 @@ def test_a_missing_transactional_id_or_state_is_an_error(run):
         1,
         "",
         "moldau: there is no transactional id nobody\n",
+    )
+    assert run("transactions", "list", "--pattern", "(") == (
+        1,
+        "",
+        "moldau: the pattern ( is invalid or not supported\n",
     )
     assert run("transactions", "list", "--state", "Open") == (1, "", "moldau: there is no state Open\n")

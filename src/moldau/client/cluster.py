@@ -261,7 +261,8 @@ class Client:
             try:
                 return await call()
             except KafkaError as error:
-                unreachable = error.code is ErrorCode.network_exception and not self._brokers
+                is_known = bool(self._brokers) or self._answered is not None
+                unreachable = error.code is ErrorCode.network_exception and not is_known
                 transient = error.code in RETRIABLE or error.code in also
                 if not transient or unreachable or loop.time() >= deadline:
                     raise

@@ -64,7 +64,7 @@ class ProducerOfBatches:
     :meth:`commit_offset`, then :meth:`commit` or :meth:`abort`.
 
     All calls raise ``KafkaError``. They raise :class:`ToolError` if a newer producer with this transactional
-    id has started.
+    id has started, or if the transaction was aborted after its time-out.
     """
 
     def __init__(self, client: Client, transactional_id: str, timeout_ms: int) -> None:
@@ -214,6 +214,9 @@ class ProducerOfBatches:
     async def _send(self, place: Place, batch: bytes) -> None:
         topic, partition = place
         found = await self._client.topic(topic)
+        if partition not in found.leaders:
+            # The topic was deleted and created again with fewer partitions.
+            self._check(ErrorCode.unknown_topic_or_partition, f"{topic}-{partition}")
         row = PartitionProduceData(index=partition, records=batch)
         request = ProduceRequest(
             transactional_id=self._id,
@@ -229,7 +232,10 @@ class ProducerOfBatches:
 
     def _check(self, code: ErrorCode, about: str, message: str | None = None) -> None:
         if code in _FENCED:
-            raise ToolError(f"another process uses the transactional id {self._id}, and has fenced this one")
+            raise ToolError(
+                f"another process uses the transactional id {self._id} and has fenced this one, or the"
+                f" transaction took longer than its time-out of {self._timeout_ms} ms"
+            )
         if code is not ErrorCode.none:
             raise KafkaError(code, f"{about}: {message or code.name.upper()}")
 

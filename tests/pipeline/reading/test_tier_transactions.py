@@ -1,8 +1,11 @@
 """Committed records of remote segments. The aborted transactions come from the segments' indexes, not from
 the leader."""
 
+import asyncio
 import pathlib
 from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -25,13 +28,16 @@ from test_tier_reading import (
 )
 
 import moldau.testing
+from moldau.client.cluster import Client, ClusterTopic, parse_bootstrap
 from moldau.pipeline.export.job import ExportJob, export_once
 from moldau.pipeline.reading import tier as tier_reading
 from moldau.pipeline.reading import tier_transactions
 from moldau.pipeline.reading import wal as wal_reading
 from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.reading.tier_plan import SegmentObject
 from moldau.pipeline.reading.tier_transactions import AbortedRanges
 from moldau.pipeline.source.snapshot import TopicRanges
+from moldau.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -147,6 +153,57 @@ def test_aborted_records_of_segments_are_skipped_without_the_leader(
         assert read(part) == [row for row in by_brokers if first <= row[0] < end]
     assert fetches(node) - before == len(asked)
     assert not asked if ends_in_tier else asked
+
+
+def test_aborted_records_after_a_segment_that_is_not_listed_are_skipped(
+    node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiered(node, "gap", ends_in_tier=True)
+    by_brokers = read(pinned(node, "gap", readFrom="brokers", **COMMITTED))
+    found = pinned(node, "gap", **COMMITTED)
+    list_all = tier_reading.list_segments
+    missing = iter(range(3))
+
+    async def list_most(*place: Any) -> list[SegmentObject]:
+        segments = await list_all(*place)
+        at = next(missing)
+        assert len(segments) > at + 1
+        return segments[:at] + segments[at + 1 :]
+
+    monkeypatch.setattr(tier_reading, "list_segments", list_most)
+    for _ in range(3):
+        assert read(found) == by_brokers
+
+
+@pytest.mark.parametrize(
+    ("high_watermark", "last_stable", "is_complete"),
+    [
+        pytest.param(60, 60, True, id="at-the-end"),
+        pytest.param(40, 40, False, id="new-leader"),
+        pytest.param(60, 10, False, id="old-leader"),
+        pytest.param(90, 10, False, id="open-transaction"),
+    ],
+)
+def test_a_response_without_a_batch_contains_all_transactions_only_if_they_have_ended(
+    high_watermark: int, last_stable: int, is_complete: bool
+) -> None:
+    topic = ClusterTopic("events", UUID(int=1), {0: 1})
+    row = PartitionData(
+        partition_index=0, high_watermark=high_watermark, last_stable_offset=last_stable, records=None
+    )
+
+    class Leader(Client):
+        async def topic(self, name: str, *, create: bool = False) -> ClusterTopic:
+            return topic
+
+        async def ask(self, message: Any, **options: Any) -> FetchResponse:
+            return FetchResponse(responses=[FetchableTopicResponse(topic="events", partitions=[row])])
+
+    async def find() -> bool:
+        leader = Leader(parse_bootstrap("127.0.0.1:9092"), TIMEOUT_S)
+        return await tier_transactions.find_at_leader(leader, topic, 0, 60, AbortedRanges())
+
+    assert asyncio.run(find()) is is_complete
 
 
 def test_an_export_skips_aborted_records_of_segments(

@@ -5,6 +5,7 @@ do not need Spark.
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,12 +26,20 @@ from moldau.pipeline.sink.rows import BatchBuilder, Routing
 from moldau.pipeline.sink.transactions import TransactionCommitter, TransactionTarget, group_of, joined
 from moldau.pipeline.source.options import parse_options
 from moldau.pipeline.source.snapshot import pin
+from moldau.protocol.coordinator_keys import CoordinatorKeyType
+from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from moldau.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from moldau.records.compression import Compression
+from moldau.runtime.errors import ErrorCode, KafkaError
 
 PARTITIONS = 2
 TIMEOUT_S = 60.0
 REQUESTS_MAX = 60
 KINDS = {"classic": "false", "diskless": "true"}
+PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
+
+Servers = moldau.testing.Node | moldau.testing.Cluster
 
 
 class Killed(BaseException):
@@ -41,7 +50,7 @@ class DyingClient(Client):
     """A client whose process is killed at request number n. The kill is before or after the effect of the
     request."""
 
-    def __init__(self, node: moldau.testing.Node, requests_left: int = 0, *, after: bool = False) -> None:
+    def __init__(self, node: Servers, requests_left: int = 0, *, after: bool = False) -> None:
         super().__init__(parse_bootstrap(node.bootstrap_servers), TIMEOUT_S)
         self._requests_left = requests_left
         self._after = after
@@ -59,14 +68,14 @@ class DyingClient(Client):
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[moldau.testing.Node]:
-    with moldau.testing.Node(diskless=True) as running:
+    with moldau.testing.Node(diskless=True, properties=PROPERTIES) as running:
         yield running
 
 
 class Sink:
     """A query that writes to one classic and one diskless topic."""
 
-    def __init__(self, node: moldau.testing.Node, name: str) -> None:
+    def __init__(self, node: Servers, name: str) -> None:
         self.node = node
         self.topics = {kind: f"{kind}-{name}" for kind in KINDS}
         self.target = TransactionTarget(f"sink-{name}", 60_000, 0, self.topics["classic"])
@@ -77,6 +86,14 @@ class Sink:
         ]
         for created in admin.create_topics(wanted).values():
             created.result(TIMEOUT_S)
+
+    def create_again(self, kind: str) -> None:
+        """Delete a topic, and create it with one partition."""
+        topic = self.topics[kind]
+        admin = AdminClient({"bootstrap.servers": self.node.bootstrap_servers})
+        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+        wanted = NewTopic(topic, 1, config={"diskless.enable": KINDS[kind]})
+        admin.create_topics([wanted])[topic].result(TIMEOUT_S)
 
     def batches(self, values: list[str]) -> dict[Place, list[bytes]]:
         """The rows of two tasks, in several batches of each partition."""
@@ -205,6 +222,49 @@ def test_a_driver_that_was_replaced_writes_nothing(sink: Sink) -> None:
         with pytest.raises(ToolError, match="another process uses the transactional id"):
             sink.commit(batch_id, [f"old-{batch_id}"], client)
     assert sink.written() == everywhere([f"new-{batch_id}" for batch_id in range(len(requests))])
+
+
+def test_a_transaction_that_takes_too_long_is_written_by_the_next_attempt(sink: Sink) -> None:
+    class Slow(DyingClient):
+        """The driver is suspended before its transaction commits the offset, until the transaction is
+        aborted."""
+
+        async def ask(self, message: Any, **options: Any) -> Any:
+            if isinstance(message, AddOffsetsToTxnRequest):
+                await self.retrying(lambda: self.look(message.transactional_id))
+            return await super().ask(message, **options)
+
+        async def look(self, name: str) -> None:
+            wanted = DescribeTransactionsRequest(transactional_ids=[name])
+            found = await self.find_coordinator(CoordinatorKeyType.TRANSACTION, name, name)
+            (described,) = (await self.ask(wanted, broker=found.endpoint)).transaction_states
+            if described.transaction_state != "CompleteAbort":
+                raise KafkaError(ErrorCode.request_timed_out, "the transaction is not aborted")
+
+    target = replace(sink.target, timeout_ms=1)
+    with pytest.raises(ToolError, match="or the transaction took longer than its time-out of 1 ms"):
+        sink.run(
+            lambda client: TransactionCommitter(client, target).commit_batch("query", 0, sink.batches(["a"])),
+            Slow(sink.node),
+        )
+    assert sink.written() == everywhere([])
+    sink.commit(0, ["a"])
+    assert sink.written() == everywhere(["a"])
+
+
+def test_a_topic_that_is_deleted_while_it_is_written_is_an_error_of_one_line(sink: Sink) -> None:
+    class Deleting(DyingClient):
+        """The topic is deleted and created again with one partition after it has joined the transaction."""
+
+        async def ask(self, message: Any, **options: Any) -> Any:
+            answer = await super().ask(message, **options)
+            if isinstance(message, AddPartitionsToTxnRequest):
+                await asyncio.to_thread(sink.create_again, "classic")
+            return answer
+
+    with pytest.raises(KafkaError, match=r"classic-.*-1: UNKNOWN_TOPIC_OR_PARTITION"):
+        sink.commit(0, [str(number) for number in range(20)], Deleting(sink.node))
+    assert sink.written() == everywhere([])
 
 
 def test_a_batch_without_rows_counts(sink: Sink) -> None:

@@ -42,6 +42,12 @@ def list_transactions(
             "--longer-than", metavar="SECONDS", min=0, help="Only transactions that are open for longer."
         ),
     ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--pattern", metavar="REGEX", help="Only ids that match this regular expression as a whole."
+        ),
+    ] = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
@@ -53,7 +59,9 @@ def list_transactions(
       moldau transactions list --state Ongoing --longer-than 60
     """
     duration_ms = -1 if longer_than_s is None else round(longer_than_s * 1000)
-    request = listing.ListTransactionsRequest(state_filters=states or [], duration_filter=duration_ms)
+    request = listing.ListTransactionsRequest(
+        state_filters=states or [], duration_filter=duration_ms, transactional_id_pattern=pattern
+    )
     rows = with_client(bootstrap, timeout_s, lambda client: _all(client, request))
     if as_json:
         print_json(
@@ -74,6 +82,8 @@ async def _all(client: Client, request: listing.ListTransactionsRequest) -> list
 
     async def of(broker: int) -> Sequence[listing.TransactionState]:
         response = await client.ask(request, broker=broker)
+        if response.error_code is ErrorCode.invalid_regular_expression:
+            raise CommandError(f"the pattern {request.transactional_id_pattern} is invalid or not supported")
         if response.error_code is not ErrorCode.none:
             raise KafkaError(response.error_code, f"broker {broker}: {response.error_code.name.upper()}")
         if response.unknown_state_filters:

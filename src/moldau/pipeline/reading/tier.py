@@ -56,7 +56,8 @@ class TierPartitionReader:
         self._listed: list[TierPart] = []
         """All offsets from the position on that are in the tier, and the segments to read them from."""
         self._aborted: AbortedRanges | None = None
-        """The aborted transactions of the range; ``None`` until they are needed."""
+        """The aborted transactions of the offsets up to the next gap between segments; ``None`` until they
+        are needed."""
 
     async def chunks(self) -> AsyncIterator[list[FoundBatch]]:
         """Batches with the range's records. The first and the last batch may extend beyond the range.
@@ -171,9 +172,16 @@ class TierPartitionReader:
         return await self._client.retrying(ask)
 
     async def _find_aborted(self, ranges: RangeReader) -> bool:
-        """Find the aborted transactions of the range. Returns False if only the leader knows them."""
+        """Find the aborted transactions of the offsets up to the next gap between segments. Returns False if
+        only the leader knows them.
+
+        The response of a leader contains only transactions that begin before the requested offset or soon
+        after it. Therefore the transactions after a gap are found when the gap was read.
+        """
+        parts = [part for part in self._listed if part.end > self._position]
+        end = min([self._end, *(part.start for part in parts if part.segment is None)])
         found, behind = await find_in_tier(
-            ranges, self._listed, self._end, is_whole_in_segment=self._source.wal is not None
+            ranges, parts, end, is_whole_in_segment=self._source.wal is not None
         )
         if behind is not None:
             topic = await same_topic(self._client, self._source)
@@ -207,6 +215,7 @@ class TierPartitionReader:
                         segment = None
                         break
         if segment is None:
+            self._aborted = None
             async for chunk in self._by_broker(part.end):
                 yield chunk
         self._position = max(self._position, part.end)

@@ -54,8 +54,9 @@ async def find_in_tier(
     """Find aborted transactions in the transaction indexes of consecutive parts of the tier.
 
     The second value is ``None`` if the result contains all aborted transactions with records before ``end``.
-    Otherwise it is the first offset that was not examined. With ``is_whole_in_segment``, each transaction is
-    in a single segment. Raises ``StorageError`` if an index cannot be read.
+    Otherwise it is the first offset that was not examined, at which no segment begins. With
+    ``is_whole_in_segment``, each transaction is in a single segment. Raises ``StorageError`` if an index
+    cannot be read.
     """
     found = AbortedRanges()
     position = 0
@@ -91,8 +92,9 @@ async def find_at_leader(
     """Request from the leader the aborted transactions whose markers are at or after ``offset``, and add them
     to ``found``. The response also contains one batch.
 
-    Returns False if the response has no batch although there are records at or after ``offset``. Such a
-    response does not contain the transactions either.
+    Returns False if the response does not contain all of these transactions. Such a response has no batch,
+    and its last stable offset is before ``offset``. For example, a new leader may not know yet that the
+    markers before ``offset`` are committed.
     """
     row = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1)
     request = FetchRequest(
@@ -115,4 +117,4 @@ async def find_at_leader(
     data = await client.retrying(ask)
     for transaction in data.aborted_transactions or ():
         found.add(transaction.producer_id, transaction.first_offset)
-    return bool(data.records) or data.high_watermark <= offset
+    return bool(data.records) or data.last_stable_offset >= offset

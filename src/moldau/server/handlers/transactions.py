@@ -52,6 +52,8 @@ FENCED_VERSIONS: Final = {
 """For each API, the version from which on clients can handle PRODUCER_FENCED. In older versions they get
 INVALID_PRODUCER_EPOCH."""
 LISTED_A_TURN: Final = 1_000
+MATCHED_A_TURN: Final = 10_000
+"""Number of characters of ids that are compared with a pattern in one turn of the event loop."""
 
 BATCHED_VERSION: Final = 4
 """From this version on AddPartitionsToTxn comes from brokers, for several transactions (KIP-890)."""
@@ -269,8 +271,12 @@ class TransactionHandlers:
         except KafkaError as error:
             return listing.ListTransactionsResponse(error_code=error.code)
         rows: list[listing.TransactionState] = []
-        for number, (name, each) in enumerate(found, 1):
-            if number % LISTED_A_TURN == 0:
+        listed = matched = 0
+        for name, each in found:
+            listed += 1
+            matched += len(name)
+            if listed >= LISTED_A_TURN or matched >= MATCHED_A_TURN:
+                listed = matched = 0
                 await asyncio.sleep(0)
             if matches(name) and self._may(context, AclOperation.DESCRIBE, name):
                 rows.append(

@@ -34,7 +34,7 @@ READERS: Final = {
 
 
 def bench_spark_source(report: Report, folder: pathlib.Path, plan: Plan) -> None:
-    """Read a topic of each record size in each way."""
+    """For each record size, read a topic with each reader of :data:`READERS`."""
     from moldau.pipeline.session import open_session
 
     jars = sorted(str(path) for path in CONNECTOR.glob("*.jar"))

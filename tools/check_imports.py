@@ -3,8 +3,8 @@ the server, or if a kind of coordinator imports another kind. Also fail if a pur
 is not pure.
 
 A module or package is pure if its docstring says "Pure." For a package, this includes all its modules.
-Imports that are needed only for types count, too, except for circles in the groups of this module. See
-docs/decisions/0021-circles-of-types.md.
+Imports that are needed only for types count, too. The only exception is a circle of such imports between
+modules of the same group in ``CIRCLES_OF_TYPES``. See docs/decisions/0021-circles-of-types.md.
 """
 
 import ast

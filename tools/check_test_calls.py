@@ -29,8 +29,8 @@ OPTIONS: Final = (
     "--no-color-output",
 )
 PATH: Final = os.pathsep.join(("src", "tests", "."))
-"""The folders in which mypy searches for modules. The tests' own modules are found from ``tests``, and
-``bench`` and ``tools`` from the root."""
+"""The folders in which mypy searches for modules. It finds the tests' own modules in ``tests``. It finds the
+packages ``bench`` and ``tools`` in the root."""
 
 
 def findings(lines: Iterable[str]) -> list[str]:

@@ -79,7 +79,8 @@ def check_right(authorizer: Authorizer, context: RequestContext, right: Right | 
     """Check a right that concerns the whole cluster. Raises CLUSTER_AUTHORIZATION_FAILED if the principal
     does not have it.
 
-    Any other right is checked as CLUSTER_ACTION, because this function does not know the names of the topics.
+    For READ_TOPIC, the principal needs CLUSTER_ACTION, because this function does not know the topics of the
+    request.
     """
     if right is Right.NOTHING:
         return

@@ -102,8 +102,8 @@ def test_an_older_snapshot_of_another_writer_is_known_by_its_timestamp(
 
 @pytest.mark.parametrize("is_named", [True, False], ids=["named", "unnamed"])
 def test_a_snapshot_of_another_log_is_refused_with_its_path(folder: Path, is_named: bool) -> None:
-    """The snapshot of a coordinator. Its header names the log. If this header is removed, the records are
-    still not metadata records."""
+    """A snapshot of a coordinator is in the folder of the metadata log. If the header names a log, it
+    names the log of the coordinator. If it names no log, the records are still not metadata records."""
     *_, newest = snapshots(folder)
     snapshot_id = snapshot.snapshot_of(newest.name)
     assert snapshot_id is not None

@@ -1,5 +1,5 @@
-"""Checks for nodes that prevent a feature level, and those features of Moldau that belong to no kind of
-topics. Pure."""
+"""The features of Moldau that belong to no kind of topics. This module also finds the nodes that do not
+support a feature level. Pure."""
 
 from collections.abc import Iterator
 from typing import Final

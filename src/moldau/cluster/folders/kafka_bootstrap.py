@@ -43,11 +43,12 @@ def kafka_bootstrap_records(disk: Disk, metadata_dir: str) -> list[Message]:
 
 
 def complete_kafka_format(disk: Disk, log_dirs: Sequence[str], metadata_dir: str, now_ms: int) -> None:
-    """Create the folder of the metadata log before a node's first start, because the tool does not create
-    this folder.
+    """Create the folder of the metadata log before a node's first start, because Kafka's StorageTool does not
+    create this folder.
 
-    The file is then removed, so that the folder is created only once. If the folder is missing at a later
-    start, its data count as lost. This rule applies to the folders of all nodes. Raises ``FormatError``.
+    Then ``bootstrap.checkpoint`` is removed, so that the folder is created only once. If the folder is
+    missing at a later start, its data count as lost, as on nodes that Moldau has formatted. Raises
+    ``FormatError``.
     """
     folder = f"{metadata_dir}/{METADATA_FOLDER}"
     if disk.is_dir(folder) or any(data_in(disk, each) for each in log_dirs):

@@ -30,8 +30,8 @@ class CoordinatorHandlers:
         creator: TopicCreator,
         lookups: Callable[[], Mapping[int, tuple[InternalTopic, KeyLookup]]],
     ) -> None:
-        """``lookups`` returns, for each key type, the topic and the lookup of a key. It is called for each
-        key."""
+        """``lookups`` returns the topic and the :class:`KeyLookup` of each key type. It is called for each
+        key of a request."""
         self._view = view
         self._creator = creator
         self._lookups = lookups

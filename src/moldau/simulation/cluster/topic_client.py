@@ -125,7 +125,8 @@ class TopicClient:
         """Send a request to one controller after another until one of them executes it.
 
         Returns 1 if it is certain that no earlier attempt was executed. Otherwise the result is larger than
-        1. The errors in ``done_before`` are possible only after an attempt without a response.
+        1. An error in ``done_before`` means that the change was already made. After an attempt without a
+        response, such an error counts as success, because that attempt may have been executed.
         """
         lost = 0
         voters = self._voters

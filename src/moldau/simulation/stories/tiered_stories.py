@@ -78,8 +78,8 @@ def _story(
     properties: Mapping[str, str] | None = None,
     configs: Mapping[str, str] = MappingProxyType({}),
 ) -> Scenario:
-    """Tiered topics with ``faults``. ``configs`` are the configs of the topics that keep all their
-    records."""
+    """Tiered topics with ``faults``. ``configs`` are additional configs of the topics without
+    ``retention.bytes``."""
     # This import is local, because the tiny node runs without the server.
     from moldau.server.node import ServerNode
     from moldau.server.settings import development_config

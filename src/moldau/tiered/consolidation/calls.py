@@ -34,8 +34,8 @@ PLANNED_PARSED_BYTES: Final = 16 * 1024 * 1024
 """Maximum memory of a parsed request about planned segments. This is enough for 34,000 copies, or 60,000
 partitions."""
 PLAN_MAX_BYTES: Final = 16 * 1024**3
-"""Maximum size of a plan in one response, in bytes of segments. With small batches, the positions in the plan
-need about a thousandth of this size."""
+"""Maximum total size of the segments in one plan. The response itself is much smaller: with small batches,
+about a thousandth of this size."""
 
 
 class PlanCall(NamedTuple):

@@ -71,11 +71,11 @@ class ExpiryPlan:
 
 
 def is_of_lineage(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_start_offset: int) -> bool:
-    """Whether the records of the segment at or after the log's start are in the log, or were in the log
-    before.
+    """Whether the records of the segment are in the log, or were in the log before. Records before the log's
+    start are not checked.
 
-    This is true under two conditions. The segment's epochs begin where the log's epochs begin. And each epoch
-    ends in the segment at or before its end in the log.
+    The result is true if the log has the same epoch as the segment at the first and the last offset of each
+    epoch in the segment.
     """
     starts = [(epoch.epoch, max(epoch.start_offset, log_start_offset)) for epoch in segment.leader_epochs]
     ends = [start for _, start in starts[1:]] + [segment.end_offset + 1]

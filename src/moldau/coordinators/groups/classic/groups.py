@@ -139,7 +139,7 @@ class ClassicGroups:
             syncing.leave(turn, group, token, list(request.members))
         return turn.out.effects()
 
-    # calls of the shard's other state machines
+    # methods that the shard's other state machines call
 
     def note_commit(self, turn: Turn, group: Group, request: OffsetCommitRequest) -> None:
         """Restart the session of the member that commits, because the commit shows that the member is

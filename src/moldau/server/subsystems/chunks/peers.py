@@ -73,7 +73,7 @@ class ChunkPeers:
         meters: ChunkMeters,
         service: "ChunkCallService",
     ) -> None:
-        """``service`` answers the calls to this broker itself."""
+        """``service`` is called directly when this broker is the target of a call."""
         self.service = service
         self._meters = meters
         self._view = context.view

@@ -364,6 +364,14 @@ class ConsolidationLeader:
 
     # -- engines ------------------------------------------------------------------------------
 
+    def is_planned(self, lease_id: UUID, segment: PlannedSegment) -> bool:
+        """Whether the segment may still be published under this lease. False if this broker does not lead the
+        partition in the epoch of the plan any more."""
+        led, plan = self._led().get(segment.partition), self._plans.of(segment.partition)
+        if led is None or plan is None or plan.epoch != led.epoch or plan.lease.id != lease_id:
+            return False
+        return plan.find(segment.segment_id) is not None
+
     def renew(self, lease_id: UUID, lease_ms: int) -> int | None:
         """The new end of the lease, in ms since the epoch; ``None`` when the lease has ended."""
         until_ms = self._clock.now_ms() + lease_ms

@@ -150,7 +150,7 @@ class BrokerEngine:
 
     def _still_planned(self, task: "_Task", segments: Sequence[PlannedSegment]) -> list[PlannedSegment]:
         """The segments that must still be built. If a topic was deleted, or if another broker leads the
-        partition now, a copy that begins later would leave objects that nobody refers to."""
+        partition now, a copy that begins later would leave objects without a reference."""
         is_planned = self._leader.is_planned
         return [
             one for one in segments if one.partition not in task.given_up and is_planned(task.lease_id, one)

@@ -1,5 +1,5 @@
 """A node logs once that its clock differs from the active controller's clock. The age of an old record does
-not count as a difference."""
+not count as a difference. The node also estimates the time of the active controller."""
 
 import logging
 
@@ -28,6 +28,44 @@ class Node:
         for _ in range(2 * seconds):
             self.elapsed_s += 0.5
             self.comparison.on_commit([MetadataBatch(0, 1, self._time_ms() - lag_ms, ())])
+
+    def error_ms(self) -> int:
+        """The error of the node's estimate of the controller's time."""
+        return self.comparison.controller_now_ms() - self._time_ms()
+
+
+@pytest.mark.parametrize("off_ms", [HOUR_MS, -HOUR_MS])
+def test_the_time_of_the_controller_does_not_depend_on_the_own_clock(off_ms: int) -> None:
+    node = Node(off_ms)
+    node.idle(1)
+    assert node.error_ms() == -20
+    node.off_ms = 3 * off_ms
+    assert node.error_ms() == -20
+    node.elapsed_s += 1_000.0  # there are no batches for a long time
+    assert node.error_ms() == -20
+
+
+def test_before_the_first_batch_the_own_clock_is_used() -> None:
+    assert Node(HOUR_MS).error_ms() == HOUR_MS
+
+
+def test_late_batches_do_not_change_the_time_of_the_controller() -> None:
+    node = Node(0)
+    node.idle(3, lag_ms=24 * HOUR_MS)  # the replay of old batches at the start
+    node.idle(1)
+    assert node.error_ms() == -20
+    node.idle(3, lag_ms=HOUR_MS)
+    node.idle(1, lag_ms=30)
+    assert node.error_ms() == -20
+
+
+def test_a_controller_whose_clock_was_set_back_is_followed_after_some_seconds() -> None:
+    node = Node(0)
+    node.idle(1)
+    node.idle(10, lag_ms=HOUR_MS)
+    assert node.error_ms() == -HOUR_MS
+    node.idle(1)
+    assert node.error_ms() == -20
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from remote_house import CONFIG, PARTITION, House, all_of
 
 from moldau.cluster.image.log_generations import LogGenerations
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.simulation.world.world import World as SimulatedWorld
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segment_cache import SegmentCache
@@ -521,11 +522,9 @@ def test_a_deletion_that_dies_at_any_step_is_finished_by_the_next_life(
     assert fail_at == 6, "three events and two segments"
 
 
-def test_a_copy_that_finishes_while_its_topic_is_removed_leaves_nothing(
-    play: Callable[[Story], None],
-) -> None:
+def test_a_copy_that_finishes_while_its_topic_is_removed_leaves_nothing(tmp_path: Path) -> None:
     """The copy of the segment is still in progress at the remover's first check, and has ended at its second
-    check."""
+    check. Consolidation recorded the start of the copy long before it began to store the segment."""
 
     async def story(house: House) -> None:
         house.fill(1)
@@ -537,25 +536,29 @@ def test_a_copy_that_finishes_while_its_topic_is_removed_leaves_nothing(
         house.clock.time_ms += LATE_WRITE_GRACE_MS
         late = await house.storage.keys()
         delete = house.storage.delete_log_segment_data
-        deleted = 0
+        copies: list[asyncio.Task[None]] = []
+
+        async def end_of_the_copy() -> None:
+            await asyncio.sleep(LATE_WRITE_GRACE_MS / 2000)
+            for key in late:
+                await house.storage.objects.upload(key, b"late", 4)
+            house.metadata.cache.put(copied)
 
         async def delete_before_the_copy_ends(metadata: RemoteLogSegmentMetadata) -> None:
-            nonlocal deleted
             await delete(metadata)
-            deleted += 1
-            if deleted == 1:
-                for key in late:
-                    await house.storage.objects.upload(key, b"late", 4)
-                house.metadata.cache.put(copied)
+            if not copies:
+                copies.append(asyncio.ensure_future(end_of_the_copy()))
 
         house.storage.delete_log_segment_data = delete_before_the_copy_ends  # type: ignore[method-assign]
         remover = RemotePartitionRemover(RemoteLogManager(house.context, RemoteLogManagerSettings()), all_of)
         remover.delete_partition(PARTITION)
         await _idle(remover)
+        await asyncio.gather(*copies)
         assert late
         assert not await house.storage.keys()
 
-    play(story)
+    with SimulatedWorld(1) as world:
+        world.run(story(House(tmp_path)))
 
 
 def test_a_deletion_whose_last_event_got_no_response_is_complete(play: Callable[[Story], None]) -> None:

@@ -3,6 +3,11 @@
 The active controller writes its time into each batch of the metadata log, and appends a no-op record at
 ``metadata.max.idle.interval.ms``. A node that starts replays old batches with old times, so their differences
 are too large. Therefore only the smallest difference of a period is used.
+
+The same batches give every node an estimate of the active controller's time, which does not depend on the
+node's own wall clock. A batch arrives some time after it was written, so an estimate can only be too low. A
+higher estimate is used at once. A lower estimate is used when all batches of some seconds agree with it,
+because the controller's clock was then set back, or another controller is active.
 """
 
 import logging
@@ -14,6 +19,8 @@ from moldau.cluster.metadata_log import MetadataBatch, Value
 logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 30.0
+LOWERED_AFTER_S: Final = 5.0
+"""Time in seconds for which all batches must give a lower estimate of the controller's time."""
 DIFFERENCE_MS_MAX: Final = 60_000
 """Differences up to this value, in ms, are not reported. Timestamps of records and retention do not need more
 exact clocks."""
@@ -41,11 +48,23 @@ class ClockComparison:
         self.difference_ms = 0
         """The time in ms by which this node's clock was ahead of the active controller's clock at the last
         measurement."""
+        self._controller_zero_ms: int | None = None
+        """The controller's time at the zero of the monotonic clock; ``None`` before the first batch."""
+        self._lower_zero_ms: int | None = None
+        """The highest estimate since the batches began to give lower estimates."""
+        self._lower_since_s = 0.0
 
     @property
     def is_large(self) -> bool:
         """Whether the difference between the two clocks was too large at the last measurement."""
         return self._is_large
+
+    def controller_now_ms(self) -> int:
+        """The time of the active controller's clock, in ms since the epoch. The local wall clock is used only
+        before the first batch of the metadata log."""
+        if self._controller_zero_ms is None:
+            return self._now_ms()
+        return self._controller_zero_ms + int(self._monotonic_s() * 1000)
 
     def on_snapshot(
         self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]
@@ -53,6 +72,7 @@ class ClockComparison:
         return None
 
     def on_commit(self, batches: Sequence[MetadataBatch]) -> Iterator[None] | None:
+        self._estimate(batches[-1].timestamp_ms)
         difference_ms = self._now_ms() - batches[-1].timestamp_ms
         if self._smallest_ms is None:
             self._period_end_s = self._monotonic_s() + PERIOD_S
@@ -62,6 +82,19 @@ class ClockComparison:
             self._report(self._smallest_ms)
             self._smallest_ms = None
         return None
+
+    def _estimate(self, written_ms: int) -> None:
+        """Update the estimate of the controller's time with a batch that has just arrived."""
+        now_s = self._monotonic_s()
+        zero_ms = written_ms - int(now_s * 1000)
+        if self._controller_zero_ms is None or zero_ms >= self._controller_zero_ms:
+            self._controller_zero_ms, self._lower_zero_ms = zero_ms, None
+            return
+        if self._lower_zero_ms is None:
+            self._lower_zero_ms, self._lower_since_s = zero_ms, now_s
+        self._lower_zero_ms = max(self._lower_zero_ms, zero_ms)
+        if now_s - self._lower_since_s >= LOWERED_AFTER_S:
+            self._controller_zero_ms, self._lower_zero_ms = self._lower_zero_ms, None
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
         """Begin a new period, because the clock of another controller is compared from now on."""

@@ -98,6 +98,9 @@ class ClusterContext:
     is_saved: Callable[[int, int], bool] = lambda coordinator_id, end_offset: True
     """Returns whether the records of a coordinator's log before an offset are saved in the store. An object
     is deleted only after the record that made the object unneeded is saved."""
+    now_ms: Callable[[], int] | None = None
+    """Returns the time of the cluster for the creation times of objects; by default it is the machine's
+    clock."""
     source: str = "meta.properties"
     """The file that contains the cluster id."""
 
@@ -207,6 +210,7 @@ class DisklessManager:
             broker_id=cluster.broker_id,
             settings=settings.writer,
             own=OwnObjects(memory, commits),
+            cluster_now_ms=cluster.now_ms,
         )
 
     def _background(self) -> list[Repeating]:

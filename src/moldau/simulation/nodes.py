@@ -297,6 +297,9 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "consolidation-cluster-power": _of_cluster(
         "consolidation_cluster_stories", "consolidation_cluster_power"
     ),
+    "consolidation-cluster-topics": _of_cluster(
+        "consolidation_cluster_stories", "consolidation_cluster_topics"
+    ),
     "diskless-order": diskless_order,
     "diskless-racks": _of_cluster("rack_stories", "diskless_racks"),
     "diskless-racks-storm": _of_cluster("rack_stories", "diskless_racks_storm"),

@@ -219,7 +219,7 @@ class Script:
     def do_expire(self) -> str:
         before = len(self.log)
         replies = [*self.carry_out(self.shard.refuse_outdated(self.now_ms, Token(0)))[:-1]]
-        replies += self.carry_out(self.shard.expire(self.now_ms, Token(0)))
+        replies += self.carry_out(self.shard.expire(Token(0), self.now_ms))
         return "\n".join([*self.outcomes(replies), "ok"]) + self.written(before)
 
     def do_wait(self, milliseconds: str) -> str:

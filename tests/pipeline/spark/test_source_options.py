@@ -154,6 +154,7 @@ GUIDE = {
     "kafka.compression.type": "zstd",
     "kafka.isolation.level": "read_committed",
     "kafka.request.timeout.ms": "20000",
+    "kafka.client.rack": "eu-central-1a",
     "kafka.transactional.id": "mine",
     "kafka.transaction.timeout.ms": "60000",
 }

@@ -108,7 +108,7 @@ def expired_without_a_record(patch: pytest.MonkeyPatch) -> None:
     """Inserted defect: a leader uses its own clock to remove producers and files from its state. Only a
     replay may remove them."""
 
-    def expire(shard: Any, now_ms: int, token: Any) -> Any:
+    def expire(shard: Any, token: Any, now_ms: int, cluster_ms: int) -> Any:
         shard.partitions.expire_producers(now_ms)
         shard.files.forget_before(now_ms)
         return answer(token, None)

@@ -17,8 +17,8 @@ STORIES = {
     "tiered-clock": range(2),
     "diskless-clock": range(2),
     "replication-clock": range(2),
-    # In the story with seed 6, the clock of a broker is far behind. The broker repeats the commit of a file,
-    # but a coordinator has already removed this file from its state.
+    # At the end of these stories, the clocks of the nodes still differ by an hour or two. Coordinators must
+    # commit files of all nodes.
     "diskless-cluster-clock": (0, 6),
 }
 

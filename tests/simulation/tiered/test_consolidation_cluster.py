@@ -13,11 +13,15 @@ from moldau.tiered.consolidation.ports import LedPartition
 from moldau.tiered.consolidation.reconciler import SegmentReconciler
 from moldau.tiered.consolidation.steps import Steps
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.removal.remover import RemotePartitionRemover
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 
-@pytest.mark.parametrize("name", ["consolidation-cluster", "consolidation-cluster-power"])
+@pytest.mark.parametrize(
+    "name", ["consolidation-cluster", "consolidation-cluster-power", "consolidation-cluster-topics"]
+)
 def test_segments_have_all_records_that_left_the_wal(name: str) -> None:
     assert run_seed(SCENARIOS[name](), 0).violations == [], (
         f"python -m moldau.simulation --node {name} --seed 0"
@@ -51,13 +55,29 @@ def copies_that_are_left(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reconciler, "decide", lazy)
 
 
+def deleted_topics_that_are_left(patch: pytest.MonkeyPatch) -> None:
+    """Inserted defect: the segments of a deleted topic are deleted only by a broker that has led a partition
+    of the topic, and not by the leader of the metadata partition."""
+    delete = RemotePartitionRemover._delete_partition
+
+    async def partial(self: RemotePartitionRemover, partition: TopicIdPartition) -> None:
+        if self._context.metadata.is_ready(partition):
+            await delete(self, partition)
+
+    patch.setattr(RemotePartitionRemover, "_delete_partition", partial)
+
+
 @pytest.mark.parametrize(
-    ("mutant", "seed"),
-    [(discarding_of_finished_segments, 0), (copies_that_are_left, 0)],
+    ("mutant", "name", "seed"),
+    [
+        (discarding_of_finished_segments, "consolidation-cluster", 0),
+        (copies_that_are_left, "consolidation-cluster", 0),
+        (deleted_topics_that_are_left, "consolidation-cluster-topics", 0),
+    ],
 )
 def test_the_checker_detects_defects(
-    mutant: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
+    mutant: Callable[[pytest.MonkeyPatch], None], name: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
-    scenario = replace(SCENARIOS["consolidation-cluster"](), step_limit=400_000)
+    scenario = replace(SCENARIOS[name](), step_limit=400_000)
     assert run_seed(scenario, seed).violations

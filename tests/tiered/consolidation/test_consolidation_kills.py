@@ -7,11 +7,13 @@ from uuid import UUID
 import pytest
 from consolidation_house import TOPIC, Killed, Leader, Sent, Steps, World
 
+from moldau.metrics import Meters
 from moldau.objects import FaultyStorage
 from moldau.runtime import ErrorCode, InlineWorkers, SeededEntropy
 from moldau.tiered.consolidation.building import build_segments, copy_segment
 from moldau.tiered.consolidation.engine import EngineSettings
 from moldau.tiered.consolidation.leader import BuiltCopy
+from moldau.tiered.consolidation.orphans import SegmentOrphanScan
 from moldau.tiered.consolidation.plan import SegmentRules
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import TopicIdPartition
@@ -20,8 +22,9 @@ from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 
 OTHER = TopicIdPartition(TOPIC.topic_id, "t", 1)
 RULES = SegmentRules(segment_bytes=600, max_age_ms=0)
-SEEDS = 8
+SEEDS = 12
 SETTINGS = EngineSettings(unit_bytes=1_500, plan_bytes=10_000)
+GRACE_MS = 1_000
 
 
 async def furnished() -> World:
@@ -36,12 +39,19 @@ async def furnished() -> World:
     return world
 
 
-async def settled(world: World, epoch: int) -> None:
+async def settled(world: World, epoch: int, *, scans: bool = False) -> None:
     """Let a leader that is not killed complete all work. After that, all records are consolidated, and no
-    unneeded objects remain."""
+    unneeded objects remain.
+
+    With ``scans``, the grace period passes, and the leader scans for orphans. This is needed after an old
+    leader has stored a segment that another leader had already deleted.
+    """
     leader = Leader(world, epoch, rules=RULES, settings=SETTINGS)
     assert await leader.run_once() is not None
     await leader.run_once()
+    if scans:
+        world.clock.time_ms += GRACE_MS + 1
+        await orphan_scan(leader).run()
     for partition in world.records:
         state = world.state(partition)
         assert state.wal_start == state.next
@@ -54,6 +64,17 @@ async def settled(world: World, epoch: int) -> None:
     }
     await world.forget_pruned_objects()
     await world.check()
+
+
+def orphan_scan(leader: Leader) -> SegmentOrphanScan:
+    return SegmentOrphanScan(
+        leader.reconciler,
+        ObjectStorageManager(leader.world.store),
+        lambda: leader.led,
+        SeededEntropy(99),
+        Meters(),
+        grace_ms=GRACE_MS,
+    )
 
 
 async def steps_of_a_round() -> int:
@@ -104,7 +125,7 @@ def test_leaders_that_do_not_know_of_each_other_lose_nothing() -> None:
         for seed in range(1, SEEDS + 1):
             world = await furnished()
             await asyncio.gather(*(rule(world, epoch, seed) for epoch in range(1, 4)))
-            await settled(world, 4)
+            await settled(world, 4, scans=True)
 
     async def rule(world: World, epoch: int, seed: int) -> None:
         rules = SegmentRules(segment_bytes=400 + 100 * epoch, max_age_ms=0)

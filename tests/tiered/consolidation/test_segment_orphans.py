@@ -3,28 +3,12 @@
 import asyncio
 
 from consolidation_house import TOPIC, Leader, World
-from test_consolidation_kills import RULES, furnished, settled
+from test_consolidation_kills import GRACE_MS, RULES, furnished, orphan_scan, settled
 
-from moldau.metrics import Meters
-from moldau.runtime import ErrorCode, InlineWorkers, SeededEntropy
+from moldau.runtime import ErrorCode, InlineWorkers
 from moldau.tiered.consolidation.building import build_segments, copy_segment
 from moldau.tiered.consolidation.leader import BuiltCopy
-from moldau.tiered.consolidation.orphans import SegmentOrphanScan
 from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
-
-GRACE_MS = 1_000
-
-
-def scan_of(leader: Leader) -> SegmentOrphanScan:
-    world = leader.world
-    return SegmentOrphanScan(
-        leader.reconciler,
-        ObjectStorageManager(world.store),
-        lambda: leader.led,
-        SeededEntropy(99),
-        Meters(),
-        grace_ms=GRACE_MS,
-    )
 
 
 def test_only_objects_of_other_attempts_are_deleted() -> None:
@@ -44,7 +28,7 @@ def test_only_objects_of_other_attempts_are_deleted() -> None:
         first = next(copy for copy in copies if copy.partition == TOPIC)
         (answer,) = await leader.leader.publish(plan.lease_id, [first])
         assert answer.error is ErrorCode.none
-        scan = scan_of(leader)
+        scan = orphan_scan(leader)
         assert await scan.run() == 0  # all these objects are too young
         world.clock.time_ms += GRACE_MS + 1
         assert await scan.run() == 2  # these objects belong to another attempt at the published segment
@@ -77,7 +61,7 @@ def test_a_leader_that_is_none_any_more_deletes_nothing() -> None:
         await settled(world, 2)
         world.clock.time_ms += GRACE_MS + 1
         before = await world.tiered_keys()
-        assert await scan_of(old).run() == 0
+        assert await orphan_scan(old).run() == 0
         assert await world.tiered_keys() == before
         await world.check()
 

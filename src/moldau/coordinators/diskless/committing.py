@@ -2,7 +2,8 @@
 broker."""
 
 import asyncio
-from typing import Final, TypeAlias
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
 
 from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult
 from moldau.coordinators.diskless.state.commit_order import WAITING_MS, WaitingCommit
@@ -19,18 +20,27 @@ wait, because times in ms are rounded down."""
 _Runtime: TypeAlias = CoordinatorRuntime[DisklessShard, DisklessRecord]
 
 
+class _Moment(NamedTuple):
+    """The time of a decision, by two clocks that do not depend on this node's wall clock."""
+
+    elapsed_ms: int
+    """Time of a clock without jumps."""
+    cluster_ms: int
+    """The time of the cluster, with which the ages of files are measured."""
+
+
 def commit_file(
-    runtime: _Runtime, coordinator_id: int, call: CommitFileCall
+    runtime: _Runtime, coordinator_id: int, call: CommitFileCall, cluster_now_ms: Callable[[], int]
 ) -> "asyncio.Future[CommitFileResult]":
     """Decide a file now if it is the next file of its broker, and then the files that have waited for it.
     Each decision is made after the previous decision was replayed."""
-    elapsed_ms = _elapsed_ms()
+    moment = _Moment(_elapsed_ms(), cluster_now_ms())
     answer: asyncio.Future[CommitFileResult] = runtime.write(
-        coordinator_id, lambda shard, now_ms, token: shard.commit_file(call, now_ms, token, elapsed_ms)
+        coordinator_id, lambda shard, now_ms, token: shard.commit_file(call, now_ms, token, *moment)
     )
     shard = _active(runtime, coordinator_id)
     while shard is not None and (waiting := shard.order.due()) is not None:
-        _decide(runtime, coordinator_id, waiting, elapsed_ms)
+        _decide(runtime, coordinator_id, waiting, moment)
         shard = _active(runtime, coordinator_id)
     if shard is not None and not answer.done() and shard.order.has_waiting:
         asyncio.get_running_loop().call_later(_WAITING_S, _refuse_outdated, runtime, coordinator_id)
@@ -47,12 +57,10 @@ def _active(runtime: _Runtime, coordinator_id: int) -> DisklessShard | None:
     return host.shard if host is not None and runtime.is_active(coordinator_id) else None
 
 
-def _decide(runtime: _Runtime, coordinator_id: int, waiting: WaitingCommit, elapsed_ms: int) -> None:
+def _decide(runtime: _Runtime, coordinator_id: int, waiting: WaitingCommit, moment: _Moment) -> None:
     """Decide the next waiting file. If the decision fails because of a bug, the waiting call gets an error.
     Otherwise it would never get a response, because the file is no longer in the list of waiting files."""
-    due = runtime.write(
-        coordinator_id, lambda shard, now_ms, token: shard.commit_due(now_ms, token, elapsed_ms)
-    )
+    due = runtime.write(coordinator_id, lambda shard, now_ms, token: shard.commit_due(now_ms, token, *moment))
     due.add_done_callback(_ignore)
     if due.done() and due.exception() is not None:
         defect = Reply(waiting.token, KafkaError(ErrorCode.unknown_server_error, "The decision failed."))

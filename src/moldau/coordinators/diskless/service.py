@@ -8,7 +8,7 @@ progress.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 from uuid import UUID
 
@@ -62,8 +62,11 @@ class DisklessCoordinator:
         *,
         opener: SqliteOpener = open_sqlite,
         commit_timeout_ms: int = 5000,
+        cluster_now_ms: Callable[[], int] | None = None,
     ) -> None:
+        """``cluster_now_ms`` is the clock for the ages of files; by default it is the machine's clock."""
         self.settings = settings or CoordinatorTimes()
+        self._cluster_now_ms = cluster_now_ms or machine.clock.now_ms
         self._machine = machine
         self._opener = opener
         self._waiting: WaitingRoom[calls.PartitionId] = WaitingRoom()
@@ -193,7 +196,7 @@ class DisklessCoordinator:
         # Let the deletion clock see each change of the wall clock. When a slow wall clock is corrected, the
         # deletion clock does not jump. Therefore the batches with early times do not all expire at once.
         self._machine.deletion_clock.now_ms()
-        return commit_file(self.runtime, coordinator_id, call)
+        return commit_file(self.runtime, coordinator_id, call, self._cluster_now_ms)
 
     async def guard_transactions(
         self, coordinator_id: int, wanted: Sequence[calls.GuardToIssue]
@@ -303,8 +306,7 @@ class DisklessCoordinator:
     async def describe_topics_and_objects(
         self, coordinator_id: int, call: calls.DescribeTopicsCall
     ) -> calls.DescribedTopics:
-        """Return the partitions of topics, and the objects that contain their batches, for command-line
-        tools."""
+        """Return partitions of topics, and the objects with their batches, for command-line tools."""
         described = await self.describe_topics(coordinator_id, call.topic_ids)
         led = self._active(coordinator_id)
         by_topic: dict[UUID, list[StoredPartition]] = {found.topic_id: [] for found in described}
@@ -472,8 +474,8 @@ class DisklessCoordinator:
 
     async def forget_old(self, coordinator_id: int) -> None:
         """Remove inactive producers, and results that are too old for a repeated call."""
-        now_ms = self._machine.deletion_clock.now_ms()
-        await self.runtime.write(coordinator_id, lambda shard, _, token: shard.expire(now_ms, token))
+        times_ms = self._machine.deletion_clock.now_ms(), self._cluster_now_ms()
+        await self.runtime.write(coordinator_id, lambda shard, _, token: shard.expire(token, *times_ms))
 
     async def snapshot(self, coordinator_id: int) -> LogPosition | None:
         """Write a snapshot of the committed state and remove the start of the log, while commits continue."""

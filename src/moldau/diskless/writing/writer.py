@@ -20,7 +20,7 @@ are released, and the next objects continue.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.object_keys import new_object_key
@@ -63,11 +63,17 @@ class DisklessWriter:
         broker_id: int,
         settings: WriterSettings | None = None,
         own: OwnObjects | None = None,
+        cluster_now_ms: Callable[[], int] | None = None,
     ) -> None:
-        """Create the writer on the event loop that will run it."""
+        """Create the writer on the event loop that will run it.
+
+        ``cluster_now_ms`` returns the creation times of objects. Coordinators compare these times with the
+        time of the cluster. By default it is the machine's clock.
+        """
         settings = settings or WriterSettings()
         own = own or OwnObjects(WriterMemory(settings))
         self._machine = machine
+        self._cluster_now_ms = cluster_now_ms or machine.clock.now_ms
         self._broker_id = broker_id
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -205,7 +211,7 @@ class DisklessWriter:
                 self._tasks.run(self._own.memory.refill(self._machine.workers), "diskless arenas")
 
     def _make_file(self, closed: ClosedBuffer) -> WalFile:
-        created_ms, payload_bytes = self._machine.clock.now_ms(), closed.buffer.size_bytes
+        created_ms, payload_bytes = self._cluster_now_ms(), closed.buffer.size_bytes
         built = closed.buffer.build(created_ms=created_ms, broker_id=self._broker_id)
         is_shared = self._own.commits is not None and self._own.commits.is_shared()
         size_bytes, entropy = built.size_bytes if is_shared else None, self._machine.entropy

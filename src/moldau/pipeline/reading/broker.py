@@ -1,4 +1,5 @@
-"""Reads a range of offsets through the broker that leads the partition."""
+"""Reads a range of offsets through the broker that leads the partition, or through a broker of the task's
+rack."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,6 +47,9 @@ class BrokerReader:
         self.first_offset = wanted.start
         """The log start offset. Records before it are deleted, though a batch may still contain them."""
         self._where = f"{source.topic}-{wanted.partition}"
+        self._rack = source.rack
+        self._near: int | None = None
+        """The broker of the rack that the leader has named; ``None`` if the leader itself is asked."""
 
     async def chunks(self) -> AsyncIterator[list[memoryview]]:
         """Batches with the range's records. The first and the last batch may extend beyond the range.
@@ -61,9 +65,13 @@ class BrokerReader:
             before = self._position
             try:
                 data = await self._fetch(topic)
+                if self._is_redirected(data):
+                    continue
                 found = self._batches_to_decode(data)
             except KafkaError as error:
-                if error.code is ErrorCode.offset_out_of_range:
+                if self._near is not None:
+                    self._return_to_leader()
+                elif error.code is ErrorCode.offset_out_of_range:
                     await self._skip_lost(topic)
                 elif error.code not in RETRIABLE | UNKNOWN_TOPIC or loop.time() >= deadline:
                     raise
@@ -74,6 +82,9 @@ class BrokerReader:
             if found:
                 yield found
             if self._position > before:
+                deadline = loop.time() + self._source.timeout_s
+            elif loop.time() >= deadline and self._near is not None:
+                self._return_to_leader()
                 deadline = loop.time() + self._source.timeout_s
             elif loop.time() >= deadline:
                 raise ToolError(f"{self._where}: nothing to be read at offset {self._position} for too long")
@@ -87,16 +98,33 @@ class BrokerReader:
             max_wait_ms=MAX_WAIT_MS,
             min_bytes=1,
             max_bytes=FETCH_BYTES,
+            rack_id=self._rack,
             isolation_level=int(self._source.committed_only),
             topics=[FetchTopic(topic_id=topic.topic_id, topic=topic.name, partitions=[row])],
         )
-        response: Any = await self._client.ask(request, broker=topic.leaders[partition])
+        broker_id = topic.leaders[partition] if self._near is None else self._near
+        response: Any = await self._client.ask(request, broker=broker_id)
         if response.error_code is not ErrorCode.none:
             raise KafkaError(response.error_code, f"{self._where}: {response.error_code.name.upper()}")
         data: PartitionData = response.responses[0].partitions[0]
         if data.error_code is not ErrorCode.none:
             raise KafkaError(data.error_code, f"{self._where}: {data.error_code.name.upper()}")
         return data
+
+    def _is_redirected(self, data: PartitionData) -> bool:
+        """Whether the response only names a broker of the rack. The next request goes to this broker."""
+        if data.preferred_read_replica < 0:
+            return False
+        if self._near is None:
+            self._near = data.preferred_read_replica
+        else:
+            self._return_to_leader()
+        return True
+
+    def _return_to_leader(self) -> None:
+        """Read the rest of the range from the leader, because the broker of the rack has failed or is
+        behind."""
+        self._near, self._rack = None, ""
 
     def _batches_to_decode(self, data: PartitionData) -> list[memoryview]:
         """The batches to decode. The position moves past every processed batch, including skipped batches."""

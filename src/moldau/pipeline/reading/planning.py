@@ -33,6 +33,9 @@ class TopicSource:
     """Access to the topic's objects; ``None`` if the topic is read through the brokers."""
     tier: Tier | None = None
     """Place of the topic's remote segments; ``None`` if their records are read through the brokers."""
+    rack: str = ""
+    """Rack of the task. Records that come from brokers come from a broker of this rack, if the leader of the
+    partition names one (KIP-392)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ BOOTSTRAP: Final = "kafka.bootstrap.servers"
 ISOLATION: Final = "kafka.isolation.level"
 COMPRESSION: Final = "kafka.compression.type"
 REQUEST_TIMEOUT: Final = "kafka.request.timeout.ms"
+CLIENT_RACK: Final = "kafka.client.rack"
 TRANSACTIONAL_ID: Final = "kafka.transactional.id"
 TRANSACTION_TIMEOUT: Final = "kafka.transaction.timeout.ms"
 MEANINGFUL: Final = (
@@ -23,6 +24,7 @@ MEANINGFUL: Final = (
     ISOLATION,
     COMPRESSION,
     REQUEST_TIMEOUT,
+    CLIENT_RACK,
     TRANSACTIONAL_ID,
     TRANSACTION_TIMEOUT,
 )
@@ -67,7 +69,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "check.crcs",
         "client.dns.lookup",
         "client.id",
-        "client.rack",
         "compression.gzip.level",
         "compression.lz4.level",
         "compression.zstd.level",

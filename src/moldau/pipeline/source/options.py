@@ -10,6 +10,7 @@ from moldau.client.cluster import parse_bootstrap
 from moldau.client.errors import ToolError
 from moldau.pipeline.source.kafka_options import (
     BOOTSTRAP,
+    CLIENT_RACK,
     COMPRESSION,
     ISOLATION,
     MEANINGFUL,
@@ -111,6 +112,8 @@ class SourceOptions:
     storage: Mapping[str, str]
     """Options whose names begin with ``diskless.storage.`` or ``rsm.config.``."""
     from_brokers: bool
+    rack: str
+    """The option ``kafka.client.rack``: the rack of the tasks; empty if it is not known."""
     topic: str | None
     """The topic of a sink."""
     compression: Compression
@@ -172,6 +175,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         committed_only=isolation == "read_committed",
         storage=storage,
         from_brokers=read_from == "brokers",
+        rack=found.get(CLIENT_RACK, "").strip(),
         topic=found.get("topic"),
         compression=_compression(found.get(COMPRESSION, "none")),
         transactional_id=_transactional_id(found),

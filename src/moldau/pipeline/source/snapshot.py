@@ -91,6 +91,7 @@ async def source_of(client: Client, options: SourceOptions, topic: ClusterTopic)
         timeout_s=options.poll_timeout_s,
         wal=wal,
         tier=None if options.from_brokers else await find_tier_access(client, topic, options.storage, wal),
+        rack=options.rack,
     )
 
 

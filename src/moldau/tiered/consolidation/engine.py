@@ -141,12 +141,20 @@ class BrokerEngine:
 
     async def _build_units(self, task: "_Task") -> None:
         for unit in task.units:
-            segments = [one for one in unit.segments if one.partition not in task.given_up]
+            segments = self._still_planned(task, unit.segments)
             if not segments or self._leader.renew(task.lease_id, self.settings.lease_ms) is None:
                 continue
             copies = await self._build(task, segments)
             if copies:
                 await self._publish(task, segments, copies)
+
+    def _still_planned(self, task: "_Task", segments: Sequence[PlannedSegment]) -> list[PlannedSegment]:
+        """The segments that must still be built. If a topic was deleted, or if another broker leads the
+        partition now, a copy that begins later would leave objects without a reference."""
+        is_planned = self._leader.is_planned
+        return [
+            one for one in segments if one.partition not in task.given_up and is_planned(task.lease_id, one)
+        ]
 
     async def _build(self, task: "_Task", segments: Sequence[PlannedSegment]) -> list[BuiltCopy]:
         """Build and copy everything that can be built.
@@ -157,6 +165,9 @@ class BrokerEngine:
         """
         await self._keep_quota(task, sum(one.size_bytes for one in segments))
         async with self._places.place():
+            segments = self._still_planned(task, segments)
+            if not segments:
+                return []
             with self._unexpected.contained("building segments"):
                 return await self._build_in(self._take_memory(memory_bytes(segments)), task, segments)
         partitions = dict.fromkeys(one.partition for one in segments)

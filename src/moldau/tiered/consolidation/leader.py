@@ -169,7 +169,9 @@ class ConsolidationLeader:
         if plan is not None and plan.epoch != led.epoch:
             self._plans.drop(plan)
         try:
-            status = await self._reconciler.reconcile(led, self._plans.own(partition))
+            status = None if self._plans.of(partition) is not None else self._reconciler.idle_status(led)
+            if status is None:
+                status = await self._reconciler.reconcile(led, self._plans.own(partition))
         except (KafkaError, RemoteStorageError, IllegalTransitionError, OSError) as error:
             logger.info("%s is not put in order now: %s", partition, error)
             return None
@@ -195,6 +197,8 @@ class ConsolidationLeader:
     async def _is_due(self, led: LedPartition, status: ConsolidationStatus) -> bool:
         """Whether a segment can perhaps be built now, because of the size or the age of the batches in the
         WAL."""
+        if not status.wal_size_bytes:
+            return False
         if not 0 <= status.wal_size_bytes < led.rules.segment_bytes:
             return True
         topic_id, _, index = led.partition
@@ -359,6 +363,14 @@ class ConsolidationLeader:
         return planned
 
     # -- engines ------------------------------------------------------------------------------
+
+    def is_planned(self, lease_id: UUID, segment: PlannedSegment) -> bool:
+        """Whether the segment may still be published under this lease. False if this broker does not lead the
+        partition in the epoch of the plan any more."""
+        led, plan = self._led().get(segment.partition), self._plans.of(segment.partition)
+        if led is None or plan is None or plan.epoch != led.epoch or plan.lease.id != lease_id:
+            return False
+        return plan.find(segment.segment_id) is not None
 
     def renew(self, lease_id: UUID, lease_ms: int) -> int | None:
         """The new end of the lease, in ms since the epoch; ``None`` when the lease has ended."""

@@ -226,17 +226,13 @@ class RemotePartitionRemover:
         """Wait until no copy that was started can write any more bytes. After that, the bytes that such
         copies have written must be removed.
 
-        ``segments`` is the list before their objects were deleted, because a copy may have finished after
-        that deletion.
+        The wait begins now and not at the start of the copies, because an engine stores the last segments of
+        a plan a long time after it has planned them. ``segments`` is the list before their objects were
+        deleted, because a copy may have finished after that deletion.
         """
-        context = self._context
         begun = [each for each in segments if each.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED]
-        if not begun:
-            return begun
-        youngest_ms = max(segment.event_timestamp_ms for segment in begun)
-        wait_ms = min(youngest_ms + LATE_WRITE_GRACE_MS - context.now_ms(), LATE_WRITE_GRACE_MS)
-        if wait_ms > 0:
-            await asyncio.sleep(wait_ms / 1000)
+        if begun:
+            await asyncio.sleep(LATE_WRITE_GRACE_MS / 1000)
         return begun
 
     # -- a topic that is not tiered any more --------------------------------------------------

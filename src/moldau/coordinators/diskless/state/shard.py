@@ -84,9 +84,15 @@ class DisklessShard:
     # -- commit ---------------------------------------------------------------------------------
 
     def commit_file(
-        self, call: CommitFileCall, now_ms: int, token: Token, elapsed_ms: int | None = None
+        self,
+        call: CommitFileCall,
+        now_ms: int,
+        token: Token,
+        elapsed_ms: int | None = None,
+        cluster_ms: int | None = None,
     ) -> Effects[DisklessRecord]:
-        """Commit a file. ``elapsed_ms`` comes from a clock without jumps; by default it is ``now_ms``.
+        """Commit a file. ``elapsed_ms`` comes from a clock without jumps. ``cluster_ms`` is the time of the
+        cluster, with which the age of the file is measured. By default both are ``now_ms``.
 
         The result is a :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS``, FORGOTTEN and
         NUMBER_PASSED. If an earlier commit of the same broker has not arrived, this call waits. The call then
@@ -95,7 +101,7 @@ class DisklessShard:
         """
         place, broker_id = call.place, call.uploader_broker_id
         if place is None:
-            return self._commit(call, now_ms, token, elapsed_ms)
+            return self._commit(call, now_ms, token, elapsed_ms, cluster_ms)
         obsolete = self.order.heard(broker_id, place)
         try:
             if (
@@ -105,7 +111,7 @@ class DisklessShard:
                 since_ms = now_ms if elapsed_ms is None else elapsed_ms
                 obsolete += self.order.wait(WaitingCommit(call, token, since_ms), place)
                 return Effects(replies=obsolete)
-            effects = self._commit(call, now_ms, token, elapsed_ms)
+            effects = self._commit(call, now_ms, token, elapsed_ms, cluster_ms)
         except KafkaError as error:
             if not obsolete:
                 raise
@@ -113,7 +119,9 @@ class DisklessShard:
             return Effects(replies=(*obsolete, Reply(token, error)))
         return replace(effects, replies=(*obsolete, *effects.replies))
 
-    def commit_due(self, now_ms: int, token: Token, elapsed_ms: int | None = None) -> Effects[DisklessRecord]:
+    def commit_due(
+        self, now_ms: int, token: Token, elapsed_ms: int | None = None, cluster_ms: int | None = None
+    ) -> Effects[DisklessRecord]:
         """Commit the waiting file that ``order.due()`` returns. The file's own call gets the result. The
         result of this operation is ``None``."""
         own = Reply(token, None)
@@ -121,7 +129,7 @@ class DisklessShard:
         if waiting is None:
             return Effects(replies=(own,))
         try:
-            effects = self._commit(waiting.call, now_ms, waiting.token, elapsed_ms)
+            effects = self._commit(waiting.call, now_ms, waiting.token, elapsed_ms, cluster_ms)
         except KafkaError as error:
             return Effects(replies=(Reply(waiting.token, error), own))
         return replace(effects, replies=(*effects.replies, own))
@@ -131,13 +139,18 @@ class DisklessShard:
         return Effects(replies=(*self.order.outdated(elapsed_ms), Reply(token, None)))
 
     def _commit(
-        self, call: CommitFileCall, now_ms: int, token: Token, elapsed_ms: int | None
+        self,
+        call: CommitFileCall,
+        now_ms: int,
+        token: Token,
+        elapsed_ms: int | None,
+        cluster_ms: int | None,
     ) -> Effects[DisklessRecord]:
         place, turn = call.place, CommitTurn.NOW
         if place is not None:
             turn = self.order.turn(call.uploader_broker_id, place)
             self.order.passed(call.uploader_broker_id, place)
-        known = self.repeated(call, now_ms)
+        known = self.repeated(call, now_ms if cluster_ms is None else cluster_ms)
         if known is not None:
             return answer(token, known)
         if turn is CommitTurn.PAST:
@@ -149,9 +162,13 @@ class DisklessShard:
         ).record
         return answer(token, commit.result_of(record, now_ms, self.partitions), [record])
 
-    def repeated(self, call: CommitFileCall, now_ms: int) -> CommitFileResult | None:
+    def repeated(self, call: CommitFileCall, cluster_ms: int) -> CommitFileResult | None:
         """The result for a repeated call; ``None`` if the call is not a repetition, so that the file may be
-        committed."""
+        committed.
+
+        Brokers take the creation time of a file, and coordinators take ``cluster_ms``, from the active
+        controller's clock. A wrong clock of a broker therefore makes no file old or young.
+        """
         key = call.object_key
         known = self.files.result(key)
         if known is not None:
@@ -161,7 +178,7 @@ class DisklessShard:
             return result
         if self.files.is_closed(key):
             raise KafkaError(ErrorCode.resource_not_found, f"{key} is closed: it is never committed.")
-        age_ms = now_ms - call.created_ms
+        age_ms = cluster_ms - call.created_ms
         if age_ms > self.settings.repeat_age_ms:
             raise KafkaError(FORGOTTEN, f"{key} is so old that its outcome is not known any more.")
         if age_ms > self.settings.max_commit_age_ms:
@@ -310,10 +327,15 @@ class DisklessShard:
         records = [FilesReleased(tuple(object_keys))] if object_keys else []
         return answer(token, None, records)
 
-    def expire(self, now_ms: int, token: Token) -> Effects[DisklessRecord]:
-        """Remove outdated entries. The result is ``None``."""
+    def expire(self, token: Token, now_ms: int, cluster_ms: int | None = None) -> Effects[DisklessRecord]:
+        """Remove outdated entries. The result is ``None``.
+
+        If ``cluster_ms`` is earlier than ``now_ms``, it is used for results and closed keys. The age of a
+        file is measured with this time, too, and the result of a young file must be known.
+        """
         cutoff_ms = expiry_cutoff_ms(now_ms, self.settings.producer_id_expiration_ms)
-        record = Expired(now_ms - self.settings.remember_ms, cutoff_ms)
+        files_now_ms = now_ms if cluster_ms is None else min(now_ms, cluster_ms)
+        record = Expired(files_now_ms - self.settings.remember_ms, cutoff_ms)
         due = self.files.has_any_before(record.files_before_ms)
         due = due or self.partitions.has_expired_producer(cutoff_ms)
         return answer(token, None, [record] if due else [])

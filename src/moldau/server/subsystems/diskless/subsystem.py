@@ -68,10 +68,11 @@ class DisklessSubsystem(Subsystem):
         self._loads: set[asyncio.Task[None]] = set()
         self._waits_for_level = False
         times = diskless_settings.coordinator_times(config)
-        self.coordinators = DisklessCoordinator(machine, times, opener=machine.open_sqlite)
-        self._has_foreign_coordinator = (
-            config.optional_text("diskless.batch.coordinator.class.name") is not None
+        self.coordinators = DisklessCoordinator(
+            machine, times, opener=machine.open_sqlite, cluster_now_ms=metadata.clock.controller_now_ms
         )
+        plug_in = config.optional_text("diskless.batch.coordinator.class.name")
+        self._has_foreign_coordinator = plug_in is not None
         listener = context.config.inter_broker_listener_name
         self._cluster = ClusterCoordinators(self.coordinators, context.view, listener, machine.entropy)
         self._rack_peers = RackPeerCalls(context.view, listener, machine.entropy)
@@ -93,6 +94,7 @@ class DisklessSubsystem(Subsystem):
                     deletions_are_held=deletions.is_on,
                     is_fenced=self._is_fenced,
                     has_wrong_clock=lambda: metadata.clock.is_large,
+                    now_ms=metadata.clock.controller_now_ms,
                     is_saved=self._is_saved,
                     racks=self._rack_view(),
                     source=f"{config.metadata_log_dir}/{META_PROPERTIES}",

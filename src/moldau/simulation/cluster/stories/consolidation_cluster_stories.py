@@ -1,14 +1,16 @@
 """Diskless topics on three nodes whose records leave the WAL within seconds.
 
 The leader of each partition builds its segments. Leaders fail and move, and every broker must read the
-records, also a broker that has not read the metadata of the newest segments yet. At the end, segments must
-contain all records that left the WAL, and the store must have no other object of a segment.
+records, also a broker that has not read the metadata of the newest segments yet. In some scenarios, a second
+topic is deleted and created again while its segments are built. At the end, segments must contain all records
+that left the WAL, and the store must have no other object of a segment.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from moldau.coordinators.diskless.calls import DescribedPartition
 from moldau.diskless.partition.partition import DisklessPartition
@@ -17,6 +19,8 @@ from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.checks.consolidation_checks import SegmentsChecker
+from moldau.simulation.clients.client import Sending, SimulatedClient
+from moldau.simulation.clients.roving import RovingProducer
 from moldau.simulation.cluster.stories.diskless_cluster_stories import (
     ClusterLayout,
     DisklessClusterStory,
@@ -45,6 +49,9 @@ _PROPERTIES: Final = {
 }
 _FAULTS: Final = (*(Fault.KILL,) * 3, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2)
 _STORE: Final = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
+PASSING: Final = "passing"
+"""The topic that is deleted and created again."""
+PASSES: Final = 4
 REMOVER_QUIET_S: Final = 100.0
 """Time in which interrupted copies and deletions of segments are completed."""
 
@@ -60,6 +67,12 @@ def consolidation_cluster_power() -> Scenario:
     return replace(scenario, story=partial(ConsolidationClusterStory, loses_all_power=True))
 
 
+def consolidation_cluster_topics() -> Scenario:
+    """A topic is deleted and created again under the same name, while nodes and the store fail."""
+    scenario = _scenario((*_FAULTS, *_STORE))
+    return replace(scenario, story=partial(ConsolidationClusterStory, deletes_topics=True))
+
+
 def _scenario(faults: tuple[Fault, ...]) -> Scenario:
     return replace(scenario_of(faults), story=ConsolidationClusterStory)
 
@@ -67,9 +80,33 @@ def _scenario(faults: tuple[Fault, ...]) -> Scenario:
 class ConsolidationClusterStory(DisklessClusterStory):
     """A seeded run of diskless partitions with a remote tier."""
 
-    def __init__(self, world: World, scenario: Scenario, *, loses_all_power: bool = False) -> None:
+    def __init__(
+        self, world: World, scenario: Scenario, *, loses_all_power: bool = False, deletes_topics: bool = False
+    ) -> None:
         layout = ClusterLayout(properties=_PROPERTIES)
         super().__init__(world, scenario, layout, checks_leaks=True, loses_all_power=loses_all_power)
+        self._deletes_topics = deletes_topics
+
+    def _begin_other_work(self) -> "Sequence[asyncio.Task[Any]]":
+        if not self._deletes_topics:
+            return ()
+        meddler: SimulatedClient = self._begin_at_any(SimulatedClient, "meddler")
+        return [self._on("meddler", self._pass_by(meddler))]
+
+    async def _pass_by(self, client: SimulatedClient) -> None:
+        """Create, fill and delete a topic several times. The last topic may be kept."""
+        chance = client.chance
+        for number in range(PASSES):
+            await self._create_topic(client, self._diskless_topic(PASSING, 2))
+            where = PartitionName(PASSING, chance.randrange(2))
+            producer: RovingProducer = self._begin_at_any(
+                RovingProducer, f"passer-{number}", where, Sending(idempotent=True)
+            )
+            await producer.run(60, pause_s=0.1)
+            producer.disconnect()
+            await asyncio.sleep(chance.uniform(0.0, 3.0))
+            if number < PASSES - 1 or chance.random() < 0.5:
+                await client.delete_topic(PASSING)
 
     async def _check(self) -> None:
         await super()._check()

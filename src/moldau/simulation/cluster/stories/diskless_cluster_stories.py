@@ -125,8 +125,8 @@ def diskless_cluster_behind() -> Scenario:
 
 
 def diskless_cluster_clock() -> Scenario:
-    """The nodes' clocks jump independently by an hour, forwards and backwards. Records are kept for 45
-    minutes.
+    """The nodes' clocks jump independently by an hour, forwards and backwards, and stay wrong. Records are
+    kept for 45 minutes.
 
     No node is restarted, because a node cannot detect at its start that its clock is wrong.
     """
@@ -226,7 +226,7 @@ class DisklessClusterStory:
         writing = [
             self._on(each.name, each.run(scenario.records_per_producer, pause_s=0.2)) for each in producers
         ]
-        await asyncio.gather(*writing)
+        await asyncio.gather(*writing, *self._begin_other_work())
         await storm
         self.history.note("producers are done")
         await self._converge()
@@ -238,6 +238,10 @@ class DisklessClusterStory:
                 self.history.violate(f"a consumer failed: {reader.exception()!r}")
             reader.cancel()
         await self._check()
+
+    def _begin_other_work(self) -> "Sequence[asyncio.Task[Any]]":
+        """Begin further work of clients, beside producers and consumers. It ends by itself."""
+        return ()
 
     def _violations(self) -> list[str]:
         """All violations of the run, after the last check."""
@@ -264,13 +268,6 @@ class DisklessClusterStory:
             else:
                 await asyncio.sleep(chance.uniform(0.1, 2.0))
                 await self._isolate_coordinator(chance)
-        self._set_clocks_right()
-
-    def _set_clocks_right(self) -> None:
-        """Set the clocks of all nodes to the correct time. This is needed because a coordinator refuses files
-        that are two minutes old by its own clock."""
-        for node_id in NODE_IDS:
-            self._world.host(f"node-{node_id}").clock.skew_ms = 0
 
     async def _isolate_coordinator(self, chance: random.Random) -> None:
         """Disconnect the leader of a coordinator from the other nodes. Clients and the store can still
@@ -313,20 +310,24 @@ class DisklessClusterStory:
 
     def _topics(self) -> Sequence[CreatableTopic]:
         """The topics of the run."""
-        return [
-            CreatableTopic(
-                name=TOPIC,
-                num_partitions=len(PARTITIONS),
-                replication_factor=self._layout.replicas,
-                configs=[CreatableTopicConfig(name="diskless.enable", value="true")],
-            )
-        ]
+        return [self._diskless_topic(TOPIC, len(PARTITIONS))]
+
+    def _diskless_topic(self, name: str, partition_count: int) -> CreatableTopic:
+        return CreatableTopic(
+            name=name,
+            num_partitions=partition_count,
+            replication_factor=self._layout.replicas,
+            configs=[CreatableTopicConfig(name="diskless.enable", value="true")],
+        )
 
     async def _create_topics(self, client: SimulatedClient) -> None:
         for topic in self._topics():
-            request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
-            while not await self._is_created(client, request):
-                await client.pause()
+            await self._create_topic(client, topic)
+
+    async def _create_topic(self, client: SimulatedClient, topic: CreatableTopic) -> None:
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
+        while not await self._is_created(client, request):
+            await client.pause()
 
     @staticmethod
     async def _is_created(client: SimulatedClient, request: CreateTopicsRequest) -> bool:

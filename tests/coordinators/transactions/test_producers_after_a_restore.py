@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from transaction_model import Pair, TransactionModel
 
-from moldau.backup.restore.decisions import Decision
+from moldau.backup.restore.revoked_commits import Decision
 from moldau.backup.restore.transactions import DecidedCommit, fence_producers
 from moldau.coordinators.diskless.calls import PartitionId
 from moldau.coordinators.diskless.state.partitions import PartitionState

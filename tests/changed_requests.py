@@ -12,7 +12,7 @@ _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 EPOCH_WEIGHT = 4
 """Epochs are changed more often than other fields, because receivers remember them."""
 _NOT_CHANGED = {"timeout_ms", "max_wait_ms"}
-"""A request with an extreme value in such a field may correctly wait for weeks."""
+"""Fields with times. A request with an extreme value in one of these fields may correctly wait for weeks."""
 
 
 class ChangedRequests:
@@ -68,7 +68,7 @@ class _Builder:
 
     def _field(self, cls: type[Message], field: FieldLayout) -> Any:
         number = len(self.names)
-        # Each field has its own numbers, so that a change does not alter the fields that follow.
+        # Each field has its own random numbers, so that a changed field does not affect the fields after it.
         chance, outer = random.Random(self._chance.random()), self._chance
         self._chance = chance
         value = self._plain(cls, field)

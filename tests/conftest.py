@@ -40,7 +40,7 @@ ON_SPARK = ("test_on_spark.py", "test_source_on_spark.py", "test_notebook.py", "
 ALONE = ("tests/simulation/", "tests/integration/clients/test_kafka_python_suite.py")
 """Tests that take long, and do not share a node or a session with other tests."""
 COMPUTING = "tests/simulation/"
-"""Tests that never wait, neither for a client nor for a disk."""
+"""Tests that only compute. They do not wait for a client or a disk."""
 LONG = (
     "on Spark",
     "tests/docs/test_examples.py",
@@ -56,7 +56,7 @@ LONG = (
     "tests/server/limits/test_amplification.py",
     "tests/cli/serving/test_cli_cluster.py",
 )
-"""Files and groups of tests that take longest. They begin in this order, so that no long one is left at the
+"""Files and groups of tests that take longest. They begin in this order, so that no long test is left at the
 end. Files that need a JVM of Spark are far apart in the list, because each of them needs a core."""
 
 

@@ -1,5 +1,5 @@
-"""If an addition lacks a declaration in a second file, an error names the second file. Each kind of thing is
-declared in one place, and sometimes needs a line in another file (``docs/architecture/adding.md``)."""
+"""Each kind of addition is declared in one file, and some kinds also need a line in a second file
+(``docs/architecture/adding.md``). If this line is missing, an error names the second file."""
 
 import ast
 import pathlib
@@ -19,7 +19,7 @@ SOURCE = pathlib.Path(__file__).parents[2] / "src/moldau"
 
 
 def classes_with_base(folder: str, *bases: str) -> Iterator[str]:
-    """The names of the classes in a folder that inherit one of these classes."""
+    """The names of the classes in a folder that inherit from a class in ``bases``."""
     for path in sorted((SOURCE / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
@@ -30,7 +30,7 @@ def classes_with_base(folder: str, *bases: str) -> Iterator[str]:
 
 
 def called_in(*places: str) -> set[str]:
-    """The names of the functions that some files and folders call."""
+    """The names of the functions that the files in ``places`` call. A place is a file or a folder."""
     files = [file for each in places for file in [SOURCE / each, *sorted((SOURCE / each).rglob("*.py"))]]
     return {
         node.func.id

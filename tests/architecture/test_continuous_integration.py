@@ -81,9 +81,9 @@ def test_a_flaky_test_is_named_in_the_last_line(checkout: pathlib.Path, target: 
 
 
 @pytest.mark.parametrize("target", ["test", "test-oldest-spark", "check", "setup"])
-def test_a_failure_ends_it_with_an_error(checkout: pathlib.Path, target: str) -> None:
+def test_a_failure_ends_the_run_with_an_error(checkout: pathlib.Path, target: str) -> None:
     assert ci(checkout, target, "deterministic tests/test_a.py::test_b").returncode != 0
 
 
-def test_a_test_that_fails_twice_ends_it_with_an_error(checkout: pathlib.Path) -> None:
+def test_a_test_that_fails_twice_ends_the_run_with_an_error(checkout: pathlib.Path) -> None:
     assert ci(checkout, "test", "real_time tests/test_a.py::test_b", second_run=1).returncode == 1

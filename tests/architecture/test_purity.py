@@ -1,4 +1,5 @@
-"""If a module says that it is pure, ``tools/check_imports.py`` checks this."""
+"""If the docstring of a module says that the module is pure, ``tools/check_imports.py`` checks its
+imports."""
 
 from types import ModuleType
 
@@ -14,7 +15,7 @@ def test_a_pure_module_imports_nothing_impure(check_imports: ModuleType) -> None
     assert found == ["moldau.a says that it is pure, and imports asyncio"]
 
 
-def test_a_module_is_pure_where_its_docstring_or_that_of_its_package_says_so(
+def test_a_module_is_pure_if_its_docstring_or_its_packages_docstring_says_so(
     check_imports: ModuleType,
 ) -> None:
     assert check_imports.says_pure("moldau.quorum.core.raft")
@@ -30,7 +31,7 @@ def test_imports_of_libraries_are_seen(check_imports: ModuleType) -> None:
     assert len(held) > 200
 
 
-def test_kinds_of_coordinators_do_not_know_each_other(check_imports: ModuleType) -> None:
+def test_kinds_of_coordinators_do_not_import_each_other(check_imports: ModuleType) -> None:
     typed = {
         "moldau.coordinators.one.shard": frozenset(
             {"moldau.coordinators.other.codec", "moldau.coordinators.kind"}

@@ -1,5 +1,5 @@
-"""``tools/check_voice.py`` finds vague docstrings and words to avoid. If a class name has two meanings, this
-is an error."""
+"""``tools/check_voice.py`` finds vague docstrings and words to avoid. Two classes with the same name but
+different meanings are an error."""
 
 import importlib.util
 import pathlib
@@ -28,7 +28,7 @@ class Whole:
 '''
 
 
-def test_a_riddle_and_a_word_are_named_with_their_line() -> None:
+def test_a_vague_docstring_and_a_word_to_avoid_are_named_with_their_line() -> None:
     assert list(check_voice.riddles("one.py", SOURCE)) == [
         "one.py:1: begins with a riddle: What this is.",
         "one.py:4: begins with a riddle: Those that wait.",

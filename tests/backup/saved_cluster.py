@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from crc32c import crc32c
 from moldau.backup.cut_format import DATA_FOLDER, ClusterCut, LogId, LogPiece, LogPieces, ObjectPart
 from moldau.backup.image_object import ImageEncoder
 from moldau.backup.restore.folders import NewCluster, NewNode
-from moldau.backup.restore.restoring import RestoreReport, Restoring
+from moldau.backup.restore.restoring import RestoreReport, Restoring, examine
 from moldau.backup.stored_cuts import FoundCut
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
@@ -52,12 +53,13 @@ _ALL: Final = 1 << 24
 
 
 class Writer:
-    """Writes to one diskless partition, which has the number of its coordinator."""
+    """Writes to one diskless partition. The index of the partition is the number of its coordinator."""
 
     def __init__(self, coordinators: DisklessCoordinator, index: int) -> None:
         self._coordinators = coordinators
         self._index = index
-        self._count = 0
+        self.keys: list[str] = []
+        """The keys of the WAL objects with the written batches."""
 
     async def write(self, producer_id: int, epoch: int, sequence: int = 0) -> None:
         """Commit a batch of two records of a transaction."""
@@ -79,10 +81,8 @@ class Writer:
             TRANSACTIONAL,
             issued.guard,
         )
-        self._count += 1
-        call = CommitFileCall(
-            f"file-{index}-{self._count}", 100, Machine.real().clock.now_ms(), 1, [batch], ()
-        )
+        self.keys.append(f"wal/0/file-{index}-{len(self.keys)}")
+        call = CommitFileCall(self.keys[-1], 100, Machine.real().clock.now_ms(), 1, [batch], ())
         (result,) = (await self._coordinators.commit_file(index, call)).batches
         assert result.error is ErrorCode.none, result
 
@@ -130,8 +130,26 @@ class SavedCluster:
             yield Writer(coordinators, index)
             await self._save(log, DISKLESS_METADATA_TOPIC, index)
 
-    async def restore(self) -> RestoreReport:
+    async def store_object(self, key: str) -> None:
+        """Store an object without content."""
+        await self._storage.upload(key, b"", 0)
+
+    async def restore(self, until_ms: int | None = None) -> RestoreReport:
         """Restore the cluster as one node."""
+        node = NewNode(node_id=NODE_ID, path=str(self._folder / "new"), directory_id=UUID(int=900))
+        voters = VoterSet([Voter(ReplicaKey(NODE_ID), "localhost", 1)])
+        cluster = NewCluster(cluster_id="cluster", nodes=[node], static_voters=voters)
+        restoring = Restoring(self._machine, self._storage, await self._cut(), cluster, until_ms)
+        report = await restoring.run()
+        self._image = restoring._image
+        return report
+
+    async def examine(self, until_ms: int | None = None) -> RestoreReport:
+        """The report of a dry run."""
+        with TemporaryDirectory() as scratch:
+            return await examine(self._machine, self._storage, await self._cut(), scratch, until_ms)
+
+    async def _cut(self) -> FoundCut:
         image = MetadataDelta().replay_all(self._metadata()).apply()
         content = await ImageEncoder().encode(image)
         now_ms = self._machine.clock.now_ms()
@@ -143,13 +161,7 @@ class SavedCluster:
             metadata_epoch=1,
             logs=self._logs,
         )
-        node = NewNode(node_id=NODE_ID, path=str(self._folder / "new"), directory_id=UUID(int=900))
-        voters = VoterSet([Voter(ReplicaKey(NODE_ID), "localhost", 1)])
-        cluster = NewCluster(cluster_id="cluster", nodes=[node], static_voters=voters)
-        restoring = Restoring(self._machine, self._storage, FoundCut(cut, now_ms), cluster)
-        report = await restoring.run()
-        self._image = restoring._image
-        return report
+        return FoundCut(cut, now_ms)
 
     def generation_starts(self, index: int) -> Sequence[int]:
         """The start offsets of the restored generations of a partition."""

@@ -39,3 +39,21 @@ def test_a_slow_footer_delays_no_others() -> None:
     found = asyncio.run(find_objects(SlowFirst(), ObjectWindow(0, 0), report))  # type: ignore[arg-type]
     assert found == []
     assert len(report.damaged) == 20  # the number of object names in one listing is limited
+
+
+class Empty(SlowFirst):
+    """A store with an empty object. It refuses ranges without bytes, as obstore does."""
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        if prefix == "wal/0/":
+            yield [ObjectInfo(f"wal/0/2026112316/{1:012x}-1-{0:020x}", 0, 1)]
+
+    async def fetch(self, key: str, offset: int, size: int) -> memoryview:
+        raise ValueError(f"invalid range: {offset} to {offset + size}")
+
+
+def test_an_empty_object_is_damaged_and_does_not_end_the_restore() -> None:
+    report = RecommitReport()
+    found = asyncio.run(find_objects(Empty(), ObjectWindow(0, 0), report))  # type: ignore[arg-type]
+    assert found == []
+    assert len(report.damaged) == 1

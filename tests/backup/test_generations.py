@@ -126,7 +126,9 @@ def test_an_upload_that_outlasts_its_lease_does_not_succeed() -> None:
     play(story)
 
 
-def test_uploads_share_a_look_and_begin_the_next_one_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_share_a_check_of_the_generation_and_begin_the_next_check_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     looks = 0
 
     async def slow(storage: object) -> int:
@@ -165,7 +167,7 @@ def test_a_node_whose_metadata_are_not_complete_waits() -> None:
     play(story)
 
 
-def test_an_upload_looks_once_in_a_lease() -> None:
+def test_an_upload_checks_the_generation_once_in_a_lease() -> None:
     async def story(node: OldNode) -> None:
         looks = 0
         listed = node.memory.list

@@ -29,7 +29,7 @@ def _piece(start: int, end: int, number: int = 0) -> LogPiece:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2_000), st.booleans(), st.integers(0, 3)), min_size=1, max_size=60))
-def test_the_pieces_are_a_log_that_reaches_its_end(rounds: list[tuple[int, bool, int]]) -> None:
+def test_the_saved_pieces_together_are_the_log_up_to_its_end(rounds: list[tuple[int, bool, int]]) -> None:
     """Compaction has removed some records at the beginning of the part that is saved."""
     ledger, end, stored, completed_end = Ledger(None), 0, 0, -1
     for number, (growth, succeeds, removed) in enumerate(rounds):
@@ -89,7 +89,7 @@ def test_a_log_that_was_deleted_is_not_in_the_next_cut() -> None:
 
 
 def test_records_of_other_leaders_are_not_read_again_after_a_compaction() -> None:
-    """Another replica may have removed tombstones for records in earlier pieces."""
+    """Another replica may have removed tombstones whose records are in pieces that were saved earlier."""
 
     def asked(topic: str) -> int:
         ledger, log = Ledger(None), LOG._replace(topic=topic, leader_epoch=1)

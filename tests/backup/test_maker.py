@@ -159,7 +159,7 @@ async def test_logs_are_saved_before_those_that_they_refer_to() -> None:
 
 
 @on_a_loop
-async def test_a_cut_lacks_no_log() -> None:
+async def test_a_cut_contains_every_log() -> None:
     cluster = Cluster()
     maker = cluster.maker()
     await maker.run_once()

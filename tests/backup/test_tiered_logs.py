@@ -1,9 +1,29 @@
 """The remote segments at the beginning of a restored classic log."""
 
+import asyncio
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
-from moldau.backup.restore.tiered_logs import RemoteChain, RemoteSegments, remote_chain
+from moldau.backup.restore.tiered_logs import (
+    RemoteChain,
+    RemoteSegments,
+    TieredLog,
+    remote_chain,
+    write_tiered_logs,
+)
+from moldau.backup.restore.transactions import DecidedCommit
+from moldau.runtime import Machine
+from moldau.storage.folders.checkpoint import format_checkpoint
+from moldau.storage.folders.file_names import LOG_SUFFIX
+from moldau.storage.log.append_info import ReadResult
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.leader_epochs import EpochEntry
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.producers.producer_snapshot import encode_producer_snapshot
+from moldau.storage.producers.producer_state import BatchMetadata, ProducerEntry
+from moldau.storage.topic_partition import TopicPartition
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import (
     EpochStart,
@@ -12,6 +32,7 @@ from moldau.tiered.metadata.segments import (
     RemoteLogSegmentMetadataUpdate,
     TopicIdPartition,
 )
+from moldau.tiered.storage.storage_manager import IndexType
 
 NAME = TopicIdPartition(UUID(int=7), "t", 0)
 State = RemoteLogSegmentState
@@ -61,3 +82,51 @@ def test_the_log_begins_where_segments_lead_to_the_newest_one() -> None:
     assert remote_chain([replace(newest, start_offset=41), *some[:3]]) == RemoteChain(
         replace(newest, start_offset=41), 41
     )
+
+
+LOST, DECIDED, IDLE = 7, 8, 9
+"""Producers: the marker of LOST was in the lost records, the restored coordinator commits the transaction of
+DECIDED, and IDLE has no open transaction."""
+
+
+class Tier:
+    """A remote tier with the indexes of a segment. Two transactions are open at its end."""
+
+    async def fetch_index(self, segment: Any, kind: IndexType) -> bytes:
+        if kind is IndexType.LEADER_EPOCH:
+            return format_checkpoint([EpochEntry(3, 0)])
+        entries = [
+            ProducerEntry(producer_id, 2, 5, 1, first_offset, [BatchMetadata(0, 0, 0, 1)])
+            for producer_id, first_offset in ((LOST, 4), (DECIDED, 6), (IDLE, None))
+        ]
+        return encode_producer_snapshot(entries)
+
+
+def test_a_transaction_whose_marker_is_lost_is_aborted_on_all_replicas(tmp_path: Path) -> None:
+    async def run() -> None:
+        folders = [str(tmp_path / name) for name in ("a", "b")]
+        for folder in folders:
+            Path(folder).mkdir()
+        logs = {NAME: TieredLog(RemoteChain(segment(1, 0, 9), 0), folders, 1_003)}
+        committing = {DECIDED: DecidedCommit(frozenset({("t", 0)}), 3)}
+        tier: Any = Tier()
+        written = await write_tiered_logs(Machine.real(), tier, logs, committing)
+        assert (list(written.problems), set(written.aborted)) == ([], {LOST})
+        contents = {
+            file.read_bytes()
+            for folder in folders
+            for file in (Path(folder) / "t-0").iterdir()
+            if file.name.endswith(LOG_SUFFIX)
+        }
+        assert len(contents) == 1, "the replicas are equal"
+        config = LogConfig(remote_storage_enable=True)
+        path, name = f"{folders[0]}/t-0", TopicPartition("t", 0)
+        log = PartitionLog.open(Machine.real(), path, name, config, topic_id=NAME.topic_id)
+        assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 10, 11)
+        assert log.last_stable_offset(log.log_end_offset) == 6, "only the decided transaction is open"
+        (aborted,) = log.aborted_transactions(0, ReadResult([], 0, 10, 0, 0))
+        assert (aborted.producer_id, aborted.first_offset) == (LOST, 4)
+        assert [each.epoch for each in log.leader_epochs.entries] == [3, 1_003]
+        log.close()
+
+    asyncio.run(run())

@@ -76,13 +76,13 @@ async def ask(failure: Exception, answer: Any, *holders: int) -> Any:
 
 @pytest.mark.parametrize("answer", ELSEWHERE, ids=["read", "find", "fetch"])
 @pytest.mark.parametrize("failure", FAILURES, ids=["disk", "copy"])
-def test_another_holder_answers_for_a_bad_copy(failure: Exception, answer: Any) -> None:
+def test_another_broker_serves_a_chunk_whose_copy_is_damaged(failure: Exception, answer: Any) -> None:
     assert asyncio.run(ask(failure, answer, HERE, 2)) == answer
 
 
 @pytest.mark.parametrize("answer", ELSEWHERE, ids=["read", "find", "fetch"])
 @pytest.mark.parametrize("failure", FAILURES, ids=["disk", "copy"])
-def test_the_only_holder_says_why_it_cannot_read(failure: Exception, answer: Any) -> None:
+def test_the_only_broker_with_a_chunk_reports_why_it_cannot_read_it(failure: Exception, answer: Any) -> None:
     with pytest.raises(KafkaError, match="a bad") as error:
         asyncio.run(ask(failure, answer, HERE))
     assert error.value.code is ErrorCode.kafka_storage_error

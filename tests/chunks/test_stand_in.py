@@ -146,7 +146,7 @@ def test_the_epoch_is_the_newest_of_the_metadata() -> None:
     assert replace(BOTH, leader_epoch=9).leader_epoch == 9
 
 
-def test_a_broker_whose_replica_is_not_open_yet_sends_nobody_on() -> None:
+def test_a_broker_whose_replica_is_not_open_yet_redirects_no_consumer() -> None:
     """This broker may be the leader, and a consumer must not be sent from a broker to itself."""
     context = SimpleNamespace(view=SimpleNamespace(local_id=7))
     subsystem: Any = SimpleNamespace(_context=context, _stand_ins={})

@@ -180,6 +180,20 @@ def test_a_copy_that_is_complete_after_the_chunk_was_moved_away_is_removed() -> 
     asyncio.run(run())
 
 
+def test_a_chunk_of_a_topic_that_this_broker_cannot_tier_is_not_copied() -> None:
+    def refuse(topic: str) -> None:
+        raise KafkaError(ErrorCode.invalid_config, f"{topic} is tiered, and this broker has no remote tier")
+
+    async def run() -> None:
+        store = Store(is_here=False)
+        copies = copies_of(Topics(t=topic_with(replace(chunk(0, 9, 1, 2), isr=(2,)))), store, Source())
+        copies.check_topic = refuse
+        assert not await copies._round()
+        assert store.copied == []
+
+    asyncio.run(run())
+
+
 def test_a_change_of_a_topic_without_chunks_looks_only_at_what_has_changed() -> None:
     context: Any = SimpleNamespace(view=None, logs=None)
     unused: Any = None

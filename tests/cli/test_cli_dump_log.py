@@ -244,7 +244,7 @@ def test_the_log_and_a_snapshot_of_a_diskless_coordinator(cli, tmp_path):
     assert shown["rows"] == [[2, 11, 7, 1, 190, 9, 9, 11, []]]
 
 
-def test_what_is_no_log_file(cli, tmp_path):
+def test_files_that_are_no_log_files(cli, tmp_path):
     (tmp_path / "notes.txt").touch()
     assert cli("dump-log", str(tmp_path / "notes.txt")) == (
         1,

@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("width", "is_drawn"), [(1, False), (20, False), (54, False), (55, True), (200, True)]
 )
-def test_a_table_is_drawn_only_where_nothing_of_it_is_cut(
+def test_a_table_is_drawn_only_if_it_fits_the_terminal(
     monkeypatch: pytest.MonkeyPatch, width: int, *, is_drawn: bool
 ) -> None:
     shown = Terminal()
@@ -35,6 +35,6 @@ def test_a_table_is_drawn_only_where_nothing_of_it_is_cut(
     assert " ".join(lines[0]).lower() == "topic partition high watermark"
 
 
-def test_a_closed_stdout_is_shown_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_output_is_written_to_a_closed_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     print_table(COLUMNS, ROWS)

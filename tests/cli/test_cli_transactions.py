@@ -41,7 +41,7 @@ def test_an_aborted_transaction_fences_its_producer(run, producer):
     assert run("consume", name, "--read-committed").out == ""
 
 
-def test_what_is_not_there_is_said(run):
+def test_a_missing_transactional_id_or_state_is_an_error(run):
     assert run("transactions", "describe", "nobody") == (
         1,
         "",

@@ -200,7 +200,9 @@ class PatientChannel:
 
 
 @pytest.mark.parametrize(("away_s", "agrees"), [(0.0, True), (4.0, True), (5.0, False), (400.0, False)])
-def test_a_broker_that_stops_asks_again_while_there_may_be_a_controller(away_s: float, agrees: bool) -> None:
+def test_a_broker_that_stops_repeats_its_request_while_a_controller_may_respond(
+    away_s: float, agrees: bool
+) -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
         identity = BrokerIdentity(
@@ -276,8 +278,8 @@ def test_a_forgotten_broker_registers_again(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_stop_that_others_have_announced_does_not_end_a_broker(tmp_path: pathlib.Path) -> None:
-    """In an earlier version, a broker whose stop another program had announced sent no further heartbeat.
-    Its partitions had no leader until a restart."""
+    """Another program can send a request for a controlled shutdown with the broker's id. In an earlier
+    version, the broker then sent no more heartbeats, and its partitions had no leader until a restart."""
 
     async def test() -> None:
         _format(tmp_path)

@@ -65,7 +65,7 @@ def test_a_partition_without_chunks_has_none() -> None:
     assert partition.chunk_at(0) is None
 
 
-def test_its_records_have_the_bytes_that_kafka_reads_in_version_2() -> None:
+def test_records_of_partitions_have_the_bytes_that_kafka_reads_in_version_2() -> None:
     """Records of partitions without chunks do not contain Moldau's own tags."""
     change = r.PartitionChangeRecord(partition_id=1, topic_id=TOPIC_ID, leader=3)
     assert (

@@ -94,7 +94,7 @@ def test_every_type_of_record_is_replayed_and_checked() -> None:
 
 
 def test_every_declared_part_has_a_row() -> None:
-    """Nothing would replay the records of a part without a row."""
+    """Without a row for the part, its records would never be replayed."""
     missing = [
         f"{name} of {each.name}"
         for each in pkgutil.iter_modules(parts.__path__)

@@ -162,7 +162,7 @@ def _replay_what_fits(candidates: list[Message]) -> tuple[MetadataImage, list[Me
 
 
 @given(st.lists(records, max_size=60))
-def test_a_snapshot_says_what_the_log_says(candidates: list[Message]) -> None:
+def test_a_snapshot_has_the_same_content_as_the_log(candidates: list[Message]) -> None:
     image, kept = _replay_what_fits(candidates)
     snapshot = list(to_records(image))
     again = image_of(snapshot)
@@ -212,7 +212,7 @@ def test_deleting_a_topic_takes_its_configs_along() -> None:
     assert image == EMPTY_IMAGE
 
 
-def test_a_name_can_come_back_in_one_delta() -> None:
+def test_a_topic_name_can_be_deleted_and_created_in_one_delta() -> None:
     before = image_of(_topic("a.b", 1000))
     delta = MetadataDelta(before)
     delta.replay(r.RemoveTopicRecord(topic_id=uuid.UUID(int=1000)))

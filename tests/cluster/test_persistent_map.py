@@ -15,7 +15,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_it_is_a_sorted_dict(changes: list[tuple[dict[int, int], set[int]]]) -> None:
+def test_a_persistent_map_behaves_like_a_sorted_dict(changes: list[tuple[dict[int, int], set[int]]]) -> None:
     versions: list[tuple[PersistentMap[int, int], dict[int, int]]] = [(PersistentMap(), {})]
     for puts, removals in changes:
         map_before, model_before = versions[-1]

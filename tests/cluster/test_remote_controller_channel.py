@@ -147,7 +147,7 @@ def test_the_deadline_of_a_request_counts_from_its_arrival(timeout_ms: int, dead
     assert deadline_of(context_with(10.0), BrokerHeartbeatRequest()) is None
 
 
-def test_a_client_is_told_by_its_deadline_in_each_row_that_there_is_no_controller() -> None:
+def test_each_row_reports_a_missing_controller_before_the_clients_deadline() -> None:
     async def ask() -> Any:
         loop = asyncio.get_running_loop()
         channel = NetworkControllerChannel(cast(Any, Client(set(), set())), VOTERS.get, lambda: None)

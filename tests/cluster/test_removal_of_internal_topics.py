@@ -56,5 +56,5 @@ def _removable(image: MetadataImage) -> list[str]:
     ],
     ids=["classic", "tier off", "tiered", "diskless"],
 )
-def test_what_may_be_deleted(image: MetadataImage, removable: list[str]) -> None:
+def test_topics_that_may_be_deleted(image: MetadataImage, removable: list[str]) -> None:
     assert _removable(image) == removable

@@ -99,7 +99,7 @@ def test_a_default_that_topics_do_not_copy_is_refused(monkeypatch: pytest.Monkey
 def test_only_a_config_of_the_node_gives_a_new_cluster_the_level_of_a_kind(
     monkeypatch: pytest.MonkeyPatch, enable_key: str | None
 ) -> None:
-    """Nodes of Apache Kafka cannot join a cluster that has such a level."""
+    """Nodes of Apache Kafka cannot join a cluster in which a feature level of Moldau is above 0."""
     monkeypatch.setattr(controller, "KINDS", (sharded(enable_key=enable_key),))
     settings = ControllerSettings(cluster_id="c", enabled_kinds=frozenset({"sharded"}))
     first = Controller(settings, SmallConfigPolicy(), SeededEntropy(7)).bootstrap(())

@@ -216,7 +216,7 @@ def test_a_number_of_threads_can_always_go_back_to_the_files():
         config.check_dynamic({"num.network.threads": "3"}, is_default=True)
 
 
-def test_a_file_that_a_node_started_with_does_not_hold_up_other_changes():
+def test_a_file_that_a_node_started_with_does_not_prevent_other_changes():
     static = {"log.local.retention.bytes": "10", "log.retention.bytes": "5"}
     config = BrokerConfig.from_properties(COMBINED, static)
     config.check_dynamic({"log.roll.ms": "7"}, is_default=True)

@@ -119,7 +119,7 @@ def words(reason: str) -> list[str]:
     return reason.replace("=", " ").split()
 
 
-def test_what_is_accepted_can_be_used(judged: list[Judged]) -> None:
+def test_accepted_values_can_be_used(judged: list[Judged]) -> None:
     for case, _, reason in judged:
         given = as_mapping(case)
         if reason is not None:
@@ -151,7 +151,7 @@ def use_topic(config: TopicConfig) -> None:
 
 
 @pytest.mark.java
-def test_the_golden_table_is_what_kafka_says(pytestconfig: pytest.Config) -> None:
+def test_the_golden_table_has_kafkas_verdicts(pytestconfig: pytest.Config) -> None:
     java = shutil.which("java")
     if java is None or not JARS.is_dir():
         if os.environ.get("CI") == "true":

@@ -53,13 +53,13 @@ def test_a_key_is_read_unless_it_is_marked() -> None:
     assert unread == set(WAITS_FOR)
 
 
-def test_a_key_waits_or_is_ignored_but_not_both() -> None:
+def test_a_key_that_waits_for_a_feature_is_not_ignored() -> None:
     defined = {key.name: key for key in (*BROKER, *TOPIC)}
     assert set(WAITS_FOR) <= set(defined)
     assert all(defined[name].has_effect for name in WAITS_FOR)
 
 
-def test_the_page_marks_what_waits() -> None:
+def test_the_page_marks_keys_without_effect() -> None:
     page = configuration_page()
     assert "| `transaction.two.phase.commit.enable` ‡ |" in page
     assert "| `num.partitions` |" in page

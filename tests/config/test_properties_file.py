@@ -42,7 +42,7 @@ def escape(text):
 @given(
     st.dictionaries(st.text(st.characters(codec="utf-8"), min_size=1), st.text(st.characters(codec="utf-8")))
 )
-def test_what_is_escaped_comes_back(values):
+def test_escaped_text_is_restored(values):
     text = "\n".join(f"{escape(key)}={escape(value)}" for key, value in values.items())
     assert parse_properties(text) == values
 

@@ -20,7 +20,7 @@ def test_defaults():
     assert config.integer("message.timestamp.after.max.ms") == 3_600_000
 
 
-def test_broker_configs_stand_behind_topic_configs():
+def test_broker_configs_are_the_defaults_of_topic_configs():
     broker = BrokerConfig(
         {"log.retention.hours": "1", "log.cleanup.policy": "compact", "message.max.bytes": "9"}
     )

@@ -162,7 +162,7 @@ def test_a_record_of_an_unknown_type_is_skipped_with_a_warning(
 
 
 @pytest.mark.parametrize("kind", TOMBSTONES)
-def test_a_tombstone_of_something_unknown_is_nothing_special(kind: str) -> None:
+def test_a_tombstone_of_an_unknown_key_is_accepted(kind: str) -> None:
     loaded = load_groups(batch_of(TOMBSTONES[kind], offset_of("beside", 2)))
     assert offsets_in(loaded) == {"beside": 2}
     assert (loaded.problem, loaded.notice) == (None, None)

@@ -156,7 +156,7 @@ def test_pipelining_decides_over_pending_state() -> None:
     run(test)
 
 
-def test_a_failed_append_fails_the_waiting_and_reloads_what_the_log_has() -> None:
+def test_a_failed_append_fails_waiting_requests_and_reloads_the_log() -> None:
     async def test(runtime: Runtime, log: MemoryLog) -> None:
         await runtime.write(0, add(7))
         log.failure = KafkaError(ErrorCode.not_enough_replicas)
@@ -358,7 +358,7 @@ class ListStore:
         self.closed += 1
 
 
-def test_a_store_gets_what_is_committed_and_is_where_the_next_load_begins() -> None:
+def test_a_store_gets_committed_records_and_the_next_load_begins_after_them() -> None:
     async def main() -> None:
         store, log = ListStore(), MemoryLog()
         runtime = new_runtime(new_store=lambda term: store)

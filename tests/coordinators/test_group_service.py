@@ -293,7 +293,7 @@ def test_joins_that_wait_are_answered_when_the_partition_moves() -> None:
     run(test)
 
 
-def test_a_failing_log_answers_sync_and_commit_with_what_clients_understand() -> None:
+def test_sync_and_commit_get_errors_that_clients_understand_from_a_failing_log() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
         joined = await service.classic.join(caller(3), join_request())
         log.failure = KafkaError(ErrorCode.not_enough_replicas)

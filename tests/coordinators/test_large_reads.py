@@ -212,7 +212,7 @@ def test_many_groups_are_checked_for_expiry_in_turns() -> None:
         world.run(main())
 
 
-def test_a_commit_too_large_for_a_batch_costs_nobody_else_anything() -> None:
+def test_a_commit_too_large_for_a_batch_does_not_affect_other_commits() -> None:
     async def main() -> None:
         service = await started()
         one, large = GroupCaller(8, "app", "10.0.0.1"), commit("large", PARTITIONS)

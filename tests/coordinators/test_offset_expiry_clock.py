@@ -59,7 +59,7 @@ async def committed(service: GroupService) -> int:
 
 
 @pytest.mark.parametrize("before_ms", [0, -HOUR_MS], ids=["jumps ahead", "is set right"])
-def test_an_offset_of_a_moment_ago_does_not_expire_because_the_clock(before_ms: int) -> None:
+def test_a_new_offset_does_not_expire_because_the_clock_was_wrong(before_ms: int) -> None:
     """The offset's timestamp is too early if the offset was committed while the clock was behind."""
     with World(1) as world:
         host = world.host("node")

@@ -61,12 +61,12 @@ records = st.one_of(
 
 
 @given(records)
-def test_what_is_written_is_read_again(record: ConsumerOffsetsRecord) -> None:
+def test_written_records_are_read_again(record: ConsumerOffsetsRecord) -> None:
     assert CODEC.decode(*CODEC.encode(record)) == record
 
 
 @given(names, groups)
-def test_what_a_group_takes_in_the_log_is_known_before_it_is_written(name: str, group: StoredGroup) -> None:
+def test_the_size_of_a_group_in_the_log_is_known_before_the_write(name: str, group: StoredGroup) -> None:
     """The log must be able to append every record that the shard accepts. If an append fails, the shard is
     lost."""
     written = batch_size_bytes([KeyValue(*CODEC.encode(GroupRecord(name, group)))])
@@ -140,5 +140,5 @@ def test_topics_are_read_from_every_version_of_a_subscription(topics: list[str],
 
 
 @given(st.binary(max_size=20))
-def test_rubbish_subscriptions_are_unknown_and_no_error(blob: bytes) -> None:
+def test_invalid_subscriptions_are_unknown_topics_and_no_error(blob: bytes) -> None:
     subscribed_topics([blob])

@@ -173,7 +173,7 @@ def test_deletion_is_tried_again_until_the_store_does_it(tmp_path: Path) -> None
     run(story())
 
 
-def test_only_what_no_coordinator_knows_is_an_orphan(tmp_path: Path) -> None:
+def test_only_objects_that_no_coordinator_knows_are_orphans(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path) as here:
             orphan, first, second = [await here.upload() for _ in range(3)]
@@ -250,8 +250,8 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
         async with cluster(tmp_path) as here:
             strays = UnownedFileScan(here.service, here.service, lambda: (0, 1), here.clock, 180_000)
             stray, whole, live = [await here.upload() for _ in range(3)]
-            # The file is committed only at coordinator 1. The same happens if the broker stops before it
-            # commits the file at its owner, coordinator 0.
+            # The file is committed only at coordinator 1, as if the broker had stopped before it committed
+            # the file at its owner, coordinator 0.
             await here.commit(stray, 1, owners=(0, 1))
             await here.commit(whole, 0, 1)
             await here.delete_all(0, 1)

@@ -72,7 +72,7 @@ def test_a_bad_store_ends_the_start_with_one_sentence(tmp_path: Path) -> None:
         Node(properties=diskless("ftp://nowhere")).start()
 
 
-def test_a_grace_in_which_readers_may_still_come_ends_the_start(tmp_path: Path) -> None:
+def test_a_grace_period_that_is_too_short_for_readers_stops_the_start(tmp_path: Path) -> None:
     key = "diskless.coordinator.orphan.scan.grace.period.ms"
     with pytest.raises(KafkaError, match=f"{key}: a grace of 30000 ms is not longer than"):
         Node(properties={**diskless(f"file://{tmp_path}/objects"), key: "30000"}).start()

@@ -54,7 +54,7 @@ class BothAtOnce(MemoryStorage):
             yield page
 
 
-def test_of_two_that_come_at_once_at_most_one_has_it() -> None:
+def test_at_most_one_of_two_simultaneous_claims_succeeds() -> None:
     async def main() -> None:
         storage = BothAtOnce()
         claims = [StoreClaim(storage, name, "memory://").ensure() for name in ("one", "two")]

@@ -1,4 +1,5 @@
-"""Transactions that cannot end as their producer wanted. Nothing waits for them forever."""
+"""Transactions that their producer cannot end as planned. No reader and no later transaction waits forever
+for such a transaction."""
 
 import json
 from collections.abc import Iterator
@@ -81,7 +82,7 @@ def test_a_topic_that_is_deleted_in_a_transaction_does_not_stop_it(
     transactional.commit_transaction(TIMEOUT_S)
     expected = ["in the transaction", "next"] if commits else ["next"]
     eventually(lambda: values(bootstrap, topic) == expected, "the next transaction is read")
-    # A topic with the same name has nothing of the transaction.
+    # A new topic with the name of the deleted topic contains no records of the transaction.
     eventually(lambda: created_again(bootstrap, deleted), "the topic is created again")
     plain(bootstrap, deleted, "new")
     assert values(bootstrap, deleted) == ["new"]

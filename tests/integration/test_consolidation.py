@@ -172,7 +172,7 @@ def test_offsets_are_found_and_records_deleted_over_both_parts(node: Node, folde
     eventually(lambda: not tiered_objects(folder, "searched"), "the deleted topic leaves nothing")
 
 
-def test_what_has_left_the_wal_needs_neither_its_objects_nor_caches(tmp_path: Path) -> None:
+def test_records_that_have_left_the_wal_need_no_wal_objects_and_no_caches(tmp_path: Path) -> None:
     with node_in(tmp_path) as node:
         create(node.bootstrap_servers, "kept", PARTITIONS)
         fill(node.bootstrap_servers, "kept", int(time.time() * 1000))

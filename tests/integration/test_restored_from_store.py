@@ -39,10 +39,18 @@ def _has_offsets(cut: Path) -> bool:
     return any(log.topic == "__consumer_offsets" and log.pieces for log in logs)
 
 
-def _send_tiered(bootstrap: str) -> None:
+def _create_tiered(bootstrap: str) -> None:
     tiering = {"remote_storage_enable": "true", "segment_bytes": str(1 << 20), "retention_ms": "-1"}
     create(bootstrap, "past", partitions=1, diskless_enable="false", **tiering)
+
+
+def _send_tiered(bootstrap: str) -> None:
+    _create_tiered(bootstrap)
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "batch.size": 100_000})
+    _send_large(producer)
+
+
+def _send_large(producer: Producer) -> None:
     for number in range(TIERED):
         producer.produce("past", b"%d " % number + bytes(100_000), partition=0)
     assert producer.flush(TIMEOUT_S) == 0
@@ -87,14 +95,20 @@ def _moldau(*arguments: str) -> str:
     return done.stdout
 
 
-def _restore(folder: Path) -> None:
-    """Restore from the store, as ``moldau dev`` does before it starts."""
+def _config(folder: Path) -> Path:
+    """The properties file of the restored node."""
     config = folder / "server.properties"
     config.write_text(
         "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:0\n"
         "listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0\ncontroller.listener.names=CONTROLLER\n"
         f"log.dirs={folder}/new\ndiskless.system.enable=true\nremote.log.storage.system.enable=true\ndiskless.storage.url=file://{folder}/store\n"
     )
+    return config
+
+
+def _restore(folder: Path) -> None:
+    """Restore from the store, as ``moldau dev`` does before it starts."""
+    config = _config(folder)
     command = ("storage", "restore", "--config", str(config), "--json")
     seen = json.loads(_moldau(*command, "--dry-run"))
     assert (seen["missing"], seen["diskless_topics"], seen["recommitted_records"]) == ([], 1, None)
@@ -172,6 +186,47 @@ def test_a_cluster_comes_back_and_consumers_notice_what_is_lost(tmp_path: Path) 
         assert message.error() is not None, message.value()
         assert message.error().code() in TRUNCATION
         reader.close()
+        assert node.terminate()[0] == 0
+
+
+def test_readers_pass_a_transaction_whose_marker_was_not_in_the_tier(tmp_path: Path) -> None:
+    """The marker was in the active segment. The outcome is lost with it, so the transaction is aborted."""
+    store = tmp_path / "old" / "objects"
+    with dev_process(tmp_path / "old", kind="diskless", options=OPTIONS) as node:
+        port, bootstrap = node.port, node.bootstrap
+        _create_tiered(bootstrap)
+        producer = Producer(
+            {"bootstrap.servers": bootstrap, "transactional.id": "committed", "batch.size": 100_000}
+        )
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        _send_large(producer)
+        producer.commit_transaction(TIMEOUT_S)
+        eventually(lambda: len(list(store.glob("tiered/past-*/0/*.log"))) >= 3, "closed segments are copied")
+        group = _reader(bootstrap, "g")
+        group.commit(offsets=[TopicPartition("past", 0, 20)], asynchronous=False)
+        group.close()
+        eventually(lambda: any(map(_has_offsets, _cuts(store))), "a saved state with offsets")
+        node.kill()
+    shutil.move(store, tmp_path / "store")
+    shutil.rmtree(tmp_path / "old")
+    done = json.loads(
+        _moldau("storage", "restore", "--config", str(_config(tmp_path)), "--no-wait", "--json")
+    )
+    assert done["aborted_transactions"] == 1
+    url = f"file://{tmp_path}/store"
+    options = [*OPTIONS, "--set", f"diskless.storage.url={url}", "--set", f"rsm.config.url={url}"]
+    with dev_process(tmp_path / "new", port, "diskless", options) as node:
+        plain = Producer({"bootstrap.servers": node.bootstrap})
+        plain.produce("past", b"after", partition=0)
+        assert plain.flush(TIMEOUT_S) == 0
+        for isolation, count in (("read_committed", 1), ("read_uncommitted", 21)):
+            reader = _reader(node.bootstrap, isolation=isolation)
+            reader.assign([TopicPartition("past", 0, 0)])
+            messages = consume(reader, count)
+            reader.close()
+            first = b"after" if count == 1 else b"0"
+            assert (messages[0].value() or b"").split(b" ")[0] == first
         assert node.terminate()[0] == 0
 
 

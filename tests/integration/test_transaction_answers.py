@@ -1,5 +1,5 @@
-"""The responses to a fixed sequence of transactional requests are equal to those of Apache Kafka 4.2, field
-by field."""
+"""The responses to a fixed sequence of transactional requests are equal, field by field, to the responses of
+Apache Kafka 4.2."""
 
 import asyncio
 
@@ -12,8 +12,8 @@ from moldau.testing import Node
 APPEND_TIME = ("    log_append_time_ms: 1700000000000", "    log_append_time_ms: -1")
 LOG_START = ("    log_start_offset: 0", "    log_start_offset: -1")
 EXPLAINED: dict[str, list[tuple[str, str]]] = {
-    # In Moldau, the response to a repeated batch is equal to the response to the first batch, also in its
-    # time.
+    # In Moldau, the response to a repeated batch is equal to the response to the first batch, and has the
+    # same append time.
     "the batch again": [APPEND_TIME],
     # When a request is refused, the response of Moldau contains no log start.
     "a batch out of order": [LOG_START],

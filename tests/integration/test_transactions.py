@@ -56,7 +56,7 @@ def values(bootstrap: str, topic: str, isolation: str = "read_committed") -> lis
             raise KafkaException(message.error())
 
 
-def test_aborted_records_are_read_by_nobody_who_wants_committed_ones(bootstrap: str, topic: str) -> None:
+def test_no_reader_of_committed_records_gets_aborted_records(bootstrap: str, topic: str) -> None:
     create(bootstrap, topic)
     transactional = producer(bootstrap, topic)
     for number in range(6):
@@ -88,7 +88,9 @@ def test_an_open_transaction_holds_readers_back(bootstrap: str, topic: str) -> N
     assert values(bootstrap, topic) == ["open", "behind it"]
 
 
-def test_offsets_are_committed_with_what_was_made_of_them(bootstrap: str, topic: str, group: str) -> None:
+def test_offsets_are_committed_together_with_the_output_records(
+    bootstrap: str, topic: str, group: str
+) -> None:
     out = f"{topic}-out"
     create(bootstrap, topic, out)
     plain = Producer({"bootstrap.servers": bootstrap})

@@ -44,7 +44,7 @@ def test_a_meter_that_is_there_is_returned() -> None:
     assert meters.value("RequestsPerSec", request="Fetch") is None
 
 
-def test_gauges_are_read_when_someone_looks() -> None:
+def test_gauges_are_read_when_the_metrics_are_requested() -> None:
     meters = Meters("kafka.server", "ReplicaManager")
     partitions = [1, 2]
     meters.gauge("PartitionCount", lambda: len(partitions))

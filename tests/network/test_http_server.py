@@ -67,7 +67,7 @@ def test_answers(request_bytes, first_line, body):
         assert b"Content-Length: 5" in head
 
 
-def test_silent_peer_is_cut():
+def test_a_silent_connection_is_closed():
     assert talk(b"GET /metr", timeout_s=0.01) == [b""]
 
 

@@ -1,14 +1,19 @@
 import asyncio
+import gc
+import struct
 
 import pytest
 from network_harness import make_server, until
 
 from moldau.network import ClientLimits, RpcClient
+from moldau.network.client_connection import ClientConnection, _Sent
 from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import decode_request, encode_response
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from moldau.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from moldau.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from moldau.runtime import ErrorCode, KafkaError, SeededEntropy
+from moldau.runtime import ErrorCode, KafkaError, SeededEntropy, recycled_memory
+from moldau.runtime.recycled_memory import RecycledMemory
 
 
 class Node:
@@ -116,7 +121,7 @@ def test_time_out_leaves_the_connection_usable():
     asyncio.run(scenario())
 
 
-def test_lost_connection_fails_what_is_in_flight_and_is_made_anew():
+def test_a_lost_connection_fails_requests_in_flight_and_is_opened_again():
     async def scenario():
         never = asyncio.get_running_loop().create_future()
         answers = iter([lambda context: never, lambda context: reply(context, 3)])
@@ -185,3 +190,41 @@ def test_nonsense_from_the_node_breaks_the_connection():
             await client.close()
 
     asyncio.run(scenario())
+
+
+def test_a_large_response_is_received_into_the_memory_that_the_caller_gets(monkeypatch):
+    memory = RecycledMemory()
+    monkeypatch.setattr(recycled_memory, "PROCESS", memory)
+
+    async def scenario():
+        connection = ClientConnection("peer", None, 2**31 - 1)
+        answers, blocks = [], []
+        for number in range(2):
+            sent = asyncio.get_running_loop().create_future()
+            connection._sent[number] = _Sent(ApiKey.FETCH, 4, sent)
+            body = b"".join(encode_response(ApiKey.FETCH, 4, fetched(bytes([number + 1]) * 300_000)))
+            frame = struct.pack(">ii", 4 + len(body), number) + body
+            while frame:
+                room = connection.get_buffer(-1)
+                count = min(len(room), len(frame), 50_000)
+                room[:count] = frame[:count]
+                connection.buffer_updated(count)
+                frame = frame[count:]
+                block = room.obj
+            answers.append(sent.result())
+            blocks.append(block)
+        for number, answer in enumerate(answers):
+            records = answer.responses[0].partitions[0].records
+            assert bytes(records) == bytes([number + 1]) * 300_000
+            assert records.obj is blocks[number], "the records were copied"
+        assert memory.kept_bytes == 0
+        del answers, answer, records, room, sent, block, blocks
+        gc.collect()
+        assert memory.kept_bytes == 2 * 512 * 1024, "the blocks of both frames are free again"
+
+    asyncio.run(scenario())
+
+
+def fetched(records):
+    partition = PartitionData(partition_index=0, error_code=ErrorCode.none, high_watermark=0, records=records)
+    return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])])

@@ -429,7 +429,7 @@ def test_muted_connection_waits_and_then_goes_on():
     run(scenario)
 
 
-def test_close_when_answered_sends_what_is_owed():
+def test_close_when_answered_sends_pending_responses():
     async def scenario():
         late = asyncio.get_running_loop().create_future()
         wire = Wire(make_server(lambda context, body: late))

@@ -61,7 +61,7 @@ def test_pipelined_requests_of_all_sizes_over_a_socket(run):
     run(scenario)
 
 
-def test_stop_lets_owed_answers_leave_and_refuses_new_connections(run):
+def test_a_stop_sends_pending_responses_and_refuses_new_connections(run):
     async def scenario():
         late = asyncio.get_running_loop().create_future()
         server = make_server(lambda context, body: late)
@@ -81,7 +81,7 @@ def test_stop_lets_owed_answers_leave_and_refuses_new_connections(run):
     run(scenario)
 
 
-def test_stop_cuts_what_does_not_finish_within_the_grace(run):
+def test_a_stop_closes_connections_that_do_not_finish_within_the_grace_period(run):
     async def scenario():
         never = asyncio.get_running_loop().create_future()
         server = make_server(lambda context, body: never)

@@ -88,7 +88,7 @@ def test_a_turn_that_fails_answers_nothing_and_ends_the_connection(malformed):
     asyncio.run(scenario())
 
 
-def test_what_was_dispatched_before_a_malformed_request_is_finished_and_answered():
+def test_requests_before_a_malformed_request_are_finished_and_answered():
     async def scenario():
         work = SharedWork()
         wire = connect(work)

@@ -29,7 +29,7 @@ def _device(seed: int) -> SimulatedDisk:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_an_upload_returned_for_survives_a_loss_of_power(seed: int) -> None:
+def test_a_completed_upload_survives_a_loss_of_power(seed: int) -> None:
     async def main() -> None:
         device = _device(seed)
         storage = _open(device)
@@ -71,7 +71,7 @@ class _LaterClock(SystemClock):
         return super().now_ms() + self.ahead_ms
 
 
-def test_what_killed_uploads_leave_goes_with_their_objects_and_else_after_a_while(tmp_path: Path) -> None:
+def test_files_of_killed_uploads_are_deleted_with_their_objects_or_after_a_while(tmp_path: Path) -> None:
     async def main() -> None:
         clock = _LaterClock()
         machine = replace(Machine.real(), clock=clock, workers=InlineWorkers())

@@ -55,7 +55,7 @@ def open_it(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     return makers[kind]
 
 
-def test_what_is_uploaded_is_read_back_in_any_range(open_it: Opener) -> None:
+def test_any_range_of_an_uploaded_object_can_be_read(open_it: Opener) -> None:
     async def main() -> None:
         storage = open_it()
         await storage.check()

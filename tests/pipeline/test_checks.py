@@ -63,7 +63,7 @@ def test_the_first_batch_may_begin_before_and_others_may_not() -> None:
     assert find_gaps([coordinate(5, 9), coordinate(8, 19)], 5, 20) == [(8, 9)]
 
 
-def test_a_batch_is_what_its_coordinator_means() -> None:
+def test_a_batch_is_compared_with_the_coordinates_of_its_coordinator() -> None:
     data = build_batch([Record(offset, 1, None, b"value") for offset in range(3)], base_offset=0)
     assert compare_batch(data, coordinate(7, 9, len(data))) is None
     assert "3 offsets, the coordinator has 4" in str(compare_batch(data, coordinate(7, 10, len(data))))
@@ -233,7 +233,7 @@ def test_segments_of_another_storage_manager_are_read_through_their_leaders(
     assert (by_leaders["damages"], by_leaders["records"]) == (0, by_objects["records"])
 
 
-def test_segments_cover_what_they_hold_together() -> None:
+def test_overlapping_segments_cover_their_ranges_together() -> None:
     assert uncovered([(0, 9), (5, 14), (15, 20)], 3, 18) == []
     assert uncovered([(5, 9), (12, 14)], 3, 18) == [(3, 4), (10, 11), (15, 17)]
     assert uncovered([], 3, 3) == []
@@ -338,7 +338,7 @@ def test_orphans_in_the_tier_are_those_of_attempts_that_nobody_published(
     assert f"{2 * segments + 1} objects in the tier, 0 old enough: 0 orphans" in capsys.readouterr().out
 
 
-def test_a_coordinator_that_cannot_be_asked_saves_what_there_is(
+def test_no_object_is_deleted_if_a_coordinator_refuses_the_request(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from moldau.runtime.errors import ErrorCode, KafkaError

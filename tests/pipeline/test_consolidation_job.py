@@ -162,7 +162,7 @@ def test_tasks_that_run_twice_leave_each_record_once(node: moldau.testing.Node, 
     check(node, topic)
 
 
-def test_what_has_left_the_wal_is_read_by_jobs_too(node: moldau.testing.Node, topic: str) -> None:
+def test_jobs_also_read_records_that_have_left_the_wal(node: moldau.testing.Node, topic: str) -> None:
     assert consolidate_once(job_of(node, topic), in_place)["segments"] > 0
     producer = Producer({"bootstrap.servers": node.bootstrap_servers})
     for number in range(RECORDS, RECORDS + 20):
@@ -185,7 +185,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("step", ["before tasks", "after tasks", "after publishing"])
-def test_a_driver_that_is_killed_is_gone_on_for(
+def test_another_driver_continues_the_work_of_a_killed_driver(
     node: moldau.testing.Node, topic: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dying(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
@@ -275,7 +275,7 @@ def test_a_task_returns_coordinates_only(node: moldau.testing.Node, topic: str) 
     assert all(len(one.custom_metadata or b"") < 100 for unit in seen for one in unit.segments)
 
 
-def test_what_a_killed_driver_holds_is_named(node: moldau.testing.Node, topic: str) -> None:
+def test_the_lease_of_a_killed_driver_is_named(node: moldau.testing.Node, topic: str) -> None:
     job = job_of(node, topic)
 
     async def plan(client: Client) -> ClusterPlan:

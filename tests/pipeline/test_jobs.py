@@ -95,7 +95,7 @@ def test_the_lag_of_a_node_that_is_down_is_not_known(tmp_path: pathlib.Path) -> 
     )
 
 
-def test_what_runs_is_cancelled_at_the_end() -> None:
+def test_running_jobs_are_cancelled_at_the_end() -> None:
     pool = Pool()
     begun = threading.Event()
 

@@ -142,7 +142,7 @@ def test_an_interval_goes_on_until_a_signal(
     ],
     ids=range(14),
 )
-def test_what_cannot_be_is_one_line(
+def test_an_impossible_export_is_an_error_of_one_line(
     node: moldau.testing.Node,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],

@@ -129,7 +129,7 @@ def test_an_error_of_a_later_kafka_is_an_unknown_server_error() -> None:
         (11, 5, "0001ff"),  # not UTF-8
     ],
 )
-def test_lengths_that_lie_cost_nothing(api_key: int, version: int, body: str) -> None:
+def test_false_lengths_allocate_no_memory(api_key: int, version: int, body: str) -> None:
     request_class(api_key)
     with pytest.raises(ProtocolError):
         codec.decode_request(api_key, version, b"")
@@ -142,7 +142,7 @@ def test_lengths_that_lie_cost_nothing(api_key: int, version: int, body: str) ->
         tracemalloc.stop()
 
 
-def test_a_null_where_there_is_none_is_refused_both_ways() -> None:
+def test_a_null_in_a_field_that_is_not_nullable_is_refused_in_both_directions() -> None:
     with pytest.raises(ProtocolError, match="null"):
         codec.decode_request(2, 1, b"\0\0\0\0\xff\xff\xff\xff")
     with pytest.raises(TypeError):

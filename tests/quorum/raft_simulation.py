@@ -42,7 +42,8 @@ class Invariants:
         self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
         self.committed: list[Entry] = []
         self.committed_in: list[int] = []
-        """The epoch in which each of these records was committed. It never decreases."""
+        """The epochs in which the records of ``committed`` were committed, in the same order. They never
+        decrease."""
         self.high_watermarks: dict[tuple[int, int], int] = {}
 
     def one_leader_per_epoch(self, epoch: int, node_id: int) -> None:

@@ -59,7 +59,7 @@ def test_round_trip(state: ElectionState) -> None:
     ],
     ids=["empty", "no fields", "list", "other version", "null", "no text", "deep"],
 )
-def test_what_cannot_be_read_is_an_error(content: bytes) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(content: bytes) -> None:
     with pytest.raises(QuorumStateError):
         decode_quorum_state(content, voters=VOTERS)
 

@@ -102,7 +102,7 @@ def test_the_snapshot_header_is_kafkas() -> None:
 
 
 @pytest.mark.parametrize("content", CONTENTS, ids=lambda content: type(content).__name__)
-def test_what_is_written_is_read(content: Any) -> None:
+def test_written_control_records_can_be_read(content: Any) -> None:
     batch = build_control_batch([content], timestamp=5, base_offset=9, leader_epoch=2)
     header = check_batch(batch)
     assert header.is_control
@@ -113,7 +113,7 @@ def test_what_is_written_is_read(content: Any) -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_end_markers_are_what_clients_expect(committed: bool) -> None:
+def test_end_markers_have_the_form_that_clients_expect(committed: bool) -> None:
     batch = build_end_transaction_marker(4, 5, committed=committed, coordinator_epoch=6, timestamp=7)
     header = check_batch(batch)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4, 5, -1)
@@ -124,14 +124,14 @@ def test_end_markers_are_what_clients_expect(committed: bool) -> None:
     assert ControlRecord.parse(record.key) == (COMMIT_MARKER if committed else ABORT_MARKER)
 
 
-def test_types_from_the_future_are_left_alone() -> None:
+def test_control_types_of_later_versions_are_unknown() -> None:
     future = Record(0, 0, b"\0\0\0\x63", b"?")
     assert parse_control_type(future.key) is ControlType.UNKNOWN
     assert parse_control_record(future) is None
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\0\0\0", b"\xff\xff\0\0"])
-def test_a_key_that_is_none_is_invalid(key: bytes | None) -> None:
+def test_a_malformed_key_is_invalid(key: bytes | None) -> None:
     with pytest.raises(InvalidRecordError):
         parse_control_type(key)
 

@@ -37,7 +37,7 @@ def _kept(error: BaseException) -> list[str]:
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Compression if codec is not Compression.NONE])
-def test_a_batch_that_is_too_large_leaves_nothing_behind(codec: Compression) -> None:
+def test_the_error_of_a_too_large_batch_keeps_no_bytes(codec: Compression) -> None:
     bomb = compress(codec, ZEROS)
     assert len(bomb) < LARGE
     with pytest.raises(OpenedSizeError) as refusal:
@@ -45,14 +45,14 @@ def test_a_batch_that_is_too_large_leaves_nothing_behind(codec: Compression) -> 
     assert _kept(refusal.value) == []
 
 
-def test_a_snappy_block_that_is_too_large_leaves_nothing_behind() -> None:
+def test_the_error_of_a_too_large_snappy_block_keeps_no_bytes() -> None:
     with pytest.raises(OpenedSizeError) as refusal:
         decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(ZEROS)), LIMIT)
     assert _kept(refusal.value) == []
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
-def test_a_damaged_batch_leaves_nothing_behind(codec: Compression) -> None:
+def test_the_error_of_a_damaged_batch_keeps_no_bytes(codec: Compression) -> None:
     damaged = bytearray(compress(codec, ZEROS))
     damaged[len(damaged) // 2 :] = b"\xff" * (len(damaged) - len(damaged) // 2)
     with pytest.raises(InvalidRecordError) as refusal:

@@ -187,7 +187,7 @@ def test_records_that_a_client_numbered_wrongly_are_numbered_anew() -> None:
     assert header.max_timestamp == 1_005
 
 
-def test_what_grows_past_the_bound_is_refused() -> None:
+def test_a_batch_that_grows_beyond_the_limit_is_refused() -> None:
     batch = build_batch([Record(0, 1_000, b"k", b"x" * 5_000)], compression=Compression.ZSTD)
     plain = TargetCompression(Compression.NONE)
     size = len(stored(batch, plain)[0])

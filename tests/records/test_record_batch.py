@@ -156,7 +156,7 @@ def test_iterating_stops_at_a_partial_batch() -> None:
     ]
 
 
-def test_iterating_over_bytes_that_are_no_batch_is_corruption() -> None:
+def test_iterating_over_bytes_that_are_no_batch_reports_corruption() -> None:
     with pytest.raises(CorruptRecordError, match="length 0"):
         list(iter_headers(one_record() + bytes(100)))
     with pytest.raises(CorruptRecordError, match="magic 1"):
@@ -189,7 +189,7 @@ def test_the_error_classes_carry_kafkas_codes() -> None:
 
 
 @pytest.mark.parametrize("claimed", [1, 5])
-def test_a_count_that_lies_about_the_records_is_found_by_whoever_opens_them(claimed: int) -> None:
+def test_a_wrong_record_count_is_detected_when_the_batch_is_opened(claimed: int) -> None:
     """The broker does not detect this error, because it does not open batches (docs/decisions/0014). It
     assigns as many offsets as the header specifies."""
     batch = bytearray(build_batch([Record(0, 1_000, None, b"value")] * 3))

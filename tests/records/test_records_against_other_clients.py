@@ -92,7 +92,7 @@ READERS += [(read_by_kafka_python, codec) for codec in PLAIN]
 @EXAMPLES
 @pytest.mark.parametrize(("read", "codec"), READERS)
 @given(records=RECORDS, base_offset=st.integers(0, 2**40))
-def test_others_read_what_we_build(
+def test_other_clients_read_our_batches(
     codec: Compression, read: Callable[[bytes], list[Record]], records: list[Record], base_offset: int
 ) -> None:
     batch = build_batch(records, base_offset=base_offset, compression=codec, producer_id=3, base_sequence=0)
@@ -103,7 +103,7 @@ def test_others_read_what_we_build(
 @EXAMPLES
 @pytest.mark.parametrize(("build", "codec"), BUILDERS)
 @given(records=RECORDS)
-def test_we_read_what_others_build(
+def test_we_read_batches_of_other_clients(
     codec: Compression, build: Callable[[list[Record], Compression], bytes], records: list[Record]
 ) -> None:
     batch = build(records, codec)

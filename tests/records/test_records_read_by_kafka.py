@@ -46,7 +46,7 @@ def dumped(log: bytes, folder: Path) -> str:
 
 
 @pytest.mark.java
-def test_kafka_reads_what_we_write(tmp_path: Path) -> None:
+def test_kafka_reads_our_files(tmp_path: Path) -> None:
     records = [
         Record(0, 1_700_000_000_000 + index, b"key-%d" % index, b"value-%d" % index * 99, (("h", b"x"),))
         for index in range(400)

@@ -70,7 +70,7 @@ def rows(draw):
     st.booleans(),
 )
 @settings(max_examples=400)
-def test_a_walk_finds_what_reading_finds(made, step, damages, stamped):
+def test_a_walk_has_the_same_result_as_reading_each_record(made, step, damages, stamped):
     data, count = made
     damaged = bytearray(data)
     for at, byte in damages:

@@ -74,7 +74,7 @@ def test_appends_of_a_turn_are_in_the_log_when_it_has_ended(house: House) -> Non
     assert house.readable() == 4
 
 
-def test_a_refusal_says_what_a_single_append_says_and_keeps_the_order(house: House) -> None:
+def test_a_refusal_has_the_error_of_a_single_append_and_keeps_the_order(house: House) -> None:
     bad = memoryview(bytes(BATCH[:-1]) + b"\xff")
     assert house.append().base_offset == 0
     assert house.append(bad).error is ErrorCode.corrupt_message
@@ -85,7 +85,7 @@ def test_a_refusal_says_what_a_single_append_says_and_keeps_the_order(house: Hou
     assert house.append().error is ErrorCode.not_leader_or_follower
 
 
-def test_where_replicas_must_agree_nothing_is_staged(house: House) -> None:
+def test_no_append_is_staged_if_other_replicas_must_acknowledge_it(house: House) -> None:
     house.lead((1, 2), (1,))
     house.partition.min_in_sync = 2
     assert house.append().error is ErrorCode.not_enough_replicas
@@ -101,7 +101,9 @@ def test_a_lone_replica_needs_no_other_whatever_the_minimum_is(house: House) -> 
     assert house.readable() == 1
 
 
-def test_a_turn_whose_write_fails_has_no_answers_and_the_next_one_says_why(house: House) -> None:
+def test_a_turn_whose_write_fails_sends_no_responses_and_the_next_turn_reports_the_error(
+    house: House,
+) -> None:
     house.append()
     house.turn.end()
     house.append()

@@ -75,7 +75,7 @@ def test_a_partition_that_is_held_is_forgotten_and_comes_back() -> None:
     assert named(follower.exchange()) == {A: 4}
 
 
-def test_the_leader_is_told_at_once_of_the_last_partition_that_goes() -> None:
+def test_the_leader_is_notified_immediately_when_the_last_partition_is_removed() -> None:
     follower = Follower()
     follower.follow(A)
     follower.exchange()

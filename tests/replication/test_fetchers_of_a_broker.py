@@ -1,5 +1,5 @@
-"""The partitions of a leader are spread over several connections to it. The number of connections
-may change."""
+"""The partitions that a broker follows are spread over several connections to their leader. The number of
+connections may change."""
 
 import asyncio
 from types import SimpleNamespace

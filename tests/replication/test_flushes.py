@@ -124,7 +124,7 @@ def test_an_append_whose_flush_fails_is_refused() -> None:
     play(story)
 
 
-def test_who_waits_for_a_flush_is_told_when_the_leader_resigns() -> None:
+def test_appends_that_wait_for_a_flush_get_an_error_when_the_leader_resigns() -> None:
     async def story(machine: Machine) -> None:
         partition = led(machine, 1)
         answer = append(partition)

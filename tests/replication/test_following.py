@@ -64,7 +64,7 @@ def test_an_epoch_without_records_gives_way_to_those_of_the_leader(tmp_path: pat
     assert pair.content(1) == pair.content(2)
 
 
-def test_what_was_fetched_in_another_term_is_not_appended(tmp_path: pathlib.Path) -> None:
+def test_records_that_were_fetched_in_another_term_are_not_appended(tmp_path: pathlib.Path) -> None:
     pair = Replicas(tmp_path)
     pair.lead(1, 3)
     for epoch, code in ((2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)):
@@ -113,7 +113,7 @@ def test_a_synced_log_acknowledges_what_is_on_both_disks(tmp_path: pathlib.Path)
     asyncio.run(scenario())
 
 
-def test_what_an_earlier_life_has_not_synced_is_synced_before_it_is_acknowledged(
+def test_unsynced_records_of_an_earlier_process_are_synced_before_they_are_acknowledged(
     tmp_path: pathlib.Path,
 ) -> None:
     """A follower starts a sync only if it appends records."""
@@ -262,7 +262,9 @@ class SlowWorkers(InlineWorkers):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_record_counts_once_it_is_durable_though_syncs_meet_cuts(tmp_path: pathlib.Path, seed: int) -> None:
+def test_a_record_counts_when_it_is_durable_even_if_the_log_is_truncated_during_syncs(
+    tmp_path: pathlib.Path, seed: int
+) -> None:
     """While syncs are in progress, epochs change, and logs are truncated and grow again."""
     chance = random.Random(seed)
 
@@ -293,7 +295,7 @@ def test_a_record_counts_once_it_is_durable_though_syncs_meet_cuts(tmp_path: pat
     asyncio.run(scenario())
 
 
-def test_a_record_behind_a_cut_is_synced(tmp_path: pathlib.Path) -> None:
+def test_a_record_after_a_truncation_is_synced(tmp_path: pathlib.Path) -> None:
     async def scenario() -> None:
         pair = Replicas(tmp_path, FSYNCED)
         pair.lead(1, 3)

@@ -97,7 +97,7 @@ def test_a_lone_leader_commits_its_log_at_once_and_a_syncing_one_when_it_is_sync
     assert synced.leader.local_sync(9)
 
 
-def test_a_cut_below_the_watermark_is_told_and_ruled_out_where_records_are_synced() -> None:
+def test_a_truncation_below_the_watermark_is_reported_and_is_forbidden_for_synced_records() -> None:
     for policy in (WRITTEN, FSYNCED):
         one = replica(policy, high_watermark=10)
         one.follow(3, leader_id=2)

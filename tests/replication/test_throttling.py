@@ -50,8 +50,8 @@ def test_the_rate_is_an_average_over_windows_that_have_begun() -> None:
 
 
 class Throttled:
-    """The listener of a replica. It has the quota that throttles the responses of the replica to its
-    followers while the replica leads."""
+    """The listener of a replica. While the replica leads, the quota of the listener throttles the responses
+    to its followers."""
 
     active_brokers: Mapping[int, int] = {1: 1, 2: 1, 3: 1}
 

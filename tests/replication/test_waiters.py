@@ -1,4 +1,4 @@
-"""The right key wakes each waiter once. No waiter remains afterwards."""
+"""A waiter waits for one of several keys, or until its deadline. It ends once, and is then removed."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ def test_finishing_twice_is_harmless() -> None:
     asyncio.run(scenario())
 
 
-def test_everyone_is_sent_away_when_the_node_stops() -> None:
+def test_all_waiters_end_when_the_node_stops() -> None:
     async def scenario() -> None:
         room: WaitingRoom[str] = WaitingRoom()
         waiters = [room.wait(["a", "b"], 60), room.wait(["b"], 60)]

@@ -50,7 +50,7 @@ def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
         world.run(beside_it())
 
 
-def test_what_is_kept_is_out_of_sight_until_the_objects_have_doubled(
+def test_kept_objects_are_not_collected_until_the_number_of_objects_has_doubled(
     collector: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collecting, "GROWTH", 1.01)
@@ -75,7 +75,7 @@ def test_what_is_kept_is_out_of_sight_until_the_objects_have_doubled(
 
 
 @pytest.mark.parametrize("ended_share", [0.1 * collecting.CYCLES_SHARE, 2 * collecting.CYCLES_SHARE])
-def test_a_large_process_is_looked_through_only_where_many_cycles_end(
+def test_a_large_process_collects_only_if_many_cycles_have_ended(
     collector: None, monkeypatch: pytest.MonkeyPatch, ended_share: float
 ) -> None:
     monkeypatch.setattr(collecting, "GROWTH", 1.01)
@@ -127,7 +127,7 @@ def test_the_youngest_generation_stays_small_while_as_many_objects_are_freed_as_
     play(story)
 
 
-def test_growth_is_told_without_a_count_of_all_objects(
+def test_growth_is_detected_without_a_count_of_all_objects(
     collector: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def count() -> int:

@@ -21,7 +21,7 @@ def play(story: Story) -> None:
         world.run(told())
 
 
-def test_it_is_the_wall_clock_while_that_runs() -> None:
+def test_the_deletion_clock_equals_the_wall_clock_while_that_clock_runs_steadily() -> None:
     async def story(wall: SimulatedClock, clock: DeletionClock) -> None:
         for _ in range(10):
             assert abs(clock.now_ms() - wall.now_ms()) <= 1
@@ -43,7 +43,7 @@ def test_a_jump_ahead_is_caught_up_with_at_twice_the_speed() -> None:
     play(story)
 
 
-def test_a_jump_back_is_followed_at_once_and_its_end_slowly() -> None:
+def test_a_jump_back_is_followed_immediately_and_its_correction_slowly() -> None:
     async def story(wall: SimulatedClock, clock: DeletionClock) -> None:
         before = clock.now_ms()
         wall.jump(-HOUR_MS)
@@ -55,7 +55,7 @@ def test_a_jump_back_is_followed_at_once_and_its_end_slowly() -> None:
     play(story)
 
 
-def test_an_hour_by_mistake_that_is_taken_back_makes_nothing_old() -> None:
+def test_a_clock_error_of_an_hour_that_is_corrected_makes_no_record_old() -> None:
     async def story(wall: SimulatedClock, clock: DeletionClock) -> None:
         before = clock.now_ms()
         for _ in range(20):

@@ -35,7 +35,7 @@ def write(disk: Disk, path: str, content: bytes) -> None:
     file.close()
 
 
-def test_what_is_written_can_be_read(place: tuple[Disk, str]) -> None:
+def test_written_bytes_can_be_read(place: tuple[Disk, str]) -> None:
     disk, folder = place
     file = disk.open(f"{folder}/a", create=True)
     assert file.path == f"{folder}/a"
@@ -75,7 +75,7 @@ def test_large_writes_go_to_the_system_in_pieces(
     assert sum(pieces) == 2 * len(content)
 
 
-def test_what_is_read_once_is_what_is_there(place: tuple[Disk, str]) -> None:
+def test_read_once_returns_the_bytes_of_the_file(place: tuple[Disk, str]) -> None:
     disk, folder = place
     content = random.Random(7).randbytes((1 << 20) + 777)
     write(disk, f"{folder}/a", content)
@@ -202,13 +202,13 @@ def test_a_removed_file_lives_on_in_its_handle(place: tuple[Disk, str]) -> None:
 
 
 @pytest.mark.parametrize("call", ["open", "read", "size", "modified_ms", "list", "sync_dir"])
-def test_what_is_absent_is_not_found(place: tuple[Disk, str], call: str) -> None:
+def test_an_absent_file_is_not_found(place: tuple[Disk, str], call: str) -> None:
     disk, folder = place
     with pytest.raises(FileNotFoundError):
         getattr(disk, call)(f"{folder}/absent")
 
 
-def test_absence_is_no_error_where_it_is_the_wish(place: tuple[Disk, str]) -> None:
+def test_removing_an_absent_file_is_no_error(place: tuple[Disk, str]) -> None:
     disk, folder = place
     disk.remove(f"{folder}/absent")
     disk.remove_tree(f"{folder}/absent")

@@ -49,7 +49,7 @@ def run(scenario):
     return journal.steps
 
 
-def test_a_client_waits_for_one_step_of_another_however_many_jobs_that_one_has():
+def test_a_client_waits_for_only_one_step_of_another_client_with_many_jobs():
     async def scenario(lane, journal):
         attacker, victim = Connection("attacker"), Connection("victim")
         bombs = [lane.put(attacker, journal.job(f"bomb {n}", steps=50)) for n in range(20)]
@@ -140,7 +140,7 @@ def test_steps_run_in_the_thread_one_at_a_time():
     asyncio.run(main())
 
 
-def test_a_cancelled_lane_leaves_nobody_waiting():
+def test_no_job_waits_after_its_lane_was_cancelled():
     async def main():
         workers = ThreadWorkers(1)
         lane = FairLane(workers)

@@ -11,7 +11,7 @@ from moldau.simulation.world.world import World
 logger = logging.getLogger("test.gathered")
 
 
-def test_a_crowd_is_one_line_a_second(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_lines_of_one_kind_become_one_line_per_second(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         lines = GatheredLines(logger, logging.ERROR, "%d partitions cannot be opened: %s (%s)")
         for number in range(13_000):

@@ -20,7 +20,7 @@ def test_memory_is_used_again_when_its_last_view_is_gone() -> None:
     assert bytes(again[:5_000]) == b"x" * 5_000
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_the_size_of_kept_memory_is_bounded() -> None:
     memory = RecycledMemory(kept_bytes_max=10_000)
     views = [memory.allocate(4_096) for _ in range(5)]
     views.clear()

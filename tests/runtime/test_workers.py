@@ -6,7 +6,7 @@ import pytest
 from moldau.runtime import ThreadWorkers
 
 
-def test_threads_apart_hold_nobody_else_up_and_end_with_the_others() -> None:
+def test_separate_threads_do_not_delay_other_work_and_end_with_the_other_threads() -> None:
     async def main() -> None:
         workers = ThreadWorkers(1)
         apart = workers.apart(1, "apart")

@@ -76,7 +76,7 @@ def served(node: Node) -> set[int]:
     return {row.api_key for row in answer.api_keys}
 
 
-def test_what_is_advertised_is_what_kafka_has_but_for_what_is_known_to_be_missing(node: Node) -> None:
+def test_all_apis_of_kafka_are_advertised_except_the_listed_missing_apis(node: Node) -> None:
     whole = {key for key in SUPPORTED if Scope.BROKER in scopes(key)}
     assert {ApiKey(key) for key in served(node)} == whole - NOT_YET
 

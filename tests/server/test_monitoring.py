@@ -93,7 +93,7 @@ def test_groups_show_under_kafkas_names() -> None:
         assert found[manager + "NumOffsets"] == 1
 
 
-def test_a_well_node_says_so() -> None:
+def test_a_healthy_node_reports_that_it_is_up() -> None:
     with Node(properties={"metrics.listener": "127.0.0.1:0"}) as node:
         health = json.loads(read(f"{node.monitoring_url}/health"))
         names = ("quorum", "storage", "partitions", "topics", "errors", "groups", "remote")

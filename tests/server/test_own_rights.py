@@ -30,7 +30,7 @@ SUFFICIENT = {
     Right.CLUSTER_ACTION: {AclOperation.CLUSTER_ACTION},
     Right.ALTER_CLUSTER: {AclOperation.CLUSTER_ACTION, AclOperation.ALTER},
 }
-"""For each right of a row, the rights on the cluster of which each is sufficient."""
+"""The operations on the cluster that satisfy each right. A principal needs only one of them."""
 
 
 class Holder:

@@ -100,7 +100,7 @@ def test_steps_go_forward_in_order_and_back_in_reverse() -> None:
     ]
 
 
-def test_the_first_image_is_compared_with_nothing_once_for_all_subsystems() -> None:
+def test_the_first_image_is_compared_with_an_empty_image_once_for_all_subsystems() -> None:
     """If the images were compared a second time, the time would grow with the number of topics."""
     deltas: list[MetadataDelta] = []
 
@@ -196,7 +196,7 @@ def test_a_kind_of_topics_gets_the_tier_and_the_chunks_of_its_row() -> None:
     kinds.check_complete([row])
 
 
-def test_a_kind_of_topics_that_a_broker_refuses_needs_neither() -> None:
+def test_a_kind_of_topics_that_a_broker_refuses_needs_no_tier_and_no_chunks() -> None:
     kinds, row = PartitionKinds(), sharded(has_remote_tier=True, no_chunks=None)
     kinds.add([KindClaim(RefusingKind(lambda topic: "sharded topics are off"), row.is_kind_of)])
     kinds.check_complete([row])

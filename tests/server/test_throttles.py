@@ -82,7 +82,7 @@ def pausing(seconds: float) -> Contribution:
     return Contribution(throttles={FIND: lambda context, waits: seconds})
 
 
-def test_a_throttle_of_any_subsystem_mutes_the_connection_and_is_told_in_the_answer() -> None:
+def test_a_throttle_of_any_subsystem_mutes_the_connection_and_is_in_the_response() -> None:
     async def story() -> None:
         house = House(Contribution(handlers={FIND: now}), pausing(0.25))
         assert (await house.ask(FindCoordinatorRequest())).throttle_time_ms == 250
@@ -101,7 +101,7 @@ def test_the_longest_of_several_throttles_counts() -> None:
 
 
 @pytest.mark.parametrize(("pause_s", "rest_ms"), [(0.5, 200), (0.2, 0)])
-def test_an_answer_that_comes_later_tells_what_is_left(pause_s: float, rest_ms: int) -> None:
+def test_a_late_response_contains_the_remaining_throttle_time(pause_s: float, rest_ms: int) -> None:
     async def story() -> None:
         house = House(Contribution(handlers={FIND: later}), pausing(pause_s))
         assert (await house.ask(FindCoordinatorRequest())).throttle_time_ms == rest_ms
@@ -111,7 +111,7 @@ def test_an_answer_that_comes_later_tells_what_is_left(pause_s: float, rest_ms: 
 
 
 @pytest.mark.parametrize(("handler", "waits"), [(now, False), (later, True)])
-def test_a_throttle_is_asked_once_after_the_handler_and_told_whether_the_answer_waits(
+def test_a_throttle_is_called_once_after_the_handler_and_learns_whether_the_response_waits(
     handler: Callable[..., Any], waits: bool
 ) -> None:
     async def story() -> None:
@@ -133,7 +133,7 @@ def test_a_throttle_is_asked_once_after_the_handler_and_told_whether_the_answer_
     play(story)
 
 
-def test_a_handler_that_fails_is_throttled_all_the_same() -> None:
+def test_a_failed_request_is_throttled_too() -> None:
     async def story() -> None:
         def fail(context: RequestContext, request: Message) -> Message:
             raise ValueError("a defect")
@@ -145,7 +145,7 @@ def test_a_handler_that_fails_is_throttled_all_the_same() -> None:
     play(story)
 
 
-def test_other_apis_are_not_asked_about_and_an_answer_without_the_field_goes_as_it_is() -> None:
+def test_other_apis_are_not_throttled_and_a_response_without_the_field_is_unchanged() -> None:
     async def story() -> None:
         end = ApiKey.END_QUORUM_EPOCH
         other = Contribution(

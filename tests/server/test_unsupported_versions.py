@@ -33,7 +33,7 @@ def test_answer_to_an_unsupported_version_is_never_an_empty_success(api_key):
 
 
 @pytest.mark.parametrize("api_key", [ApiKey.PRODUCE, ApiKey.LIST_OFFSETS, ApiKey.CREATE_TOPICS])
-def test_row_says_it_where_the_response_has_no_field_at_its_top(api_key):
+def test_rows_have_the_error_if_the_response_has_no_top_level_error(api_key):
     dispatch = Dispatcher({api_key: handler}, Scope.BROKER)
     context = RequestContext(api_key, 99, 1, "test", ConnectionContext("1", "PLAINTEXT"), 0.0, 0)
     body = b"".join(dispatch(context, memoryview(b"")))

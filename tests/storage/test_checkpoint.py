@@ -30,7 +30,7 @@ def test_a_long_line_is_not_quoted_whole(content: bytes) -> None:
 
 
 @given(OFFSETS)
-def test_what_is_written_is_read(
+def test_a_written_checkpoint_can_be_read(
     tmp_path_factory: pytest.TempPathFactory, offsets: dict[TopicPartition, int]
 ) -> None:
     path = str(tmp_path_factory.getbasetemp() / "recovery-point-offset-checkpoint")
@@ -46,7 +46,7 @@ def test_the_file_is_kafkas(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "0\n", "0\n0\n"])
-def test_nothing_is_no_offsets(tmp_path: Path, content: str | None) -> None:
+def test_a_missing_or_empty_checkpoint_has_no_offsets(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "checkpoint"
     if content is not None:
         path.write_text(content)

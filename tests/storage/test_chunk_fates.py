@@ -87,7 +87,8 @@ class Broker:
         )
 
         self.files: dict[str, bytes] = {}
-        """The files of the chunk on other brokers; none of these is alive without files."""
+        """The files of the chunk on other brokers. If there are no files, no broker with the chunk is
+        alive."""
 
     async def handed_over(self, *wanted: Any) -> None: ...
 

@@ -78,7 +78,7 @@ def test_a_repeat_of_the_latest_epoch_changes_nothing() -> None:
     assert epochs.entries == ((3, 8),)
 
 
-def test_entries_that_contradict_a_new_one_give_way() -> None:
+def test_entries_that_contradict_a_new_entry_are_removed() -> None:
     epochs = LeaderEpochs([EpochEntry(1, 0), EpochEntry(2, 10), EpochEntry(5, 20)])
     assert epochs.assign(6, 10)
     assert epochs.entries == ((1, 0), (6, 10))

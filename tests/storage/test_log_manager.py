@@ -92,7 +92,7 @@ def test_a_start_without_a_registration_keeps_the_epoch_of_the_clean_stop(box: A
     box.run(scenario())
 
 
-def test_one_process_a_folder(box: Any) -> None:
+def test_only_one_process_uses_a_folder(box: Any) -> None:
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/one"])
         await manager.start(config_of)
@@ -162,7 +162,7 @@ def test_a_stray_folder_is_removed_after_its_delay_and_not_before(box: Any) -> N
     box.run(scenario())
 
 
-def test_checkpoints_of_a_deleted_topic_do_not_judge_its_successor(box: Any) -> None:
+def test_checkpoints_of_a_deleted_topic_do_not_apply_to_the_next_topic_of_the_same_name(box: Any) -> None:
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/one"])
         await manager.start(config_of)
@@ -331,7 +331,7 @@ def test_a_failing_disk_takes_its_folder_offline_once(box: Any) -> None:
     box.run(scenario())
 
 
-def test_chores_run_by_themselves_and_end_with_the_manager(box: Any) -> None:
+def test_periodic_work_runs_automatically_and_ends_with_the_manager(box: Any) -> None:
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/one"])
         await manager.start(config_of)

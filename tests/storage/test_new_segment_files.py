@@ -1,7 +1,7 @@
 """The log file of a new segment is not truncated, unless an old file has the same name.
 
 If a file was ever truncated to length 0, ext4 writes it to the disk when it is closed for the last time. The
-close of a large deleted segment would then block its thread.
+close of a large deleted segment would then block the thread that closes the segment.
 """
 
 import os

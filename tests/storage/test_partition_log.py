@@ -107,7 +107,7 @@ def test_an_older_epoch_may_not_append(box: Any) -> None:
     assert refused.value.code is ErrorCode.fenced_leader_epoch
 
 
-def test_a_follower_refuses_what_cannot_follow(box: Any) -> None:
+def test_a_follower_refuses_batches_that_do_not_continue_its_log(box: Any) -> None:
     log = open_log(box)
     first = build_batch(records(box, 2), leader_epoch=1)
     log.append_as_follower(first)

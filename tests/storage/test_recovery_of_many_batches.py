@@ -62,7 +62,7 @@ def file_of(content):
 
 
 @given(logs(), st.sampled_from([61, 100, 300, 1024 * 1024]))
-def test_a_scan_finds_what_a_check_of_each_batch_finds(content, chunk_bytes):
+def test_a_scan_has_the_same_result_as_a_check_of_each_batch(content, chunk_bytes):
     before = batch_scan._CHECK_CHUNK_SIZE_BYTES
     batch_scan._CHECK_CHUNK_SIZE_BYTES = chunk_bytes
     try:
@@ -78,7 +78,7 @@ def test_a_scan_finds_what_a_check_of_each_batch_finds(content, chunk_bytes):
 
 
 @given(logs(), st.integers(0, 60))
-def test_what_recovery_accepts_is_durable_and_indexed(content, recovery_point):
+def test_batches_that_recovery_accepts_are_durable_and_indexed(content, recovery_point):
     accepted, end_offset, epoch = 0, 0, -1
     for position, header, _ in one_by_one(content):
         if header.base_offset < end_offset or header.partition_leader_epoch < epoch:

@@ -79,7 +79,7 @@ def test_no_record_leaves_a_plain_log_without_a_cleanup_policy(box: Any) -> None
     assert asyncio.run(log.delete_old_segments(box.clock.time_ms + 10**9)) == []
 
 
-def test_what_records_were_deleted_up_to_goes_copied_or_not(box: Any) -> None:
+def test_deleted_records_leave_the_log_whether_they_were_copied_or_not(box: Any) -> None:
     log = open_log(box, replace(TIERED, local_retention_bytes=-1))
     append_segments(box, log, 3)
     log.update_log_start_offset(2)
@@ -143,7 +143,7 @@ def test_a_restart_knows_what_is_remote(box: Any) -> None:
     assert restart(box, TIERED) == (1, 3, 3)
 
 
-def test_a_lost_checkpoint_of_log_starts_is_made_up_for_by_the_epochs(box: Any) -> None:
+def test_leader_epochs_replace_a_lost_checkpoint_of_log_starts(box: Any) -> None:
     assert restart(box, TIERED, lambda: box.disk.remove("/data/log-start-offset-checkpoint")) == (1, 3, 3)
 
 

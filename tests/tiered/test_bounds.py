@@ -36,7 +36,7 @@ def test_a_quota_averages_over_its_windows() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.integers(1, 500)), max_size=60))
-def test_whoever_waits_as_told_keeps_the_rate(steps: list[tuple[float, int]]) -> None:
+def test_waiting_for_the_throttle_time_keeps_the_rate(steps: list[tuple[float, int]]) -> None:
     settings = QuotaSettings(bytes_per_second=100, window_count=5, window_s=1)
     quota, now_s, done = ByteRateQuota(settings), 0.0, []
     for pause_s, size_bytes in steps:

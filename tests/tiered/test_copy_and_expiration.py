@@ -12,6 +12,7 @@ import pytest
 from remote_house import CONFIG, PARTITION, House, all_of
 
 from moldau.cluster.image.log_generations import LogGenerations
+from moldau.runtime import ErrorCode, KafkaError
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segment_cache import SegmentCache
@@ -28,7 +29,7 @@ from moldau.tiered.removal.remover import NoHostedPartitions, RemotePartitionRem
 from moldau.tiered.restoring import restore_start
 from moldau.tiered.storage.storage_manager import IndexType, RemoteStorageError
 from moldau.tiered.tasks.cleanup_task import ExpirationTask
-from moldau.tiered.tasks.context import LATE_WRITE_GRACE_MS, TaskPartition
+from moldau.tiered.tasks.context import LATE_WRITE_GRACE_MS, EarlierPart, TaskPartition
 from moldau.tiered.tasks.copy import CopyTask
 
 Story = Callable[[House], Awaitable[None]]
@@ -66,6 +67,30 @@ def test_closed_segments_below_the_stable_offset_are_copied(play: Callable[[Stor
         house.log.roll()
         await house.copying.run()
         assert ranges(house) == [(0, 2), (3, 5), (6, 6), (7, 9), (10, 10)]
+
+    play(story)
+
+
+class Chunks(EarlierPart):
+    """Inactive chunks before the log. None of their brokers runs."""
+
+    async def copy(self, partition: TaskPartition) -> bool:
+        raise KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
+
+    def uncopied_bytes(self, partition: TaskPartition) -> int:
+        return 5_000
+
+
+def test_the_bytes_of_chunks_that_cannot_be_copied_are_in_the_lag(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(2)
+        closed_bytes = sum(each.size_bytes for each in house.log.segments.segments[:2])
+        copying = CopyTask(replace(house.context, earlier=Chunks()), house.partition)
+        with pytest.raises(KafkaError):
+            await copying.run()
+        assert ranges(house) == [], "the tier has no gaps"
+        gauges = house.meters.gauges(PARTITION.topic, PARTITION.partition)
+        assert (gauges.copy_lag_segments, gauges.copy_lag_bytes) == (2, closed_bytes + 5_000)
 
     play(story)
 
@@ -218,7 +243,7 @@ def test_nothing_is_removed_while_deletions_are_held(play: Callable[[Story], Non
     play(story)
 
 
-def test_what_was_deleted_remotely_does_not_count_as_copied(play: Callable[[Story], None]) -> None:
+def test_segments_that_were_deleted_remotely_do_not_count_as_copied(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(2)
         await house.copying.run()
@@ -279,7 +304,7 @@ THREE = [segment(1, 0, 9, at_ms=100), segment(2, 10, 19, at_ms=200), segment(3, 
         (Retention(-1, 249), 15, 149, 20, 2),
     ],
 )
-def test_what_is_past_its_retention(
+def test_segments_that_are_past_their_retention(
     retention: Retention, log_start: int, local_only: int, new_start: int | None, due: int
 ) -> None:
     plan = ExpiryPlan(
@@ -340,7 +365,7 @@ def test_a_copy_that_finishes_during_a_round_is_not_removed_as_unneeded(
     play(story)
 
 
-def test_an_old_leaders_segment_keeps_nothing_from_going(play: Callable[[Story], None]) -> None:
+def test_a_segment_of_an_old_leader_does_not_prevent_other_deletions(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         for epoch, count in ((0, 10), (2, 20)):
             for _ in range(count):
@@ -372,7 +397,7 @@ def test_the_log_start_moves_before_its_segments_go(play: Callable[[Story], None
     play(story)
 
 
-def test_what_the_log_start_cannot_pass_yet_stays(play: Callable[[Story], None]) -> None:
+def test_segments_after_the_high_watermark_stay(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.log.config = replace(CONFIG, retention_bytes=0)
         house.fill(3)
@@ -533,7 +558,7 @@ def test_a_copy_that_finishes_while_its_topic_is_removed_leaves_nothing(
     play(story)
 
 
-def test_a_deletion_whose_end_was_not_heard_is_over(play: Callable[[Story], None]) -> None:
+def test_a_deletion_whose_last_event_got_no_response_is_complete(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(1)
         await house.copying.run()

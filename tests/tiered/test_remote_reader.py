@@ -75,7 +75,7 @@ def test_every_offset_in_every_limit_reads_what_the_log_had(play: Callable[[Stor
     play(story)
 
 
-def test_reading_on_needs_no_index(play: Callable[[Story], None]) -> None:
+def test_the_next_read_needs_no_index(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(1, batches=30)
         await house.copying.run()
@@ -89,7 +89,7 @@ def test_reading_on_needs_no_index(play: Callable[[Story], None]) -> None:
     play(story)
 
 
-def test_what_an_old_leader_wrote_beyond_its_epoch_is_not_read(play: Callable[[Story], None]) -> None:
+def test_records_of_an_old_leader_after_its_epoch_are_not_read(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(1, batches=6, epoch=0)
         await house.copying.run()
@@ -108,7 +108,7 @@ def test_what_an_old_leader_wrote_beyond_its_epoch_is_not_read(play: Callable[[S
     play(story)
 
 
-def test_one_epoch_for_ever_reads_too(play: Callable[[Story], None]) -> None:
+def test_a_log_with_only_one_generation_can_be_read(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(2)
         await house.copying.run()
@@ -163,7 +163,7 @@ def test_a_failed_tier_is_an_error_of_the_server_and_a_deleted_offset_is_out_of_
     play(story)
 
 
-def test_where_no_batch_is_left_before_the_local_part_that_is_read(play: Callable[[Story], None]) -> None:
+def test_a_read_continues_in_the_local_part_if_no_remote_batch_is_left(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(2)
         await house.copying.run()
@@ -205,7 +205,7 @@ class Gate:
         house.storage.fetch_log_segment = gated  # type: ignore[method-assign]
 
 
-def test_a_late_answer_waits_for_its_next_asker(play: Callable[[Story], None]) -> None:
+def test_a_late_result_is_kept_for_the_next_read(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(1)
         await house.copying.run()
@@ -227,8 +227,8 @@ def test_a_late_answer_waits_for_its_next_asker(play: Callable[[Story], None]) -
 
 
 def test_a_read_waits_until_the_metadata_of_its_segments_are_read(play: Callable[[Story], None]) -> None:
-    """Another broker has moved the records to the tier a moment ago. This is no error for clients: the first
-    response has no records, and the next has them. Searches by time wait, too."""
+    """Another broker has moved the records to the tier a moment ago. Clients get no error. The first response
+    contains no records, and the next response contains them. Searches by time wait, too."""
 
     async def story(house: House) -> None:
         house.fill(1)

@@ -290,7 +290,7 @@ def test_a_leader_that_learns_of_its_successor_removes_nothing_more(
 
 
 @pytest.mark.parametrize("error", [KafkaError(ErrorCode.not_controller), TimeoutError()])
-def test_what_is_not_tiered_any_more_waits_for_the_quorum(
+def test_removals_of_untiered_topics_wait_for_the_quorum(
     play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
     error: Exception,
     caplog: pytest.LogCaptureFixture,

@@ -81,7 +81,7 @@ def started(number: int = 1) -> RemoteLogSegmentMetadata:
     return segment(number, 70, 99, size_bytes=len(LOG))
 
 
-def test_what_was_copied_is_read_back(open_it: Opener) -> None:
+def test_copied_segments_can_be_read(open_it: Opener) -> None:
     async def main() -> None:
         writer = open_it()
         data = segment_data(LOG)
@@ -140,7 +140,7 @@ def test_a_deleted_segment_is_gone_and_may_be_deleted_again(open_it: Opener) -> 
     asyncio.run(main())
 
 
-def test_what_a_failed_copy_left_is_deleted_by_the_first_metadata_alone(open_it: Opener) -> None:
+def test_objects_of_a_failed_copy_are_deleted_with_the_first_metadata_alone(open_it: Opener) -> None:
     async def main() -> None:
         manager = open_it()
         metadata = await copied(manager, started(), segment_data(LOG))
@@ -232,7 +232,7 @@ def test_errors_of_the_store_say_whether_to_try_again() -> None:
     asyncio.run(main())
 
 
-def test_what_is_wrong_with_the_store_is_told() -> None:
+def test_faults_of_the_store_are_reported() -> None:
     async def main() -> None:
         faulty = FaultyStorage(MemoryStorage(SystemClock()), SeededEntropy(1))
         health, policy = StorageHealth(), RetryPolicy(deadline_ms=0)
@@ -312,7 +312,7 @@ def test_a_damaged_container_is_refused(data: st.DataObject) -> None:
         unpack_indexes(content)
 
 
-def test_the_order_of_indexes_is_for_ever() -> None:
+def test_the_order_of_indexes_never_changes() -> None:
     assert [ORDER.index(kind) for kind in ORDER] == list(range(5))
     assert [kind.value for kind in ORDER] == [
         "offset",

@@ -5,7 +5,7 @@ from moldau.metrics import Meters
 from moldau.tiered.meters import TieredMeters
 
 
-def test_counters_are_there_before_anything_happens() -> None:
+def test_counters_exist_from_the_start() -> None:
     meters = Meters()
     tiered = TieredMeters(meters)
     tiered.gauges("orders", 0)
@@ -17,7 +17,7 @@ def test_counters_are_there_before_anything_happens() -> None:
             assert f'\n{name}{{topic="orders"}} 0\n' in page
 
 
-def test_what_is_under_way_for_a_topic_that_is_gone_brings_no_series_back() -> None:
+def test_work_in_progress_for_a_deleted_topic_does_not_create_its_series_again() -> None:
     topics = {"orders"}
     meters = Meters()
     tiered = TieredMeters(meters, topics.__contains__)

@@ -92,7 +92,15 @@ class ClientConnection(FrameReceiver):
             self._writes.paused = False
             self._flush()
 
+    def _memory_to_keep(self, size: int) -> memoryview | None:
+        # Records in the response are views of the frame. The first access to new pages costs more than a
+        # copy, so smaller frames are copied.
+        return None if size < _RECYCLED_MIN_BYTES else recycled_memory.PROCESS.allocate(size)
+
     def _on_frame(self, frame: memoryview) -> None:
+        self._on_kept_frame(_kept(frame))
+
+    def _on_kept_frame(self, frame: memoryview) -> None:
         if len(frame) < 4:
             self._break(f"{self._name} sent a response of {len(frame)} bytes")
             return
@@ -104,7 +112,7 @@ class ClientConnection(FrameReceiver):
         if sent.answer.done():
             return
         try:
-            sent.answer.set_result(_decode(sent, _kept(frame)))
+            sent.answer.set_result(_decode(sent, frame))
         except ProtocolError as error:
             sent.answer.set_exception(
                 KafkaError(ErrorCode.unknown_server_error, f"{self._name} sent a malformed response: {error}")

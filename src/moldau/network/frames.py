@@ -1,7 +1,8 @@
 """Cuts a byte stream into frames. A frame is a 4-byte big-endian length, and then that number of bytes.
 
 Complete frames are passed on as views of the event loop's shared buffer, without a copy. If a frame arrives
-in parts, its first part is copied into a separate buffer, and the kernel then fills this buffer.
+in parts, its first part is copied into a separate buffer, and the kernel then fills this buffer. The buffer
+comes from a pool and is reused after the frame, unless the subclass provides memory that it keeps.
 """
 
 import asyncio
@@ -26,7 +27,8 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._max_frame_bytes = max_frame_bytes
         self._head = b""  # the first 0 to 3 bytes of a length that has not arrived completely
         self._partial: memoryview | None = None  # a buffer of exactly the frame's size
-        self._partial_home: memoryview | None = None  # the pool's buffer that contains _partial
+        # The pool's buffer that contains _partial. None if the subclass provided the memory.
+        self._partial_home: memoryview | None = None
         self._filled = 0
         self._stash: memoryview | None = None
         self._stalled = False
@@ -37,6 +39,15 @@ class FrameReceiver(asyncio.BufferedProtocol):
     def _on_frame(self, frame: memoryview) -> None:
         """Process one frame. The view is valid only during the call."""
         raise NotImplementedError
+
+    def _memory_to_keep(self, size: int) -> memoryview | None:
+        """Returns a buffer of ``size`` bytes for an incomplete frame, if the subclass keeps the frame's
+        memory. Such a frame is passed to :meth:`_on_kept_frame`."""
+        return None
+
+    def _on_kept_frame(self, frame: memoryview) -> None:
+        """Process a frame in the memory of :meth:`_memory_to_keep`. The view stays valid after the call."""
+        self._on_frame(frame)
 
     def _on_bad_length(self, length: int) -> None:
         """Handle a negative or too large frame length that the peer announced. The stream cannot continue."""
@@ -81,10 +92,13 @@ class FrameReceiver(asyncio.BufferedProtocol):
 
     def _complete_partial(self, frame: memoryview) -> None:
         home = self._partial_home
-        assert home is not None
         self._partial = self._partial_home = None
         size = len(frame)
         self._on_partial_done(size)
+        if home is None:
+            self._on_kept_frame(frame)
+            self._after_receive()
+            return
         self._on_frame(frame)
         self._after_receive()
         del frame
@@ -125,8 +139,10 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._stash = rest if stash is None else memoryview(bytes(stash) + bytes(rest))
 
     def _begin_partial(self, first: memoryview, size: int) -> None:
-        home = self._pool.acquire(size)
-        partial = home[:size]
+        home, partial = None, self._memory_to_keep(size)
+        if partial is None:
+            home = self._pool.acquire(size)
+            partial = home[:size]
         self._filled = len(first)
         partial[: self._filled] = first
         self._partial_home = home
@@ -147,8 +163,9 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._head = b""
         partial, home = self._partial, self._partial_home
         self._partial = self._partial_home = None
-        if partial is not None and home is not None:
+        if partial is not None:
             size = len(partial)
             del partial
             self._on_partial_done(size)
+        if home is not None:
             self._pool.release(home)

@@ -149,7 +149,7 @@ class RetryingStorage:
         except TimeoutError as error:
             raise StorageTimeoutError(
                 f"cannot use object storage {self._name}: no answer in time"
-                " (without credentials a cloud's metadata service is asked for some)"
+                " (if no credentials are configured, they are requested from the cloud's metadata service)"
             ) from error
 
     async def close(self) -> None:

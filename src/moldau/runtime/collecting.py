@@ -17,7 +17,7 @@ from typing import Final
 
 __all__ = ["collect_rarely", "keep_collections_short", "keep_imported"]
 
-LOOK_EVERY_S: Final = 0.1
+LOOK_EVERY_S: Final = 0.2
 """Maximum interval of the checks in seconds."""
 LOOK_AGAIN_S: Final = 0.02
 """Minimum interval of the checks in seconds. A check costs a millisecond of CPU time if there are many new

@@ -224,6 +224,20 @@ def chunks_power() -> Scenario:
     return story.chunks_power()
 
 
+def chunks_tiered() -> Scenario:
+    """Tiered partitions with chunks; see :mod:`moldau.simulation.chunks.tiered_story`."""
+    from moldau.simulation.chunks import tiered_story
+
+    return tiered_story.chunks_tiered()
+
+
+def chunks_tiered_power() -> Scenario:
+    """Tiered partitions with chunks on nodes that lose power."""
+    from moldau.simulation.chunks import tiered_story
+
+    return tiered_story.chunks_tiered_power()
+
+
 def kill_damage() -> Scenario:
     """Damaged files after a kill; see :mod:`moldau.simulation.damage.stories`."""
     from moldau.simulation.damage import stories  # the tiny node runs without the server
@@ -297,6 +311,8 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "replication-moves": _of_cluster("replication_stories", "replication_moves"),
     "chunks": chunks,
     "chunks-power": chunks_power,
+    "chunks-tiered": chunks_tiered,
+    "chunks-tiered-power": chunks_tiered_power,
     "tiered-cluster": _of_cluster("tiered_cluster_stories", "tiered_cluster"),
     "tiered-cluster-power": _of_cluster("tiered_cluster_stories", "tiered_cluster_power"),
     "diskless": diskless,

@@ -45,7 +45,7 @@ def test_broker_configs(run):
     assert "log.retention.ms=5000" not in run("configs", "describe", "broker", "1", "--synonyms").out
 
 
-def test_what_cannot_be_set_is_one_line(run):
+def test_a_config_that_cannot_be_set_is_an_error_of_one_line(run):
     run("topics", "create", "refuses")
     for setting, word in {"retention.ms=soon": "retention.ms", "no.such.key=1": "no.such.key"}.items():
         code, out, err = run("configs", "alter", "topic", "refuses", "--set", setting)

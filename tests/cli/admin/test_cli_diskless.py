@@ -47,7 +47,7 @@ def until(ask, holds):
     return found
 
 
-def test_topics_have_offsets_and_what_they_take_in_the_store(run, orders):
+def test_topics_are_listed_with_offsets_and_their_size_in_the_store(run, orders):
     (topic,) = parsed(run("diskless", "topics", "--json"))
     assert topic["name"] == orders
     partitions = topic["partitions"]

@@ -82,7 +82,7 @@ def test_topics(run, orders):
     assert [line.split()[:2] for line in out.splitlines()[1:]] == [[orders, "0"], [orders, "1"]]
 
 
-def test_what_is_not_tiered(run, orders):
+def test_topics_and_partitions_that_are_not_tiered(run, orders):
     assert run("topics", "create", "plain").code == 0
     for arguments in (("topics", "plain"), ("segments", "plain"), ("segments", "absent")):
         code, _, err = run("tiered", *arguments)

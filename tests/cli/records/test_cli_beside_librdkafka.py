@@ -9,7 +9,7 @@ import confluent_kafka
 from moldau.cli.main import main
 
 
-def test_each_reads_what_the_other_wrote(run, node):
+def test_each_client_reads_the_records_of_the_other_client(run, node):
     run("topics", "create", "shared", "-p", "8")
     producer = confluent_kafka.Producer(
         {
@@ -33,7 +33,7 @@ def test_each_reads_what_the_other_wrote(run, node):
     assert places["ours"] == places["theirs"]
 
 
-def test_a_group_of_both(run, node):
+def test_both_clients_share_a_group(run, node):
     run("topics", "create", "both", "-p", "2")
     consumer = confluent_kafka.Consumer(
         {

@@ -59,7 +59,7 @@ def test_aborted_records_are_left_out_and_control_records_are_passed():
     assert read(True) == ([b"plain", b"committed", b"plain too", b"committed later"], 8)
 
 
-def test_without_it_all_records_are_there():
+def test_all_records_are_read_without_the_option():
     assert read(False) == ([b"plain", b"aborted", b"committed", b"plain too", b"committed later"], 8)
 
 

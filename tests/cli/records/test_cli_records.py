@@ -68,7 +68,7 @@ def test_many_records_in_many_batches(run):
     assert len(run("consume", "many", "--count", "7").out.split()) == 7
 
 
-def test_where_to_begin(run):
+def test_start_positions(run):
     run("topics", "create", "starts", "-p", "1", "-c", "retention.ms=-1")
     rows = [{"value": str(second), "timestamp": 1_000_000_000_000 + second * 1000} for second in range(10)]
     lines = "\n".join(map(json.dumps, rows)).encode()
@@ -95,13 +95,13 @@ def test_following_ends_when_nothing_comes(run):
     assert run("consume", "idle", "--follow", "--idle-timeout", "0.2").out == "x\n"
 
 
-def test_what_is_before_a_bad_line_is_sent(run):
+def test_records_before_an_invalid_line_are_sent(run):
     code, out, err = run("produce", "bad-line", "-K", ":", stdin=b"a:1\nb\nc:3\n")
     assert (code, out, err) == (1, "", "moldau: line 2: there is no key separator ':'\n")
     assert run("consume", "bad-line").out == "1\n"
 
 
-def test_what_is_not_acknowledged_is_an_error(run):
+def test_a_record_without_an_acknowledgement_is_an_error(run):
     run("topics", "create", "small", "-c", "max.message.bytes=100")
     code, out, err = run("produce", "small", stdin=b"x" * 1000)
     assert (code, out) == (1, "")
@@ -109,7 +109,7 @@ def test_what_is_not_acknowledged_is_an_error(run):
     assert err.count("\n") == 1
 
 
-def test_nowhere_to_go(run):
+def test_targets_that_do_not_exist(run):
     run("topics", "create", "one-partition", "-p", "1")
     assert run("produce", "one-partition", "-p", "5", stdin=b"x\n").err == (
         "moldau: topic one-partition has no partition 5\n"

@@ -65,7 +65,7 @@ def test_a_signal_while_starting_ends_it_too(tmp_path, number, delay_s):
     assert (code, err) == (0, "")
 
 
-def test_a_signal_counts_wherever_python_is_when_it_comes():
+def test_a_signal_is_not_lost_at_any_moment():
     """If a signal handler raises in the callback of a weak reference, for instance during imports, the
     exception is lost."""
     program = """
@@ -103,7 +103,7 @@ def _python_runs(pid):
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def test_what_was_acknowledged_survives_a_kill(tmp_path, cli):
+def test_acknowledged_records_survive_a_kill(tmp_path, cli):
     data = str(tmp_path / "data")
     for round_ in range(2):
         process = start("dev", "--data", data, "--port", "0")
@@ -240,7 +240,7 @@ def test_help_starts_fast_because_it_imports_no_command():
     assert not imported & {"kio", "asyncio", "rich", "moldau.server", "moldau.network", "hypothesis"}
 
 
-def test_a_reader_that_leaves_early_is_no_error_worth_a_traceback(ready):
+def test_a_reader_that_closes_the_pipe_early_causes_no_traceback(ready):
     _, address = ready
     environment = {**os.environ, "MOLDAU_BOOTSTRAP": address}
     command = (
@@ -286,7 +286,7 @@ def test_a_node_raises_its_own_soft_limit_of_open_files(tmp_path):
         process.communicate()
 
 
-def test_a_reader_that_has_gone_is_no_failure_of_what_was_done():
+def test_a_closed_pipe_does_not_change_the_exit_code():
     """The reader closes the pipe early, as in ``moldau ... | head``."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     reading, writing = os.pipe()

@@ -87,7 +87,7 @@ def test_missing_parts_of_a_state_are_named(tmp_path: Path, properties: Path, cl
     assert not (tmp_path / "new").exists()
 
 
-def test_a_folder_with_data_is_in_the_way(tmp_path: Path, properties: Path, cli: Run) -> None:
+def test_a_folder_with_data_prevents_a_restore(tmp_path: Path, properties: Path, cli: Run) -> None:
     _save(tmp_path, 0)
     log = tmp_path / "new" / "orders-0"
     log.mkdir(parents=True)

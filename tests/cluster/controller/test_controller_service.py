@@ -222,7 +222,7 @@ def test_decisions_are_pipelined_and_answered_after_the_commit() -> None:
     run(test())
 
 
-def test_what_was_not_committed_is_forgotten_with_the_leadership() -> None:
+def test_uncommitted_changes_are_dropped_when_the_leadership_ends() -> None:
     async def test() -> None:
         node = Node()
         await node.lead()
@@ -388,7 +388,7 @@ def test_subscribers_follow_by_deltas_also_over_a_snapshot() -> None:
     run(test())
 
 
-def test_transactions_show_whole_or_not_at_all() -> None:
+def test_metadata_transactions_become_visible_completely_or_not_at_all() -> None:
     def batch(offset: int, *records: Any) -> MetadataBatch:
         return MetadataBatch(offset, 1, 1, [r.RECORDS.encode(record) for record in records])
 
@@ -417,7 +417,7 @@ def _many(name: str = "many", count: int = 10_000) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=[topic], timeout_ms=1000)
 
 
-def test_the_loop_turns_while_a_large_request_is_decided_and_what_follows_stands_on_it() -> None:
+def test_the_loop_runs_while_a_large_request_is_decided_and_later_requests_see_its_changes() -> None:
     async def test() -> None:
         node = Node()
         await node.lead()
@@ -438,7 +438,7 @@ def test_the_loop_turns_while_a_large_request_is_decided_and_what_follows_stands
 ALICE = Caller(Principal("User", "alice"), "admin-1", "10.0.0.7")
 
 
-def test_what_a_client_changes_is_logged_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_changes_are_logged_with_the_name_of_the_client(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "moldau.cluster.controller.service")
 
     async def test() -> None:

@@ -32,13 +32,13 @@ import org.apache.kafka.storage.internals.log.LogDirFailureChannel;
 import org.apache.kafka.storage.internals.log.ProducerStateManagerConfig;
 
 /**
- * What Kafka says to configurations.
+ * Prints Kafka's verdicts on configurations.
  *
- * With the argument "keys": a line for each key of each surface, with type, default and bounds.
- * Otherwise stdin has a case a line, "surface TAB key=value TAB key=value ..." with \\ \t \n escaped, and stdout
- * the verdicts: "ok", or the message of the exception. The surfaces are static (a server.properties file),
- * dynamic-broker, dynamic-default, topic, group and client-metrics. The first line names the base: the properties
- * of the node that the cases are given to.
+ * With the argument "keys", it prints a line for each key of each surface, with type, default and limits.
+ * Otherwise each line of stdin is a case, "surface TAB key=value TAB key=value ..." with \\ \t \n escaped, and
+ * stdout gets the verdicts. A verdict is "ok" or the message of the exception. The surfaces are static (a
+ * server.properties file), dynamic-broker, dynamic-default, topic, group and client-metrics. The first line has the
+ * base, which is the properties of the node to which the cases are added.
  */
 public class ConfigVerdicts {
     static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
@@ -121,7 +121,7 @@ public class ConfigVerdicts {
         return plain.toString();
     }
 
-    /** A Kafka node as far as its configuration goes: nothing of it is started. */
+    /** The configuration of a Kafka node that is never started. */
     static class KafkaNode {
         final Properties base;
         final KafkaConfig config;

@@ -151,7 +151,7 @@ def histories(draw: st.DrawFn) -> list[CommitFileCall]:
 
 
 @given(histories())
-def test_deciding_by_columns_is_deciding_batch_by_batch(calls: list[CommitFileCall]) -> None:
+def test_decisions_by_columns_equal_decisions_batch_by_batch(calls: list[CommitFileCall]) -> None:
     ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
     by_columns, one_by_one = partitions_of(*ids), partitions_of(*ids)
     for now_ms, call in enumerate(calls):
@@ -224,7 +224,7 @@ def check_ways_to_decide(first_sequence: int, files: int, oddities: Sequence[tup
 
 
 @pytest.mark.parametrize("name", ODDITIES)
-def test_one_odd_batch_is_seen_in_a_file_decided_at_once(name: str) -> None:
+def test_one_unusual_batch_is_detected_in_a_file_that_is_decided_by_columns(name: str) -> None:
     for at in range(4):
         check_ways_to_decide(0, 5, [(at, name)])
 
@@ -234,13 +234,13 @@ def test_one_odd_batch_is_seen_in_a_file_decided_at_once(name: str) -> None:
     st.integers(3, 7),
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from(sorted(ODDITIES))), max_size=3),
 )
-def test_a_file_decided_at_once_is_as_one_decided_batch_by_batch_and_as_its_record_replayed(
+def test_both_kinds_of_decisions_and_the_replay_of_the_record_lead_to_the_same_state(
     first_sequence: int, files: int, oddities: list[tuple[int, str]]
 ) -> None:
     check_ways_to_decide(first_sequence, files, oddities)
 
 
-def test_a_file_that_only_goes_on_is_decided_at_once() -> None:
+def test_a_file_with_only_consecutive_sequences_is_decided_by_columns() -> None:
     table = partitions_of(PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1))
     for number in range(5):
         replay.replay_file(table, CommitDecision(table, steady_file(number), number).record)

@@ -130,7 +130,7 @@ def test_restart(tmp_path: Path, lost: str) -> None:
     run(scene())
 
 
-def test_the_database_of_another_log_is_not_taken_for_ones_own(tmp_path: Path) -> None:
+def test_the_database_of_another_log_is_not_used(tmp_path: Path) -> None:
     """Two logs may have equal lengths and epochs. Even then, the state of one log must not be used with the
     other log."""
 
@@ -213,7 +213,7 @@ def test_a_file_goes_with_its_last_batch(tmp_path: Path) -> None:
     run(scene())
 
 
-def test_deletions_at_the_same_time_free_what_they_delete_together(tmp_path: Path) -> None:
+def test_simultaneous_deletions_free_a_file_whose_batches_they_delete_together(tmp_path: Path) -> None:
     """The file has two live batches, and each deletion removes one of them. One of the deletions must detect
     that the file is unused."""
 
@@ -446,7 +446,7 @@ def test_the_largest_file_fits_the_log(tmp_path: Path) -> None:
     run(scene())
 
 
-def test_a_full_disk_does_not_end_the_stop_of_whoever_closes_a_database() -> None:
+def test_a_full_disk_does_not_stop_the_close_of_a_database() -> None:
     class Full:
         def close(self, _force: bool) -> None:
             raise apsw.FullError("database or disk is full")
@@ -461,7 +461,7 @@ def test_a_full_disk_does_not_end_the_stop_of_whoever_closes_a_database() -> Non
         database.close(clean=clean)
 
 
-def test_finds_and_lists_tell_of_open_and_aborted_transactions(tmp_path: Path) -> None:
+def test_finds_and_lists_return_open_and_aborted_transactions(tmp_path: Path) -> None:
     async def scene() -> None:
         house = House(tmp_path)
         service = await house.start()
@@ -532,7 +532,9 @@ def test_a_load_with_an_older_epoch_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
-def test_a_jump_of_the_clock_is_no_time_waited_for_a_missing_batch(tmp_path: Path, jump_ms: int) -> None:
+def test_a_jump_of_the_clock_does_not_shorten_the_wait_for_a_missing_batch(
+    tmp_path: Path, jump_ms: int
+) -> None:
     """If a batch is accepted before its predecessor, the coordinator can never accept this predecessor."""
 
     async def scene() -> None:

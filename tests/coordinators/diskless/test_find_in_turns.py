@@ -53,7 +53,7 @@ def test_find_pauses_after_many_batches_and_bounds_its_answer(
         await service.create_partitions(0, [topic(20)])
         await service.commit_file(0, file("f", *(batch(at // 12) for at in range(120))))
         wanted = [PartitionToFind(TOPIC, index, 0) for index in range(20)]
-        # The limits of batches end a wait for more bytes.
+        # The call waits for more bytes, but it ends when a limit for the number of batches is reached.
         call = FindBatchesCall(wanted, min_bytes=1 << 30, max_wait_ms=600_000)
         turns = 0
         searching = asyncio.ensure_future(service.find_batches(0, call))

@@ -1,4 +1,5 @@
-"""The state of a diskless coordinator is a function of its log: replicas agree byte for byte."""
+"""The state of a diskless coordinator depends only on its log, so all replicas have exactly the same
+state."""
 
 import asyncio
 import json
@@ -71,7 +72,7 @@ async def replayed(house: House, folder: Path, ahead_ms: int) -> bytes:
 
 
 @pytest.mark.parametrize("ahead_ms", [0, 7 * DAY_MS])
-def test_what_a_leader_forgets_its_replicas_forget(tmp_path: Path, ahead_ms: int) -> None:
+def test_replicas_remove_the_state_that_the_leader_removes(tmp_path: Path, ahead_ms: int) -> None:
     async def scene() -> None:
         house = House(tmp_path / "leader", topic_id=UUID(int=77))
         service = await house.start()

@@ -103,7 +103,7 @@ async def initialize(service: TransactionService, name: str) -> ErrorCode:
 
 
 @pytest.mark.parametrize("kind", [*FOREIGN, "a batch"])
-def test_what_no_coordinator_has_written_is_skipped(kind: str) -> None:
+def test_records_that_no_coordinator_has_written_are_skipped(kind: str) -> None:
     broken = unreadable_batch() if kind == "a batch" else batch_of(FOREIGN[kind], record_of("beside"))
     loaded = load(batch_of(record_of("before")), broken, batch_of(record_of("behind")))
     assert loaded.problem is None

@@ -4,15 +4,12 @@ old cluster had."""
 import pathlib
 from collections.abc import Iterable
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 from transaction_model import Pair, TransactionModel
 
 from moldau.backup.restore.revoked_commits import Decision
 from moldau.backup.restore.transactions import DecidedCommit, fence_producers
-from moldau.coordinators.diskless.calls import PartitionId
-from moldau.coordinators.diskless.state.partitions import PartitionState
 from moldau.coordinators.transactions.codec import TransactionRecord
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import EPOCH_MAX
@@ -105,7 +102,6 @@ def test_the_next_id_of_a_producer_is_not_used_either(tmp_path: pathlib.Path) ->
 
 def test_batches_of_the_next_transaction_are_not_committed_with_the_decided_one() -> None:
     decided = DecidedCommit(frozenset({("t", 0)}), next_epoch=3)
-    first, second = (PartitionState(index, PartitionId(UUID(int=1), index), "t") for index in (0, 1))
-    assert decided.includes(first, 2)
-    assert not decided.includes(first, 3), "the markers of the decided transaction have this epoch"
-    assert not decided.includes(second, 2), "the transaction has no such partition"
+    assert decided.includes("t", 0, 2)
+    assert not decided.includes("t", 0, 3), "the markers of the decided transaction have this epoch"
+    assert not decided.includes("t", 1, 2), "the transaction has no such partition"

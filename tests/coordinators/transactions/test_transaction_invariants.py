@@ -12,7 +12,7 @@ from moldau.runtime import KafkaError
 
 IDS = st.sampled_from(["a", "b"])
 AGE = st.integers(0, 3)
-"""The age of the producer id and epoch that the producer sends. 0 means the newest ones."""
+"""The age of the producer id and epoch that the producer sends. 0 means the newest id and epoch."""
 COMMANDS = st.one_of(
     st.tuples(st.just("init"), IDS, st.booleans(), AGE),
     st.tuples(st.just("add"), IDS, st.sampled_from([0, 2]), AGE),

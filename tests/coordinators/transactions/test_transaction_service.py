@@ -82,5 +82,5 @@ def test_no_marker_is_written_before_the_outcome_is_committed() -> None:
     asyncio.run(_no_marker_is_written_before_the_outcome_is_committed())
 
 
-def test_a_new_coordinator_finishes_what_it_finds_prepared() -> None:
+def test_a_new_coordinator_completes_prepared_transactions() -> None:
     asyncio.run(_a_new_coordinator_finishes_what_it_finds_prepared())

@@ -56,7 +56,7 @@ def test_a_hole_in_a_log_is_reported(folder: Path) -> None:
     assert f"offsets {start} to {end - 1} are missing" in lost.reason
 
 
-def test_a_hole_that_compaction_left_is_none(folder: Path) -> None:
+def test_a_gap_that_compaction_left_is_not_reported(folder: Path) -> None:
     report = RecoveryReport()
     open_log(folder, report, LogConfig(segment_bytes=400, cleanup_compact=True))
     assert report.count(RepairKind.LOST) == 0

@@ -79,7 +79,7 @@ def test_the_high_watermark_that_a_consumer_sees_can_be_read_up_to() -> None:
     run(story)
 
 
-def test_what_this_broker_wrote_costs_no_request() -> None:
+def test_objects_that_this_broker_wrote_need_no_request() -> None:
     async def story(broker: ReadingBroker) -> None:
         broker.coordinator.create(K)
         partition = broker.open(K)
@@ -96,7 +96,7 @@ def test_what_this_broker_wrote_costs_no_request() -> None:
     run(story)
 
 
-def test_what_this_broker_committed_is_cached_before_anybody_finds_it() -> None:
+def test_own_commits_are_cached_before_a_round_finds_them() -> None:
     async def story(broker: ReadingBroker) -> None:
         broker.coordinator.create(K)
         partition = broker.open(K)
@@ -124,7 +124,7 @@ def test_what_this_broker_committed_is_cached_before_anybody_finds_it() -> None:
     run(story)
 
 
-def test_what_is_still_on_its_way_into_the_cache_is_waited_for() -> None:
+def test_a_read_waits_for_batches_that_are_being_cached() -> None:
     async def story(broker: ReadingBroker) -> None:
         broker.coordinator.create(K)
         partition = broker.open(K)
@@ -178,7 +178,7 @@ def test_own_commits_in_a_row_are_not_looked_for_and_others_are_found_among_them
     run(story)
 
 
-def test_own_commits_do_not_drown_the_answers_of_a_coordinator_far_away() -> None:
+def test_own_commits_do_not_hide_late_responses_of_a_distant_coordinator() -> None:
     async def story(broker: ReadingBroker) -> None:
         partition = await beside(broker, OTHERS)
         broker.coordinator.distance_s = 0.05
@@ -230,7 +230,7 @@ def test_cold_reads_of_one_fetch_share_their_requests() -> None:
     run(story, settings=CacherSettings(tail_max_wait_ms=60_000))
 
 
-def test_remembered_coordinates_die_before_their_objects() -> None:
+def test_cached_coordinates_expire_before_their_objects_are_deleted() -> None:
     async def story(broker: ReadingBroker) -> None:
         for number in range(4):
             await broker.commit((K, [b"%d" % number]))
@@ -474,7 +474,7 @@ def test_an_object_that_is_gone_is_looked_up_again() -> None:
     run(story, settings=CacherSettings(tail_max_wait_ms=600_000))
 
 
-def test_who_reads_where_an_object_is_lost_is_told_and_others_go_on() -> None:
+def test_a_reader_of_a_lost_object_gets_an_error_and_other_readers_continue() -> None:
     async def story(broker: ReadingBroker) -> None:
         keys = [key(1, index) for index in range(2)]
         for one in keys:
@@ -547,7 +547,7 @@ def test_an_unavailable_coordinator_does_not_stop_readers_of_the_cached_tail() -
     run(story)
 
 
-def test_a_slow_object_holds_up_only_those_who_need_it() -> None:
+def test_a_slow_object_delays_only_its_own_readers() -> None:
     async def story(broker: ReadingBroker) -> None:
         keys = [key(1, index) for index in range(2)]
         for one in keys:

@@ -98,7 +98,7 @@ def test_the_earliest_pending_upload_is_the_first_record_in_the_wal() -> None:
     run(story)
 
 
-def test_what_has_left_the_wal_a_moment_ago_is_read_where_it_is_now() -> None:
+def test_records_that_have_just_left_the_wal_are_read_from_the_remote_tier() -> None:
     async def story(broker: ReadingBroker) -> None:
         remote = Remote()
         objects = [await broker.commit((K, [b"%d" % number])) for number in range(3)]
@@ -119,7 +119,7 @@ def test_what_has_left_the_wal_a_moment_ago_is_read_where_it_is_now() -> None:
     run(story, settings=FAR)
 
 
-def test_what_was_deleted_meanwhile_is_out_of_range_and_what_fails_is_an_error() -> None:
+def test_records_deleted_meanwhile_are_out_of_range_and_failures_are_errors() -> None:
     async def story(broker: ReadingBroker) -> None:
         remote = Remote()
         for number in range(4):

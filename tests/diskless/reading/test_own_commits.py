@@ -148,7 +148,7 @@ def test_files_are_cached_one_after_the_other_and_needed_until_then() -> None:
     run(body)
 
 
-def test_what_does_not_lie_together_is_written_one_after_the_other() -> None:
+def test_batches_that_are_not_adjacent_are_written_one_after_the_other() -> None:
     async def body(story: Story) -> None:
         story.commit("a", (P, OK), (P, BAD), (P, OK))
         await story.let_go()
@@ -161,7 +161,7 @@ def test_what_does_not_lie_together_is_written_one_after_the_other() -> None:
     run(body)
 
 
-def test_what_no_cache_takes_is_over_at_once_and_stays_in_memory() -> None:
+def test_a_commit_that_no_cache_accepts_ends_immediately_and_stays_in_memory() -> None:
     async def body(story: Story) -> None:
         story.taker.refused.add(P)
         share = story.commit("a", (P, OK))
@@ -176,7 +176,7 @@ def test_what_no_cache_takes_is_over_at_once_and_stays_in_memory() -> None:
     run(body)
 
 
-def test_a_bug_keeps_no_promise_and_holds_nothing_up() -> None:
+def test_a_defect_of_one_cache_does_not_delay_other_commits() -> None:
     async def body(story: Story) -> None:
         story.taker.failing.add(Q)
         share = story.commit("a", (P, OK), (Q, OK))
@@ -191,7 +191,7 @@ def test_a_bug_keeps_no_promise_and_holds_nothing_up() -> None:
     run(body)
 
 
-def test_stopping_waits_for_what_is_being_written_only() -> None:
+def test_stopping_waits_only_for_writes_in_progress() -> None:
     async def body(story: Story) -> None:
         story.commit("a", (P, OK))
         story.commit("b", (P, OK))

@@ -134,7 +134,7 @@ async def test_an_object_that_the_reader_cannot_have_does_not_make_it_suspect() 
 
 
 @on_a_loop
-async def test_a_failure_of_the_store_is_told_and_not_kept() -> None:
+async def test_a_failure_of_the_store_is_reported_and_not_cached() -> None:
     rack = Rack()
     name = rack.stored(9)
     rack.store.error = StorageError("down")
@@ -145,7 +145,7 @@ async def test_a_failure_of_the_store_is_told_and_not_kept() -> None:
 
 
 @on_a_loop
-async def test_one_that_gives_up_does_not_end_the_read_of_the_others() -> None:
+async def test_a_cancelled_reader_does_not_end_the_read_of_other_readers() -> None:
     rack = Rack()
     name = rack.stored(9)
     first = asyncio.ensure_future(rack.brokers[2].fetch(name, 0, 10))

@@ -49,7 +49,7 @@ def test_a_reader_of_committed_records_stops_at_an_open_transaction(is_cold: boo
     run(story)
 
 
-def test_the_end_of_a_transaction_lets_readers_go_on() -> None:
+def test_readers_continue_after_the_end_of_a_transaction() -> None:
     async def story(broker: ReadingBroker) -> None:
         known = await six_records(broker)
         known.open_from[7] = 4

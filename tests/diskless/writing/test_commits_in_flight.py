@@ -148,7 +148,7 @@ def test_an_older_coordinator_gets_only_the_first_commit(caplog: pytest.LogCaptu
     assert not caplog.records, "a commit that waits for its turn has not failed"
 
 
-def test_a_refusal_passes_its_number() -> None:
+def test_a_refused_commit_uses_its_number() -> None:
     """If the coordinator refuses a commit, the later commits still get their responses. No later commit uses
     the number of the refused commit again."""
 
@@ -176,7 +176,7 @@ def test_a_refusal_passes_its_number() -> None:
 
 
 def test_a_file_whose_producers_timed_out_leaves_no_gap_in_the_numbers() -> None:
-    """A later commit would wait at the coordinator for a number that is never sent."""
+    """If a number were skipped, a later commit would wait for this number at the coordinator."""
 
     class SlowAnswers(DistantCoordinator):
         async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:

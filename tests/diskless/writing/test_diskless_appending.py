@@ -66,7 +66,7 @@ def test_a_batch_that_has_timed_out_gives_its_bytes_back() -> None:
     run_in_virtual_time(tell)
 
 
-def test_what_waits_for_the_coordinator_is_refused_when_the_broker_stops() -> None:
+def test_batches_that_wait_for_the_coordinator_are_refused_when_the_broker_stops() -> None:
     async def tell(machine: Machine) -> None:
         broker = ReadingBroker(machine)
         partition = broker.open(K)

@@ -152,7 +152,7 @@ class SlowCache:
 
 
 @pytest.mark.parametrize("cache_s", [0.0, 0.06])
-def test_what_a_bounded_producer_sends_together_stays_together_and_waits_for_nothing_else(
+def test_batches_that_a_bounded_producer_sends_together_stay_in_one_object_and_do_not_wait(
     cache_s: float,
 ) -> None:
     async def story(machine: Machine) -> None:
@@ -390,7 +390,7 @@ def test_a_slow_coordinator_does_not_hold_up_the_others() -> None:
     run_in_virtual_time(story)
 
 
-def test_files_with_owners_in_common_name_all_of_them_to_each() -> None:
+def test_each_coordinator_of_a_file_gets_the_list_of_all_its_owners() -> None:
     async def story(machine: Machine) -> None:
         bench = Bench(machine, coordinators=4)
         for answer in [bench.append(key(1, partition)) for partition in (3, 1, 2, 1)]:
@@ -413,7 +413,7 @@ def test_files_with_owners_in_common_name_all_of_them_to_each() -> None:
 # With failures --------------------------------------------------------------------------------------------
 
 
-def test_store_down_producers_time_out_buffers_stay_bounded_and_it_recovers_alone() -> None:
+def test_during_an_outage_producers_time_out_and_buffers_stay_bounded_and_the_writer_recovers() -> None:
     async def story(machine: Machine) -> None:
         settings = WriterSettings(
             buffer_max_bytes=10_000, max_buffered_bytes=50_000, max_uploads=3, retries=QUICK

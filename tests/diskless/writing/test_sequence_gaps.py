@@ -33,7 +33,7 @@ def header(sequence: int, *, producer_id: int = 7, epoch: int = 0) -> BatchHeade
     return parse_header(batch)
 
 
-def test_what_follows_a_dropped_batch_waits_until_it_came_again() -> None:
+def test_batches_after_a_dropped_batch_wait_until_it_is_sent_again() -> None:
     gaps = SequenceGaps()
     gaps.dropped(KEY, header(5))
     gaps.dropped(KEY, header(6))
@@ -43,7 +43,7 @@ def test_what_follows_a_dropped_batch_waits_until_it_came_again() -> None:
     assert not gaps.follows_dropped(KEY, header(6))
 
 
-def test_a_gap_is_closed_by_what_the_coordinator_takes() -> None:
+def test_a_gap_is_closed_by_batches_that_the_coordinator_accepts() -> None:
     gaps = SequenceGaps()
     gaps.dropped(KEY, header(5))
     assert gaps.follows_dropped(KEY, header(9))

@@ -257,7 +257,7 @@ def test_an_error_counts_when_no_attempt_is_left() -> None:
     run_in_virtual_time(story)
 
 
-def test_an_attempt_that_the_budget_refuses_is_made_when_it_allows() -> None:
+def test_a_refused_attempt_is_made_when_the_budget_allows_it() -> None:
     """If each attempt waited for the full time limit, the oldest object would delay the commits of all later
     objects."""
 

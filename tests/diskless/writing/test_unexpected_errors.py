@@ -29,7 +29,7 @@ class Defect(Exception):
 
 
 class Faults:
-    """For each name of a call, the number of its next calls that raise an exception."""
+    """The number of the next calls that raise an exception, by the name of the called function."""
 
     def __init__(self) -> None:
         self.left: dict[str, int] = {}
@@ -139,7 +139,7 @@ STORAGE, UNKNOWN, NONE = ErrorCode.kafka_storage_error, ErrorCode.unknown_server
         ("over", NONE),
     ],
 )
-def test_a_defect_costs_one_object_and_is_seen(
+def test_a_defect_affects_one_object_and_is_reported(
     fault: str, code: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(machine: Machine) -> None:

@@ -68,7 +68,7 @@ def _fill(
 
 
 @given(arrivals)
-def test_an_object_says_what_was_put_into_it(rows: list[tuple[int, int, bytes, int, int, int]]) -> None:
+def test_an_object_describes_its_batches(rows: list[tuple[int, int, bytes, int, int, int]]) -> None:
     built, sent = _fill(ArenaPool(ARENA), rows)
     content = bytes(built.arena[: built.size_bytes])
     found = parse_object(content, len(content))
@@ -100,7 +100,9 @@ def test_an_object_says_what_was_put_into_it(rows: list[tuple[int, int, bytes, i
 
 
 @given(arrivals, st.integers(0, 10_000))
-def test_the_tail_is_enough(rows: list[tuple[int, int, bytes, int, int, int]], more: int) -> None:
+def test_the_footer_can_be_read_from_the_tail_alone(
+    rows: list[tuple[int, int, bytes, int, int, int]], more: int
+) -> None:
     built, _ = _fill(ArenaPool(ARENA), rows)
     content = bytes(built.arena[: built.size_bytes])
     needed = tail_size_bytes(content[-TRAILER_SIZE_BYTES:], len(content))
@@ -222,7 +224,7 @@ def test_recent_objects_are_bounded_and_the_oldest_go_first() -> None:
 # Keys -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_committed_stays_in_memory_beyond_the_bound() -> None:
+def test_uncommitted_objects_stay_in_memory_beyond_the_bound() -> None:
     gone: list[bytearray] = []
     recent = RecentObjects(100, gone.append)
     arenas = {name: bytearray(40) for name in "abcd"}
@@ -320,7 +322,7 @@ def test_a_large_object_that_is_complete_does_not_wait_for_quiet() -> None:
     assert policy.decide(1_001, 1_000, 1_001, False, large=True, complete=True) == CloseDecision(None)
 
 
-def test_the_longer_uploads_take_the_longer_has_quiet_to_last() -> None:
+def test_long_uploads_need_a_longer_pause_before_an_early_close() -> None:
     policy = ClosePolicy(interval_ms=250, quiet_ms=5, puts_per_second=8)
     for _ in range(100):
         policy.uploaded(120)
@@ -334,7 +336,7 @@ def test_the_longer_uploads_take_the_longer_has_quiet_to_last() -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1, 4, 20]))
-def test_early_closes_never_exceed_the_budget_and_looking_again_always_moves_on(
+def test_early_closes_never_exceed_the_budget_and_each_next_check_is_later(
     seed: int, puts_per_second: int
 ) -> None:
     chance = random.Random(seed)

@@ -74,7 +74,7 @@ def _machine() -> Machine:
     return Machine(SystemClock(), SeededEntropy(3), LocalDisk(), InlineWorkers())
 
 
-def test_what_is_acknowledged_is_found_by_its_coordinates_in_order(tmp_path: Path) -> None:
+def test_acknowledged_batches_are_found_by_their_coordinates_in_order(tmp_path: Path) -> None:
     async def main() -> None:
         machine = _machine()
         weather = StorageWeather(put_latency=Latency(2, 20), failed_chance=0.1, answer_lost_chance=0.1)

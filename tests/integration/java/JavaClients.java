@@ -12,7 +12,7 @@ import org.apache.kafka.common.errors.*;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.*;
 
-/** Many checks of one broker in one JVM: prints "ok NAME" or "failed NAME: why" for each. */
+/** Many checks of one broker in one JVM. Prints "ok NAME" or "failed NAME: REASON" for each check. */
 public class JavaClients {
     static String bootstrap;
     static String prefix;
@@ -202,7 +202,7 @@ public class JavaClients {
     }
 
     static void configs(String topic) throws Exception {
-        // Compaction is for classic topics.
+        // Only classic topics can be compacted.
         create(topic, 1, Map.of("retention.ms", "1000", "diskless.enable", "false"));
         ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
         AlterConfigOp change = new AlterConfigOp(new ConfigEntry("cleanup.policy", "compact"), AlterConfigOp.OpType.APPEND);
@@ -235,7 +235,7 @@ public class JavaClients {
         same("3", read(topic, 2).get(0).value());
     }
 
-    /** Clients tell it which cluster they have found. */
+    /** Clients report the id of their cluster to this listener. */
     static class NotingCluster extends StringDeserializer implements ClusterResourceListener {
         static volatile String id;
 
@@ -526,7 +526,7 @@ public class JavaClients {
             producer.send(new ProducerRecord<>(topic, "old")).get();
             admin.deleteTopics(List.of(topic)).all().get();
             create(topic, 1, Map.of());
-            // The same producer: it meets the new topic id, refreshes its metadata and goes on.
+            // The same producer gets the new topic id, refreshes its metadata and continues.
             same(0L, producer.send(new ProducerRecord<>(topic, "new")).get().offset());
         }
         same("new", read(topic, 1).get(0).value());

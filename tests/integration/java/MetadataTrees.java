@@ -15,10 +15,10 @@ import org.apache.kafka.shell.state.MetadataShellState;
 
 /**
  * Runs "tree /" of Kafka's metadata shell over each file, a snapshot or a segment of the metadata log.
- * Prints a line "#### N" before each tree. A fault of the loader ends all.
+ * Prints a line "#### N" before each tree. An error of the loader ends the program.
  *
- * The shell's own main waits for the loaded metadata with a race: on a busy machine it shows none, or
- * never ends. So this program has the parts of the shell, and hands them the whole file first.
+ * The main method of the shell has a race. On a busy machine it shows no metadata, or never ends. Therefore
+ * this program calls the parts of the shell itself, and loads the whole file first.
  */
 public class MetadataTrees {
     static final long LIMIT_S = 300;

@@ -2,7 +2,7 @@ import org.apache.kafka.common.utils.Exit;
 
 /**
  * Runs several of Kafka's tools one after another in one JVM: CLASS ARGUMENT... ";" CLASS ARGUMENT...
- * Prints a line "#### N" before each. A tool that ends with another exit code than 0 ends all. A "!" before the
+ * Prints a line "#### N" before each. If a tool ends with an exit code other than 0, the program ends. A "!" before the
  * class means that the tool must fail.
  */
 public class Tools {
@@ -12,7 +12,7 @@ public class Tools {
 
     public static void main(String[] arguments) throws Throwable {
         Exit.setExitProcedure((code, message) -> {
-            // Some tools catch what is thrown here, and "exit" once more with another code: the first one counts.
+            // Some tools catch this exception, and call "exit" again with another code. The first code is used.
             if (exitCode == null) exitCode = code;
             throw new Ended();
         });
@@ -24,7 +24,7 @@ public class Tools {
             run(arguments[start], java.util.Arrays.copyOfRange(arguments, start + 1, end));
             start = end + 1;
         }
-        // Some tools leave threads behind that would keep the JVM.
+        // Some tools do not end their threads, and these threads would keep the JVM alive.
         System.exit(0);
     }
 

@@ -1,8 +1,8 @@
-// kafkajs: produce, consume in a group, resume, admin. Prints what it saw as one JSON object.
+// kafkajs: produce, consume in a group, resume, admin. Prints the results as one JSON object.
 const { Kafka, CompressionTypes, logLevel } = require('kafkajs')
 
 const [bootstrap, topic, group] = process.argv.slice(2)
-// How long it may take says nothing of the broker: the machine may be busy.
+// The time limit is long, because the machine may be busy.
 const patience = { connectionTimeout: 60_000, authenticationTimeout: 60_000, requestTimeout: 60_000 }
 const kafka = new Kafka({ brokers: [bootstrap], logLevel: logLevel.ERROR, ...patience })
 

@@ -5,7 +5,7 @@ const { pathToFileURL } = require('node:url')
 const [bootstrap, topic, group] = process.argv.slice(2)
 
 async function main () {
-  // An ES module: NODE_PATH does not count for import.
+  // This is an ES module, and "import" ignores NODE_PATH.
   const entry = path.join(process.env.NODE_PATH, '@platformatic/kafka/dist/index.js')
   const {
     Admin, Consumer, Producer, MessagesStreamModes, ProduceAcks, stringDeserializers, stringSerializers
@@ -26,7 +26,8 @@ async function main () {
       })
       report.codecs.push(compression)
     } catch (error) {
-      // Which codecs it can do depends on Node.js (zstd needs a newer one): no fault of the broker.
+      // The codecs depend on the version of Node.js. For example, zstd needs a newer version.
+      // A missing codec is no fault of the broker.
       const causes = error.errors ?? [error]
       if (!causes.every(cause => cause.code === 'PLT_KFK_UNSUPPORTED_COMPRESSION')) throw error
     }

@@ -1,6 +1,6 @@
 """Diskless topics on three broker processes with librdkafka. The broker of the coordinator is killed.
 
-All the time records leave the WAL for the remote tier.
+During the whole test, records move from the WAL to the remote tier.
 """
 
 import contextlib

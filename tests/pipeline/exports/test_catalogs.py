@@ -83,7 +83,7 @@ def test_a_table_in_an_object_store(
     assert not (tmp_path / "lake").exists()
 
 
-def test_what_is_no_catalog_is_one_line() -> None:
+def test_a_catalog_that_cannot_be_opened_is_an_error_of_one_line() -> None:
     with pytest.raises(ToolError, match="s3://bucket/lake is no local folder: name a catalog"):
         open_catalog("s3://bucket/lake")
     with pytest.raises(ToolError, match="the catalog lake cannot be opened") as failure:

@@ -83,7 +83,7 @@ def test_a_change_in_words(text: str, path: tuple[str, ...], type_text: str) -> 
 @pytest.mark.parametrize(
     "text", ["", "qty", "qty NUMBER", "qty DATE", "a INT, b INT", ".a INT", "qty STRING x"]
 )
-def test_a_change_that_is_none(text: str) -> None:
+def test_an_invalid_column_change_is_refused(text: str) -> None:
     with pytest.raises(ToolError):
         parse_column_change(text)
 
@@ -98,7 +98,9 @@ def test_a_change_that_is_none(text: str) -> None:
         ("b STRING", "a INT, b STRING", "a INT, b STRING"),
     ],
 )
-def test_what_becomes_wider_and_what_needs_a_new_column(change: str, in_iceberg: str, elsewhere: str) -> None:
+def test_changes_that_widen_a_column_and_changes_that_need_a_new_column(
+    change: str, in_iceberg: str, elsewhere: str
+) -> None:
     assert columns_of(changed("a INT", change, promote=True)) == in_iceberg
     assert columns_of(changed("a INT", change)) == elsewhere
     # If the change is made a second time, the columns stay as they are.
@@ -202,7 +204,7 @@ def test_dead_letters_find_their_place_by_another_type(
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
-def test_a_column_that_was_given_becomes_wider_or_gets_another_beside_it(
+def test_a_configured_column_becomes_wider_or_a_second_column_is_added(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
 ) -> None:
     job = job_of(node, topic, tmp_path, table_format, "a INT")

@@ -74,7 +74,7 @@ def values(job: ExportJob) -> list[int]:
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
-def test_rounds_add_what_is_new(
+def test_rounds_add_only_new_records(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
 ) -> None:
     job = job_of(node, topic, tmp_path / "to", table_format)
@@ -252,7 +252,7 @@ def test_a_folder_belongs_to_one_topic(node: moldau.testing.Node, topic: str, tm
         export_once(job_of(node, f"{topic}-other", tmp_path, "parquet"), run_here)
 
 
-def test_a_topic_that_was_created_again_is_another(
+def test_a_topic_that_was_created_again_is_another_topic(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
 ) -> None:
     jobs = [job_of(node, topic, tmp_path / kind, kind) for kind in ("parquet", "iceberg")]

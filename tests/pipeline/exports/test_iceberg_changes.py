@@ -255,7 +255,7 @@ def test_a_new_member_with_the_name_of_a_renamed_column(node: moldau.testing.Nod
 
 
 def test_a_table_that_was_set_back_is_refused_until_it_is_set_forward(job: ExportJob) -> None:
-    """The properties of the table say that it has the records of later rounds."""
+    """The table was set back to an older snapshot, but its properties name a later round of the export."""
     snapshots = []
     for first in (0, 2):
         produce(job, first, first + 2)
@@ -289,8 +289,8 @@ def test_a_table_whose_old_snapshots_expired_is_extended(job: ExportJob) -> None
 def test_a_table_that_was_dropped_leaves_no_dead_letters_behind(
     node: moldau.testing.Node, job: ExportJob
 ) -> None:
-    """A new table counts its rounds from 1. If the dead letters of a dropped table still exist, their table
-    seems to have the first rounds already."""
+    """A new table counts its rounds from 1. If the table of dead letters of a dropped table still exists, it
+    names rounds that the new table does not have yet."""
     inferring = ExportJob(job.bootstrap, job.topic, job.folder, "iceberg", values=json_format(None))
     produce_values(node, job.topic, [b'{"a": 1}', b"oops"])
     export_once(inferring, run_here)

@@ -24,7 +24,7 @@ def test_a_round_goes_on_where_the_last_one_ended_and_takes_new_partitions_whole
     assert found.covered == {0: (4, 12), 1: (5, 9), 2: (0, 0)}
 
 
-def test_records_that_were_deleted_before_their_export_are_not_passed_over_in_silence() -> None:
+def test_records_that_were_deleted_before_their_export_are_reported() -> None:
     now = bounds({0: 20}, {0: 30})
     with pytest.raises(ToolError, match="t-0: offsets 10 to 19 were deleted before they were exported"):
         next_round("t", {0: ExportedSpan(0, 10)}, now, None, may_lose=False)
@@ -59,13 +59,13 @@ def test_rounds_cover_a_partition_without_gaps_or_repeats(steps: list[tuple[int,
     assert sorted(read) == list(range(*covered[0]))
 
 
-def test_lag_is_what_the_topic_has_and_the_table_has_not() -> None:
+def test_lag_counts_records_that_are_not_in_the_table_yet() -> None:
     now = bounds({0: 3, 1: 5}, {0: 12, 1: 9})
     assert lag_records({0: ExportedSpan(4, 10)}, now) == 2 + 4
     assert lag_records({0: ExportedSpan(4, 12), 1: ExportedSpan(9, 9)}, now) == 0
 
 
-def test_where_a_table_begins_is_told_apart() -> None:
+def test_start_positions_of_a_table_are_parsed() -> None:
     assert parse_start_at("earliest") != parse_start_at("latest")
     assert parse_start_at("12").offset == 12
     assert parse_start_at("0:1, 3:4").offsets == {0: 1, 3: 4}

@@ -76,7 +76,9 @@ def decoded(
 
 @settings(deadline=None)
 @given(st.lists(record_lists().filter(bool), max_size=5), st.sampled_from(Compression))
-def test_decodes_what_a_walk_through_the_records_finds(lists: list[list[Record]], codec: Compression) -> None:
+def test_decoding_has_the_same_result_as_a_walk_through_the_records(
+    lists: list[list[Record]], codec: Compression
+) -> None:
     batches = [batch_of(records, codec) for records in lists]
     assert decoded(batches) == expected(batches)
     assert decoded(batches, chunk_bytes=1) == expected(batches)

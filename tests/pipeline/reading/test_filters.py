@@ -75,7 +75,7 @@ def test_partitions_and_topics_are_left_out(given: Filter, taken: list[int]) -> 
     assert [partition for partition in range(3) if narrowing.matches("orders", partition)] == taken
 
 
-def test_a_time_says_where_to_begin() -> None:
+def test_a_filter_by_time_limits_the_first_record() -> None:
     narrowing = pushed(GreaterThan(("timestamp",), NOON), LessThanOrEqual(("timestamp",), NOON))
     assert narrowing.timestamp_us == NumberBounds(NOON_US + 1, NOON_US + 1)
     # Timestamps of records have a resolution of one millisecond. Therefore noon plus one millisecond is the
@@ -98,7 +98,7 @@ def test_a_time_says_where_to_begin() -> None:
         GreaterThan(("topic",), "a"),
     ],
 )
-def test_what_is_not_understood_is_left_to_spark(given: Any) -> None:
+def test_unknown_filters_are_left_to_spark(given: Any) -> None:
     narrowing, left = push([given])
     assert narrowing == Narrowing()
     assert list(left) == [given]

@@ -16,7 +16,7 @@ def test_a_range_is_cut_at_the_ends_of_segments() -> None:
     assert plan_parts([SECOND, FIRST], 40, 150) == [TierPart(FIRST, 40, 100), TierPart(SECOND, 100, 150)]
 
 
-def test_what_no_segment_has_is_left_open() -> None:
+def test_offsets_without_a_segment_have_no_source() -> None:
     third = segment(3, 300, 399)
     assert plan_parts([FIRST, third], 90, 500) == [
         TierPart(FIRST, 90, 100),

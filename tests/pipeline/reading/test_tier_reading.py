@@ -260,7 +260,7 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_broker")
-def test_what_has_left_the_wal_needs_no_broker(node: moldau.testing.Node) -> None:
+def test_records_that_have_left_the_wal_need_no_broker(node: moldau.testing.Node) -> None:
     diskless(node, "moved")
     assert consolidated(node, "moved") > 1
     producer = Producer({"bootstrap.servers": node.bootstrap_servers})
@@ -272,7 +272,7 @@ def test_what_has_left_the_wal_needs_no_broker(node: moldau.testing.Node) -> Non
 
 
 @pytest.mark.usefixtures("no_broker")
-def test_what_leaves_the_wal_in_mid_job_is_found_in_the_tier(
+def test_records_that_leave_the_wal_during_a_job_are_found_in_the_tier(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wal_reading, "FIRST_BATCHES", 2)

@@ -59,7 +59,7 @@ def test_reads_that_stop_early_go_on(files: WalFiles, monkeypatch: pytest.Monkey
     assert [bytes(view) for _, view in targets] == [CONTENT[100:120], CONTENT[120:125], CONTENT[140:149]]
 
 
-def test_what_is_not_there_is_told(files: WalFiles) -> None:
+def test_missing_objects_are_reported(files: WalFiles) -> None:
     assert asyncio.run(files.fetch("wal/a", 4_990, 10)) == CONTENT[4_990:]
     with pytest.raises(StorageError, match="wal/a ends before byte 5001"):
         asyncio.run(files.fetch("wal/a", 4_990, 11))

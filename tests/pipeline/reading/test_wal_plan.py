@@ -16,7 +16,7 @@ def keys(batches: list[BatchCoordinate]) -> list[tuple[str, int, int]]:
     return [(one.object_key, one.partition_index, one.base_offset) for one in batches]
 
 
-def test_an_object_comes_once_for_all_partitions() -> None:
+def test_each_object_is_read_once_for_all_partitions() -> None:
     first = [batch(0, 0, "a"), batch(0, 10, "a"), batch(0, 20, "c")]
     second = [batch(1, 0, "b"), batch(1, 10, "c")]
     third = [batch(2, 0, "a"), batch(2, 10, "b"), batch(2, 20, "c")]
@@ -40,7 +40,7 @@ def test_orders_that_contradict_each_other_lose_nothing() -> None:
         assert [one for one in ordered if one.partition_index == partition] == batches
 
 
-def test_nothing_is_no_order() -> None:
+def test_an_empty_list_has_no_order() -> None:
     assert in_object_order([]) == []
     assert in_object_order([[], []]) == []
 

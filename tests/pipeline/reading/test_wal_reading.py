@@ -99,7 +99,7 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(wal_reading, "BrokerReader")
 
 
-def test_objects_hold_what_brokers_answer(
+def test_objects_have_the_same_records_as_the_responses_of_brokers(
     node: moldau.testing.Node, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (through_brokers,) = pinned(node, subscribe=topic, readFrom="brokers")

@@ -208,7 +208,7 @@ def test_an_intent_whose_answer_was_lost(node: moldau.testing.Node, target: Comm
     assert written(node, target.topic) == ["a", "b"]
 
 
-def test_what_cannot_be_known_any_more_is_not_guessed(
+def test_an_outcome_that_is_not_known_any_more_is_not_guessed(
     node: moldau.testing.Node, target: CommitTarget
 ) -> None:
     store = FileSinkStore(root(node))
@@ -221,7 +221,9 @@ def test_what_cannot_be_known_any_more_is_not_guessed(
     assert written(node, target.topic) == ["a"]
 
 
-def test_what_was_refused_does_not_stand_in_the_way(node: moldau.testing.Node, target: CommitTarget) -> None:
+def test_a_refused_batch_does_not_prevent_later_batches(
+    node: moldau.testing.Node, target: CommitTarget
+) -> None:
     """The topic of the query was deleted and created again."""
     before = replace(target, topic_id=str(UUID(int=5)))
     for _ in range(2):
@@ -269,7 +271,7 @@ def test_rows_go_through_brokers_at_least_once(node: moldau.testing.Node, target
     assert written(node, target.topic) == sorted(values)
 
 
-def test_rows_are_spread_as_all_producers_do() -> None:
+def test_rows_are_partitioned_as_by_all_producers() -> None:
     routing = Routing(None, {"a": 10, "b": 1})
     builder = BatchBuilder(routing, Compression.NONE, 0, LIMIT)
     rows = [
@@ -278,7 +280,7 @@ def test_rows_are_spread_as_all_producers_do() -> None:
         {"key": None, "value": "y", "topic": "b", "partition": None},
     ]
     builder.add(pa.RecordBatch.from_pylist(rows))
-    # Kafka's own producer assigns this key to that partition.
+    # Kafka's own producer assigns the same partition to the key.
     assert {place: len(batches) for place, batches in builder.drain().items()} == {
         ("a", 0): 1,
         ("a", 9): 1,

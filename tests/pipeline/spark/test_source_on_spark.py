@@ -203,7 +203,7 @@ def test_a_batch_job_writes_rows(spark: SparkSession, node: moldau.testing.Node,
 
 
 @pytest.mark.every_spark
-def test_what_spark_has_consolidated_is_read_as_before(
+def test_records_that_spark_has_consolidated_are_read_as_before(
     spark: SparkSession, node: moldau.testing.Node
 ) -> None:
     create(node, "consolidated", 3)

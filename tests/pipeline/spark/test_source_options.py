@@ -50,7 +50,7 @@ def test_names_are_known_in_any_case() -> None:
         ),
     ],
 )
-def test_where_a_query_begins(options: dict[str, str], starting: object) -> None:
+def test_start_positions_of_a_query(options: dict[str, str], starting: object) -> None:
     assert parsed(subscribe="a", **options).starting == starting
 
 
@@ -93,7 +93,7 @@ def test_an_end_by_time_may_lie_behind_all_records() -> None:
         ({"subscribe": "a", "kafka.isolation.level": "none"}, "read_committed or"),
     ],
 )
-def test_nonsense_is_refused(options: dict[str, str], problem: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, str], problem: str) -> None:
     with pytest.raises(ToolError, match=problem):
         parsed(**options)
 
@@ -107,7 +107,7 @@ def test_nonsense_is_refused(options: dict[str, str], problem: str) -> None:
         {"subscribe": "a", "startingOffsets": '{"a": {"0": -1}}'},
     ],
 )
-def test_what_a_batch_query_cannot_be(options: dict[str, str]) -> None:
+def test_options_that_a_batch_query_cannot_have(options: dict[str, str]) -> None:
     with pytest.raises(ToolError):
         check_batch(parsed(**options))
 
@@ -212,7 +212,7 @@ def test_unsupported_settings_are_refused_in_one_line(name: str, value: str, pro
     assert "\n" not in str(failure.value)
 
 
-def test_a_batch_is_at_least_as_long_as_at_most() -> None:
+def test_the_minimum_of_offsets_per_batch_may_not_be_above_the_maximum() -> None:
     with pytest.raises(
         ToolError, match=r"'minOffsetsPerTrigger' \(6\) is above 'maxOffsetsPerTrigger' \(5\)"
     ):

@@ -17,7 +17,7 @@ places = st.dictionaries(
 
 
 @given(places, st.integers(1, 20_000))
-def test_a_batch_takes_what_is_there_up_to_its_limit(
+def test_a_batch_contains_the_available_records_up_to_its_limit(
     spans: dict[StreamPlace, tuple[int, int]], records_max: int
 ) -> None:
     begins = {place: start for place, (start, _) in spans.items()}
@@ -29,7 +29,7 @@ def test_a_batch_takes_what_is_there_up_to_its_limit(
     assert sum(taken.values()) == min(available, records_max)
 
 
-def test_without_a_limit_all_is_taken() -> None:
+def test_a_batch_without_a_limit_contains_all_records() -> None:
     place = StreamPlace("a", 0)
     assert limited({place: 3}, {place: 9}, None) == {place: 9}
 

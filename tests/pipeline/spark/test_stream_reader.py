@@ -177,7 +177,7 @@ def test_a_batch_waits_for_enough_records_and_not_for_ever(node: moldau.testing.
     assert planner.end_of_batch(begin, ends_of(9, 5), None) == ends_of(9, 5)
 
 
-def test_a_query_that_takes_what_is_there_waits_for_nothing(node: moldau.testing.Node) -> None:
+def test_a_query_of_available_records_does_not_wait_for_more_records(node: moldau.testing.Node) -> None:
     topic = create_topic(node, "little", 1)
     produce_values(node, topic, [b"v"] * 3)
     latest(reader_of(node, subscribe=topic), reader_of(node, subscribe=topic).initialOffset(), topic, 3)

@@ -107,7 +107,7 @@ def test_values_are_those_of_java() -> None:
 
 
 @pytest.mark.java
-def test_java_answers_as_it_did() -> None:
+def test_the_results_of_java_have_not_changed() -> None:
     asked = cases()
     answers = ask_java(asked)
     found = {case.name: answer for case, answer in zip(asked, answers, strict=True)}

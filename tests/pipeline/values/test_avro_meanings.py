@@ -55,7 +55,7 @@ def test_times_keep_their_meaning_in_another_unit() -> None:
     ]
 
 
-def test_what_a_unit_cannot_hold_is_rejected() -> None:
+def test_a_time_that_its_unit_cannot_represent_is_rejected() -> None:
     nanos, micros = (logical("long", f"timestamp-{unit}") for unit in ("nanos", "micros"))
     (exact, lossy) = read(nanos, micros, 1_000, 1_001)
     assert exact == datetime.datetime(1970, 1, 1, 0, 0, 0, 1, datetime.UTC)
@@ -136,7 +136,7 @@ def test_a_default_of_another_type_is_refused(schema: Any, default: Any) -> None
         AvroSchemas(json.dumps(record(renamed, default=default)), {}, False).check()
 
 
-def test_null_alone_is_no_column() -> None:
+def test_a_schema_of_only_null_has_no_column() -> None:
     text = json.dumps(record({"type": "map", "values": "null"}))
     assert storable(avro_type(text)) is None
     both = {**record("null"), "fields": [*record("null")["fields"], {"name": "y", "type": "int"}]}

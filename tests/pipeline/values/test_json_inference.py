@@ -219,7 +219,7 @@ def test_the_last_value_of_a_name_does_not_hide_the_others(value: bytes) -> None
         b'{"a": 1} {}',
     ],
 )
-def test_what_is_no_json_is_passed_and_rejected(value: bytes) -> None:
+def test_values_that_are_not_json_are_rejected(value: bytes) -> None:
     rows, rejected = export({"a": "x"}, value)
     assert infer({"a": "x"}, value) == "a STRING"
     assert set(rejected) == {1}
@@ -407,7 +407,7 @@ def test_reasons_are_one_short_line() -> None:
         assert len(reason) < 200
 
 
-def test_a_misfit_sends_few_of_its_neighbours_the_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_does_not_fit_makes_few_other_values_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at = 0
     rewrite = json_rows.Rewriter.rewrite
 

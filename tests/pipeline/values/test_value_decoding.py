@@ -112,8 +112,8 @@ COLUMNS = (
     ids=range(28),
 )
 def test_a_value_that_is_no_row_is_rejected_alone(value: bytes) -> None:
-    """A decoder that joins all values into one text would accept some of these values: the text before or
-    after the value would complete it."""
+    """A decoder that joins all values into one text would accept some of these values, because the text
+    before or after such a value would complete it."""
     values = pa.array([b'{"a":1}', value, b",{}]}", b'{"a":2,"more":[{"deep":null}]}', None], pa.binary())
     found, rejected = decode_json(values, parse_ddl(COLUMNS))
     assert set(rejected) == {1, 2}
@@ -154,7 +154,7 @@ def members(draw: st.DrawFn) -> bytes:
         | st.from_regex(rb'\{"a": ?(1|2\}|"x"|null)[}\]]?', fullmatch=True)
     )
 )
-def test_a_value_fares_as_it_does_alone(values: list[bytes | None]) -> None:
+def test_a_value_among_others_is_decoded_as_if_it_were_alone(values: list[bytes | None]) -> None:
     columns = parse_ddl(COLUMNS)
     found, rejected = decode_json(pa.array(values, pa.binary()), columns)
     assert len(found) == len(values)

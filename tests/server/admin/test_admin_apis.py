@@ -80,7 +80,7 @@ def produce(node: Node, topic: str, key: bytes | None = b"k", size: int = 10, pa
     return ask(node, request, 9).responses[0].partition_responses[0]
 
 
-def test_new_partitions_are_there_when_the_answer_comes(node: Node) -> None:
+def test_new_partitions_exist_when_the_response_arrives(node: Node) -> None:
     assert create(node, "grows", 2) is ErrorCode.none
 
     def grow(count: int, **more: Any) -> ErrorCode:
@@ -189,7 +189,7 @@ def lookup(node: Node, *names: str, auto: bool = True) -> dict[str, ErrorCode]:
     return {topic.name: topic.error_code for topic in ask(node, request).topics}
 
 
-def test_topics_come_into_being_when_they_may(node: Node) -> None:
+def test_topics_are_created_automatically_where_this_is_allowed(node: Node) -> None:
     assert lookup(node, "wished", "in valid", auto=False) == {
         "wished": ErrorCode.unknown_topic_or_partition,
         "in valid": ErrorCode.invalid_topic_exception,
@@ -208,7 +208,7 @@ def test_an_internal_topic_that_is_looked_up_gets_its_own_configs() -> None:
         assert config(node, TOPIC, "__consumer_offsets", "cleanup.policy").value == "compact"
 
 
-def test_operations_are_told_when_asked_for(node: Node) -> None:
+def test_authorized_operations_are_returned_on_request(node: Node) -> None:
     create(node, "told")
     request = metadata.MetadataRequest(
         topics=[metadata.MetadataRequestTopic(name="told")],
@@ -236,7 +236,7 @@ def test_a_topics_config_takes_effect_at_once(node: Node) -> None:
     )
 
 
-def test_alter_configs_replaces_all_of_them(node: Node) -> None:
+def test_alter_configs_replaces_all_configs_of_a_resource(node: Node) -> None:
     create(node, "replaced", retention_ms="5")
     resource = alteration.AlterConfigsResource(
         resource_type=TOPIC,

@@ -69,7 +69,7 @@ def test_records_of_a_compacted_topic_are_not_deleted(node: Node) -> None:
     assert deleted_records(node, "__consumer_offsets", 0).error_code is ErrorCode.invalid_topic_exception
 
 
-def test_a_cursor_that_points_nowhere(node: Node) -> None:
+def test_a_cursor_without_a_partition(node: Node) -> None:
     create(node, "paged", 3)
 
     def answered(*names: str, cursor: tuple[str, int], limit: int = 10) -> list[tuple[int, str, list[int]]]:
@@ -115,7 +115,7 @@ def test_endpoints_that_a_broker_does_not_know(node: Node, endpoint_type: int, c
     assert answer.error_code is code
 
 
-def test_producers_of_a_topic_that_cannot_be(node: Node) -> None:
+def test_producers_of_a_topic_with_an_invalid_name(node: Node) -> None:
     topics = [producers.TopicRequest(name=name, partition_indexes=[0]) for name in ("a b", "absent")]
     answer = ask(node, producers.DescribeProducersRequest(topics=topics))
     assert [topic.partitions[0].error_code for topic in answer.topics] == [

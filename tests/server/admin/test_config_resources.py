@@ -178,7 +178,7 @@ def test_client_metrics_subscriptions(node: Node) -> None:
         (99, "x", INVALID_REQUEST),
     ],
 )
-def test_what_cannot_be_described(node: Node, kind: int, name: str, code: ErrorCode) -> None:
+def test_resources_that_cannot_be_described(node: Node, kind: int, name: str, code: ErrorCode) -> None:
     assert described(node, kind, name).error_code is code
 
 
@@ -195,7 +195,7 @@ def test_what_cannot_be_described(node: Node, kind: int, name: str, code: ErrorC
         (99, "x", "a", "1", INVALID_REQUEST),
     ],
 )
-def test_what_cannot_be_altered(
+def test_configs_that_cannot_be_altered(
     node: Node, kind: int, name: str, key: str, value: str | None, code: ErrorCode
 ) -> None:
     assert outcome(node, kind, name, key, SET, value) is code

@@ -145,9 +145,7 @@ def test_a_node_starts_before_the_diskless_metadata_can_be_created() -> None:
 
 
 @pytest.mark.parametrize(("factor", "min_in_sync"), [(1, "1"), (2, "2"), (3, "2")])
-def test_topics_that_decide_what_is_freed_need_two_replicas_where_they_can(
-    factor: int, min_in_sync: str
-) -> None:
+def test_decisive_topics_need_two_in_sync_replicas_if_possible(factor: int, min_in_sync: str) -> None:
     assert TRANSACTION_STATE.configs(factor) == {
         "cleanup.policy": "compact",
         "min.insync.replicas": min_in_sync,
@@ -156,7 +154,7 @@ def test_topics_that_decide_what_is_freed_need_two_replicas_where_they_can(
 
 
 @pytest.mark.parametrize("has_snapshots", [False, True])
-def test_a_log_with_snapshots_is_opened_by_a_kind_that_has_them(tmp_path: Path, has_snapshots: bool) -> None:
+def test_a_log_is_opened_with_snapshots_if_its_kind_has_them(tmp_path: Path, has_snapshots: bool) -> None:
     partition = PartitionRegistration(replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0)
     topic = Topic("__diskless_metadata", UUID(int=5), (partition,))
 
@@ -190,7 +188,7 @@ def test_a_log_with_snapshots_is_opened_by_a_kind_that_has_them(tmp_path: Path, 
     asyncio.run(story())
 
 
-def test_the_state_of_diskless_topics_waits_untouched_while_they_are_off(tmp_path: Path) -> None:
+def test_the_state_of_diskless_topics_is_kept_while_they_are_switched_off(tmp_path: Path) -> None:
     store = tmp_path / "objects"
     store.mkdir()
     one = {"diskless.metadata.topic.num.partitions": "1"}
@@ -210,7 +208,7 @@ def test_the_state_of_diskless_topics_waits_untouched_while_they_are_off(tmp_pat
         consumer.close()
 
 
-def test_committed_offsets_are_written_in_the_codec_that_was_asked_for(tmp_path: Path) -> None:
+def test_committed_offsets_are_written_in_the_configured_codec(tmp_path: Path) -> None:
     properties = {"offsets.topic.compression.codec": "4", "offsets.topic.num.partitions": "1"}
 
     def consumer(node: Node) -> Consumer:
@@ -242,7 +240,7 @@ def plant(segment: Path, *pairs: tuple[bytes | None, bytes | None]) -> None:
     segment.write_bytes(content + batch)
 
 
-def test_groups_go_on_behind_garbage_in_their_log(tmp_path: Path) -> None:
+def test_groups_continue_after_invalid_bytes_in_their_log(tmp_path: Path) -> None:
     properties = {"offsets.topic.num.partitions": "1", "metrics.listener": "127.0.0.1:0"}
     place = TopicPartition("read", 0, 5)
     with Node(data=str(tmp_path), properties=properties) as node:

@@ -17,13 +17,18 @@ from moldau.protocol.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
 from moldau.protocol.schema import Message
 from moldau.runtime.entropy import SystemEntropy
 
 QUIET = {"log_level": 0}
-LIMIT_S = 30
+LIMIT_S = 120
 COMMITTED = {"isolation.level": "read_committed"}
 UNCOMMITTED = {"isolation.level": "read_uncommitted"}
 FIRST_MS = 1_700_000_000_000
@@ -94,9 +99,18 @@ class Chunks:
         assert not answer.error_code, answer
         assert not answer.responses[0].partitions[0].error_code, answer
 
+    def end_of(self, leader_epoch: int) -> tuple[int, int]:
+        """An epoch and the offset after its last record (KIP-101), from the leader."""
+        row = OffsetForLeaderPartition(partition=0, leader_epoch=leader_epoch)
+        topic = OffsetForLeaderTopic(topic=self.topic, partitions=[row])
+        answer = ask(self.cluster.address(self.leader()), OffsetForLeaderEpochRequest(topics=[topic]))
+        found = answer.topics[0].partitions[0]
+        assert not found.error_code, found
+        return int(found.leader_epoch), int(found.end_offset)
+
     def delete_topic(self, broker: int) -> None:
-        """Delete the topic with a request to this broker. An admin client may send it to a killed broker,
-        because the choice depends on earlier metadata."""
+        """Delete the topic with a request to this broker. An admin client chooses the broker by its cached
+        metadata, so it may send the request to a killed broker."""
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=self.topic)], timeout_ms=LIMIT_S * 1000)
         answer = ask(self.cluster.address(broker), request)
         assert not answer.responses[0].error_code, answer

@@ -51,7 +51,8 @@ class Broker:
             high_watermark=0,
         )
         self.answers: list[Callable[[], Any]] = []
-        """What the controller does with each request: answers, or raises."""
+        """The controller's actions, one for each request. An action returns a response or raises an
+        exception."""
         self.is_controller_silent = False
         self.partition_epoch = 5
         self.image = self._image(-1)
@@ -172,11 +173,11 @@ def test_appends_wait_until_the_leadership_is_over_although_the_image_has_the_bo
 @pytest.mark.parametrize(
     "code", [ErrorCode.fenced_leader_epoch, ErrorCode.unknown_server_error, ErrorCode.stale_broker_epoch]
 )
-def test_a_refusal_after_an_unknown_outcome_does_not_let_appends_go_on(
+def test_appends_stay_stopped_after_a_refusal_if_an_earlier_outcome_is_unknown(
     tmp_path: Path, code: ErrorCode
 ) -> None:
-    """The outcome of the first request is unknown: it may have been committed. Another leader may have been
-    elected after it."""
+    """The outcome of the first request is unknown. Its change may have been committed, and another leader may
+    have been elected afterwards."""
 
     async def story(broker: Broker) -> None:
         broker.answers = [lost, *[refused(code)] * 200]
@@ -194,7 +195,7 @@ def test_a_refusal_after_an_unknown_outcome_does_not_let_appends_go_on(
 
 
 @pytest.mark.parametrize("attempts", [[], [lost]])
-def test_appends_go_on_after_a_refusal_by_the_present_epochs(
+def test_appends_continue_after_a_refusal_with_the_current_epochs(
     tmp_path: Path, attempts: list[Callable[[], Any]]
 ) -> None:
     async def story(broker: Broker) -> None:
@@ -270,7 +271,7 @@ def test_producers_are_refused_while_the_controller_does_not_answer_for_long(
     on_broker(tmp_path, story)
 
 
-def test_nothing_is_frozen_while_no_controller_responds(tmp_path: Path) -> None:
+def test_appends_continue_while_no_controller_responds(tmp_path: Path) -> None:
     async def story(broker: Broker) -> None:
         broker.is_controller_silent = True
         assert (await broker.create()).error_code is ErrorCode.not_controller
@@ -280,7 +281,7 @@ def test_nothing_is_frozen_while_no_controller_responds(tmp_path: Path) -> None:
     on_broker(tmp_path, story)
 
 
-def test_appends_go_on_when_the_image_shows_that_the_switch_can_never_succeed(tmp_path: Path) -> None:
+def test_appends_continue_when_the_image_shows_that_the_switch_can_never_succeed(tmp_path: Path) -> None:
     """The controller's responses are lost again and again, but its records arrive."""
 
     async def story(broker: Broker) -> None:

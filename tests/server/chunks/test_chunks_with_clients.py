@@ -135,6 +135,21 @@ def test_records_are_found_by_time_and_deleted_over_chunks(cluster: moldau.testi
     assert chunks.read(15, **{"auto.offset.reset": "earliest"}) == [(each, each) for each in range(15, 30)]
 
 
+def test_each_leader_epoch_ends_where_its_chunk_ends(cluster: moldau.testing.Cluster) -> None:
+    chunks = Chunks(cluster, "epochs")
+    chunks.create_topic([1])
+    chunks.produce(0, 10)
+    chunks.create([2])
+    chunks.produce(10, 10)
+    chunks.create([3])
+    chunks.produce(20, 10)
+    for _ in range(2):
+        assert [chunks.end_of(epoch) for epoch in range(3)] == [(0, 10), (1, 20), (2, 30)]
+        # After a restart the leader has the epochs of the chunks, which are on other brokers.
+        cluster.restart(3)
+        until(lambda: chunks.leader() == 3)
+
+
 def test_a_chunk_is_copied_to_a_broker_and_removed_by_retention(cluster: moldau.testing.Cluster) -> None:
     chunks = Chunks(cluster, "moved")
     chunks.create_topic([1])

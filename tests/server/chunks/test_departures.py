@@ -30,7 +30,9 @@ def topic(replica: int) -> Topic:
 
 
 @pytest.mark.parametrize(("is_retired", "is_removed"), [(True, False), (False, False), (True, True)])
-def test_the_kind_takes_the_log_of_a_partition_that_has_left(is_retired: bool, is_removed: bool) -> None:
+def test_the_kind_decides_on_the_log_of_a_partition_that_has_left_the_broker(
+    is_retired: bool, is_removed: bool
+) -> None:
     """When a partition leaves the broker, its log may have become the log of a chunk. Then the log must not
     be deleted. If the topic was deleted, the log must be deleted in any case."""
     retired: list[Topic] = []

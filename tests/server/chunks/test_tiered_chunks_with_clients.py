@@ -1,4 +1,5 @@
-"""The chunks of a tiered partition. The tier is before the first chunk, and unmodified clients read both."""
+"""The chunks of a tiered partition. The records in the tier are before the first chunk, and unmodified
+clients read all records."""
 
 from collections.abc import Iterator
 
@@ -170,6 +171,28 @@ def test_segments_that_were_removed_before_the_chunk_ended_are_read_from_the_tie
     assert chunks.read(20) == EVERYTHING[:20]
     follows = {"client.rack": "a", "fetch.error.backoff.ms": "100"}
     assert chunks.read(20, **follows) == EVERYTHING[:20]
+
+
+def test_a_chunk_is_read_from_the_tier_while_none_of_its_brokers_runs(
+    cluster: moldau.testing.Cluster,
+) -> None:
+    chunks = TieredChunks(cluster, "unavailable-chunk")
+    chunks.create_tiered([1])
+    chunks.produce_at(0, 10)
+    chunks.create([2])
+    chunks.produce_at(10, 10)
+    until(lambda: chunks.offset(LATEST_TIERED_TIMESTAMP) == 9)
+    assert list(chunks.folders()) == [1]
+    cluster.kill(1)
+    try:
+        for settings in (COMMITTED, {"client.rack": "a", "fetch.error.backoff.ms": "100"}):
+            assert chunks.read(20, **settings) == EVERYTHING[:20]
+        consumer = Consumer({**chunks.server, "group.id": "g"})
+        wanted = TopicPartition(chunks.topic, 0, FIRST_MS + 4_500)
+        assert consumer.offsets_for_times([wanted], LIMIT_S)[0].offset == 5
+        consumer.close()
+    finally:
+        cluster.restart(1)
 
 
 def test_retention_and_the_deletion_of_the_topic_remove_the_tier(cluster: moldau.testing.Cluster) -> None:

@@ -91,7 +91,7 @@ def test_a_client_listener_does_not_advertise_the_controllers_apis() -> None:
         ),
     ],
 )
-def test_what_is_not_supported_yet_stops_the_start_with_its_key(
+def test_unsupported_settings_stop_the_start_and_name_their_keys(
     properties: dict[str, str], named: str
 ) -> None:
     node = Node(properties=properties)
@@ -107,7 +107,7 @@ def alter_default(key: str, value: str | None) -> incremental.IncrementalAlterCo
     return incremental.IncrementalAlterConfigsRequest(resources=[resource])
 
 
-def test_limits_of_clients_can_be_taken_back_on_the_controllers_listener(
+def test_limits_of_clients_can_be_removed_on_the_controllers_listener(
     free_port: Callable[[], int],
 ) -> None:
     port, clients_port = free_port(), free_port()
@@ -130,7 +130,7 @@ def test_limits_of_clients_can_be_taken_back_on_the_controllers_listener(
         assert cluster.error_code is ErrorCode.none  # type: ignore[attr-defined]
 
 
-def test_a_voter_without_a_port_is_described_with_the_one_that_it_was_given() -> None:
+def test_a_voter_without_a_port_is_described_with_its_assigned_port() -> None:
     part = DescribeQuorumRequestTopicData(
         topic_name="__cluster_metadata", partitions=[DescribeQuorumRequestPartitionData()]
     )

@@ -79,7 +79,9 @@ def test_a_refusal_names_the_file_and_what_to_do(folder: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_what_is_made_anew_or_lost_is_told(folder: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_rebuilt_files_and_losses_are_reported(
+    folder: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     path = damaged(folder, *TOLD[name])
     with caplog.at_level(logging.WARNING):
         assert refusal(folder) is None

@@ -145,7 +145,7 @@ def test_no_damage_is_silent(folders: dict[str, Path], tmp_path: Path, kind: str
     assert objects(folder) >= before, told
 
 
-def test_the_whole_folder_is_served(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_all_records_of_an_undamaged_folder_are_served(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(folders["killed"], tmp_path / "data"))
     with node(folder) as running:
         on_node(running, check_everything)

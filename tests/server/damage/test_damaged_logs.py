@@ -26,7 +26,7 @@ def folder(folders: dict[str, Path], tmp_path: Path, request: pytest.FixtureRequ
     return Path(shutil.copytree(folders[request.param], tmp_path / "data"))
 
 
-def test_undamaged_everything_is_served(folder: Path) -> None:
+def test_all_records_are_served_without_damage(folder: Path) -> None:
     with node(folder) as running:
         on_node(running, check_everything)
 

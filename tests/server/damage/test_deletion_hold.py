@@ -12,7 +12,9 @@ from moldau.storage.critical_logs.recovery_report import RecoveryReport, Repair,
 @pytest.mark.parametrize(
     ("kind", "is_held"), [(RepairKind.REBUILT, False), (RepairKind.TORN_TAIL, True), (RepairKind.LOST, True)]
 )
-def test_a_cut_holds_deletions_for_a_grace(kind: RepairKind, is_held: bool) -> None:
+def test_a_start_that_removed_records_delays_deletions_for_a_grace_period(
+    kind: RepairKind, is_held: bool
+) -> None:
     async def story() -> None:
         report = RecoveryReport()
         report.add(Repair(kind, "/data/t-0", "a reason"))
@@ -27,7 +29,7 @@ def test_a_cut_holds_deletions_for_a_grace(kind: RepairKind, is_held: bool) -> N
         world.run(story())
 
 
-def test_a_start_that_cut_nothing_holds_nothing() -> None:
+def test_a_start_that_removed_no_records_does_not_delay_deletions() -> None:
     async def story() -> None:
         assert not DeletionHold(RecoveryReport(), 60_000, "objects").is_on()
 

@@ -136,7 +136,7 @@ async def produce_until_the_end(client: Requests, node: ServerNode, first: int) 
 
 @pytest.mark.parametrize("diskless", [False, True])
 @pytest.mark.parametrize("fault", ["sync", "read-only"])
-def test_nothing_is_acknowledged_that_the_disk_refused(tmp_path: Path, diskless: bool, fault: str) -> None:
+def test_no_record_that_the_disk_refused_is_acknowledged(tmp_path: Path, diskless: bool, fault: str) -> None:
     acknowledged = 5
 
     async def fail(client: Requests, node: ServerNode, faults: Faults) -> None:

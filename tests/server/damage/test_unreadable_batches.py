@@ -67,7 +67,7 @@ def found(client, topic, timestamp):
 
 @pytest.mark.parametrize("kind", GARBAGE)
 @pytest.mark.parametrize("diskless", ["false", "true"])
-def test_the_header_of_an_unreadable_batch_answers_for_it(node, topic, kind, diskless):
+def test_a_lookup_uses_the_header_of_an_unreadable_batch(node, topic, kind, diskless):
     now_ms = int(time.time() * 1000)
     with WireClient(node.bootstrap_servers) as client:
         client.create_topic(topic, diskless_enable=diskless)

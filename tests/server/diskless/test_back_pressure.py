@@ -135,20 +135,20 @@ def test_another_batch_coordinator_gives_offsets_and_keeps_its_objects(tmp_path:
         assert set((tmp_path / "objects" / "wal").rglob("*-*")) == stored
 
 
-def test_pauses_grow_with_the_excess_until_nothing_more_comes_than_leaves() -> None:
+def test_pauses_grow_with_the_excess_up_to_a_maximum() -> None:
     mebibyte = 1024 * 1024
     pauses = [back_pressure.pause_of(excess, mebibyte) for excess in (0.0, 0.25, 0.5, 0.75, 1.0)]
     assert pauses == sorted(pauses)
     assert pauses[0] == back_pressure.CONGESTED_PAUSE_S
     assert pauses[-1] == back_pressure.CONGESTED_PAUSE_MAX_S
     assert all(later > 2 * earlier for earlier, later in pairwise(pauses))
-    # A client that sends few bytes is delayed less than a client that sends many. No request is delayed until
-    # its time-out.
+    # A client that sends few bytes is delayed less than a client that sends many bytes. No request is delayed
+    # until its time-out.
     assert back_pressure.pause_of(1.0, 1_000) == back_pressure.CONGESTED_PAUSE_S
     assert back_pressure.pause_of(1.0, 50 * mebibyte) == back_pressure.CONGESTED_PAUSE_MAX_S
 
 
-def test_a_backlog_presses_from_its_bound_on_and_most_at_twice_the_bound() -> None:
+def test_the_backlog_slows_producers_above_its_bound_and_most_at_twice_the_bound() -> None:
     class Coordinators:
         size_bytes = 0
 

@@ -190,7 +190,7 @@ def used_bytes(client, key):
     return client.call((11647, 0), request).files[0].used_bytes
 
 
-def test_a_coordinator_that_is_not_here_is_an_error_of_the_call(client):
+def test_a_call_to_a_coordinator_of_another_broker_fails(client):
     for api, request in (
         (11650, oldest_file.DisklessOldestFileRequest(coordinator_id=7)),
         (11655, describe_coordinator.DisklessDescribeCoordinatorRequest(coordinator_id=7)),
@@ -205,7 +205,7 @@ class NodesOnly:
         return context.connection.principal.name == "node"
 
 
-def test_cluster_action_is_asked_for():
+def test_cluster_action_is_required():
     async def check():
         handlers = DisklessHandlers(DisklessCoordinator(Machine.real()), NodesOnly(), {TOPIC_ID: "t"}.get)
         for api_key, call in CALLS.items():
@@ -227,7 +227,7 @@ def test_cluster_action_is_asked_for():
     asyncio.run(check())
 
 
-def test_where_a_coordinator_is_is_not_told_to_everybody():
+def test_only_principals_with_the_right_can_look_up_a_coordinator():
     lookup = KeyLookup(
         key_type=CoordinatorKeyType.DISKLESS,
         partition_of=lambda key, count: coordinator_of_key(key),

@@ -142,7 +142,7 @@ def test_records_are_committed_found_and_deleted(play: Callable[[Story], None]) 
     play(story)
 
 
-def test_results_come_in_the_order_of_the_questions(play: Callable[[Story], None]) -> None:
+def test_results_are_in_the_order_of_the_questions(play: Callable[[Story], None]) -> None:
     async def story(coordinators: DisklessCoordinatorCalls) -> None:
         topics = [
             calls.PartitionsToCreate(TOPIC, "t", [0, 1]),
@@ -216,7 +216,7 @@ def test_topics_and_coordinators_are_described(play: Callable[[Story], None]) ->
     play(story)
 
 
-def test_a_coordinator_that_is_elsewhere_is_an_error_of_the_call(play: Callable[[Story], None]) -> None:
+def test_a_call_fails_if_another_broker_leads_the_coordinator(play: Callable[[Story], None]) -> None:
     async def story(coordinators: DisklessCoordinatorCalls) -> None:
         assert await code_of(coordinators.oldest_file(7)) is ErrorCode.not_coordinator
         assert await code_of(coordinators.commit_file(7, file("f", batch()))) is ErrorCode.not_coordinator
@@ -250,7 +250,7 @@ def with_broker(
     asyncio.run(run())
 
 
-def test_versions_are_told_by_a_call_of_our_own_and_not_by_api_versions(tmp_path: Path) -> None:
+def test_versions_of_own_apis_are_listed_by_an_own_call_and_not_by_api_versions(tmp_path: Path) -> None:
     async def story(broker: Broker, house: House) -> None:
         own = await broker.ask(DescribeOwnApisRequest())
         ranges = {row.api_key: (row.min_version, row.max_version) for row in own.apis}

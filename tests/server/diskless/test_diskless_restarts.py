@@ -82,7 +82,7 @@ async def _ends_at(client: Requests, offset: int) -> None:
     assert (await client.offset_at("t", LATEST)).offset == offset
 
 
-def test_what_is_acknowledged_can_be_read_at_once(tmp_path: Path) -> None:
+def test_acknowledged_records_can_be_read_immediately(tmp_path: Path) -> None:
     async def story(client: Requests) -> None:
         await client.create("t")
         assert await client.produce_values("t", b"0") == 0

@@ -4,7 +4,7 @@ from moldau.server.settings import development_config
 from moldau.server.subsystems.diskless.settings import manager_settings
 
 
-def test_retention_begins_when_that_of_other_topics_does() -> None:
+def test_retention_begins_after_the_initial_task_delay_of_all_topics() -> None:
     def delay_ms(**properties: str) -> int:
         given = {name.replace("_", "."): value for name, value in properties.items()}
         return manager_settings(

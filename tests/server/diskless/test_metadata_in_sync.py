@@ -42,7 +42,7 @@ def metadata_topic(in_sync: tuple[int, ...], partition_epoch: int) -> Topic:
     return Topic("__diskless_metadata", UUID(int=5), (partition,))
 
 
-def test_a_coordinator_writes_what_enough_replicas_have(tmp_path: pathlib.Path) -> None:
+def test_a_coordinator_writes_only_while_enough_replicas_are_in_sync(tmp_path: pathlib.Path) -> None:
     async def story() -> None:
         machine = Machine.real()
         logs: Any = LogManager(machine, [str(tmp_path)])

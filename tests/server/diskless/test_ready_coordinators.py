@@ -45,7 +45,7 @@ def test_a_start_waits_for_loads_up_to_its_limit(load_s: float, loaded: bool, wa
     assert took_s == pytest.approx(waited_s, abs=0.01)
 
 
-def test_without_coordinators_nothing_is_waited_for() -> None:
+def test_a_start_without_coordinators_does_not_wait() -> None:
     async def main() -> bool:
         return await CoordinatorRegistry([_entry("__unasked", None)]).until_loaded(5.0)
 

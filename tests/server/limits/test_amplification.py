@@ -123,8 +123,8 @@ def controller_port():
 
 @pytest.fixture(scope="module")
 def node(steps, controller_port):
-    """A node in whose event loop calls are counted. Worker threads are not counted, because they do not
-    block it."""
+    """A node in whose event loop calls are counted. Worker threads are not counted, because they do not block
+    the event loop."""
     step = Handle._run
 
     def run(handle):

@@ -83,7 +83,7 @@ def test_long_batches_are_opened_by_a_worker(node, topic, opened_by, codec, conf
 
 
 @pytest.mark.parametrize("diskless", ["false", "true"])
-def test_more_records_than_anybody_sends_are_too_large(node, topic, diskless):
+def test_batches_with_absurdly_many_records_are_too_large(node, topic, diskless):
     batch = tiny_records(Compression.GZIP, RECORDS_PER_BATCH_MAX + 1, now_ms())
     with WireClient(node.bootstrap_servers) as client:
         client.create_topic(topic, diskless_enable=diskless)
@@ -105,7 +105,7 @@ def test_records_that_are_too_large_when_decompressed_are_too_large(node, topic,
 
 @pytest.mark.parametrize("config", ["recompressed", "compacted"])
 @pytest.mark.parametrize(("records_count", "headers_count"), [(1, 1_000_001), (101, 10_000)])
-def test_more_headers_than_anybody_sends_are_too_large(node, topic, config, records_count, headers_count):
+def test_batches_with_absurdly_many_headers_are_too_large(node, topic, config, records_count, headers_count):
     batch = many_headers(Compression.ZSTD, records_count, headers_count, now_ms())
     with WireClient(node.bootstrap_servers) as client:
         client.create_topic(topic, diskless_enable="false", **CONFIGS[config])
@@ -114,7 +114,7 @@ def test_more_headers_than_anybody_sends_are_too_large(node, topic, config, reco
         assert client.produce(topic, few).error_code is ErrorCode.none
 
 
-def test_what_is_produced_behind_a_long_batch_comes_behind_it(node, topic, opened_by):
+def test_records_that_are_produced_after_a_long_batch_stay_after_it(node, topic, opened_by):
     batches = [
         tiny_records(Compression.GZIP, 50_000, now_ms()),
         build_batch([Record(0, now_ms(), b"k", b"second")]),

@@ -212,7 +212,7 @@ REPEATED = {
 
 
 @pytest.mark.parametrize("field", REPEATED)
-def test_rows_that_ask_for_the_same_are_answered_once(cuts, field):
+def test_equal_rows_are_answered_once(cuts, field):
     """Equal rows are found at any distance from each other, because the response to a row may be many times
     as long as the row."""
     api_key, cls, row = REPEATED[field]

@@ -78,7 +78,7 @@ def test_every_codec_becomes_the_topics(play: Any, target: Compression) -> None:
     play(story)
 
 
-def test_log_append_time_is_stamped_over_it(play: Any) -> None:
+def test_a_recompressed_batch_gets_the_append_time(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic, compression_type="lz4", message_timestamp_type="LogAppendTime")
         began_ms = SystemClock().now_ms()
@@ -93,7 +93,7 @@ def test_log_append_time_is_stamped_over_it(play: Any) -> None:
     play(story)
 
 
-def test_what_is_refused_once_it_is_opened(play: Any) -> None:
+def test_batches_that_are_refused_when_they_are_opened(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic, compression_type="uncompressed", max_message_bytes="2000")
         squeezed = build_batch(records(b"x" * 3_000), compression=Compression.ZSTD)

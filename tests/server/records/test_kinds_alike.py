@@ -224,7 +224,7 @@ def test_an_empty_partition_has_no_times(play: Any) -> None:
     play(story)
 
 
-def test_append_time_is_one_for_producer_consumer_and_lookup(play: Any) -> None:
+def test_producer_consumer_and_lookup_get_the_same_append_time(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic, message_timestamp_type="LogAppendTime")
         batch = numbered(0, 3)
@@ -414,7 +414,7 @@ def test_retention_by_time(play: Any) -> None:
             return (await client.fetch(topic, 0)).error_code is ErrorCode.offset_out_of_range
 
         await eventually(moved, "the old record goes")
-        # The log start first moves at the place where offsets are assigned. The broker that serves the reads
+        # For a diskless topic, the coordinator moves the log start first. The broker that serves the reads
         # gets the new log start a moment later.
         await eventually(refused, "the old record is out of range")
         assert values(await client.read(topic, 1, 1)) == [b"new"]
@@ -491,7 +491,7 @@ def test_read_committed_sees_plain_records(play: Any) -> None:
     play(story)
 
 
-def test_a_topic_says_of_which_kind_it_is(play: Any) -> None:
+def test_the_config_of_a_topic_names_its_kind(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         async def said_of(name: str) -> str:
             resource = configs.DescribeConfigsResource(

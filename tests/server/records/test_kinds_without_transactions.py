@@ -55,7 +55,7 @@ def test_a_transactional_batch_is_refused_with_the_reason() -> None:
     assert not partition.appended
 
 
-def test_a_transaction_that_named_the_partition_ends_there() -> None:
+def test_the_marker_of_a_transaction_with_the_partition_is_accepted() -> None:
     partition = MirroredPartition()  # type: ignore[abstract]
     registry: Any = SimpleNamespace(find=lambda *place: partition)
     groups: Any = None

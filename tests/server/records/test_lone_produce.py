@@ -125,7 +125,7 @@ async def ask(dispatch, version, body, client_id, control=None):
 @pytest.mark.parametrize("version", range(3, 14))
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=40, deadline=None, database=None)
-def test_same_requests_same_answers(version, seed):
+def test_both_paths_give_equal_responses_to_equal_requests(version, seed):
     rng = random.Random(seed)
     body = bytearray(b"".join(encoder(ProduceRequest, version)(request_of(rng, version))))
     if rng.random() < 0.2:
@@ -167,7 +167,7 @@ def test_the_authorizer_is_asked_for_the_name(version):
 
 @pytest.mark.parametrize("version", [9, 13])
 @pytest.mark.parametrize("later", [False, True])
-def test_both_ways_throttle_alike(version, later):
+def test_both_paths_throttle_equally(version, later):
     topic = {"topic_id": ORDERS} if version >= 13 else {"name": "orders"}
     rows = [PartitionProduceData(records=bytes(200))]
     request = ProduceRequest(

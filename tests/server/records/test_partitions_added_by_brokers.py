@@ -51,5 +51,5 @@ def test_added_partitions_are_answered_without_an_error() -> None:
     assert answered(0, 1) == ({0: NONE, 1: NONE}, [TxnPartition("t", 0), TxnPartition("t", 1)])
 
 
-def test_no_partition_is_added_beside_an_unknown_one() -> None:
+def test_no_partition_is_added_if_one_of_them_is_unknown() -> None:
     assert answered(0, 2) == ({0: ErrorCode.operation_not_attempted, 2: UNKNOWN}, [])

@@ -52,7 +52,7 @@ async def meters_of(node: Node, topic: str) -> dict[str, float]:
     return {name: float(value) for name, value in found}
 
 
-def test_what_it_raises_counts_as_a_failure_of_the_store(node: Node) -> None:
+def test_an_exception_of_a_manager_counts_as_a_failure_of_the_store(node: Node) -> None:
     async def has_failed(name: str) -> bool:
         return (await meters_of(node, "broken")).get(name, 0) > 0
 
@@ -166,7 +166,7 @@ class Hasty:
         return called
 
 
-def test_what_raises_before_there_is_anything_to_wait_for_is_a_failure_too() -> None:
+def test_an_exception_before_the_await_is_a_failure_too() -> None:
     manager = ForeignStorageManager(cast(RemoteStorageManager, Hasty()), "my.Manager")
 
     async def main() -> None:
@@ -183,7 +183,7 @@ def test_what_raises_before_there_is_anything_to_wait_for_is_a_failure_too() -> 
     asyncio.run(main())
 
 
-def test_answers_are_what_the_protocol_says_or_an_error_that_names_the_manager() -> None:
+def test_a_result_that_violates_the_protocol_is_an_error_that_names_the_manager() -> None:
     careless = Careless()
     manager = ForeignStorageManager(cast(RemoteStorageManager, careless), "my.Manager")
     data: Any = None

@@ -130,7 +130,7 @@ async def housed(folder: Path, partition_count: int = 2) -> AsyncIterator[House]
         house.machine.workers.close()
 
 
-def test_what_is_written_is_durable_and_read_back(tmp_path: Path) -> None:
+def test_written_events_are_durable_and_can_be_read(tmp_path: Path) -> None:
     async def main() -> None:
         async with housed(tmp_path) as house:
             house.lead()
@@ -153,7 +153,7 @@ def test_what_is_written_is_durable_and_read_back(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_only_what_is_committed_is_read(tmp_path: Path) -> None:
+def test_only_committed_events_are_read(tmp_path: Path) -> None:
     async def main() -> None:
         async with housed(tmp_path) as house:
             house.lead(replicas=(1, 2))
@@ -168,7 +168,7 @@ def test_only_what_is_committed_is_read(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_leader_that_resigns_cannot_know(tmp_path: Path) -> None:
+def test_a_leader_that_resigns_does_not_know_the_outcome_of_its_append(tmp_path: Path) -> None:
     async def main() -> None:
         async with housed(tmp_path) as house:
             house.lead(replicas=(1, 2))
@@ -218,7 +218,7 @@ def test_a_disk_that_fails_leaves_the_outcome_open_or_refuses(tmp_path: Path) ->
     asyncio.run(main())
 
 
-def test_what_is_not_led_here_is_somebody_elses(tmp_path: Path) -> None:
+def test_calls_for_a_partition_of_another_leader_are_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with housed(tmp_path) as house:
             house.lead()
@@ -259,7 +259,7 @@ def test_events_of_a_leader_whose_epoch_has_passed_are_refused(tmp_path: Path) -
     asyncio.run(main())
 
 
-def test_another_broker_is_answered_in_the_term_that_it_means(tmp_path: Path) -> None:
+def test_a_call_of_another_broker_is_served_only_in_its_leader_epoch(tmp_path: Path) -> None:
     async def main() -> None:
         async with housed(tmp_path) as house:
             house.lead(epoch=4)

@@ -56,7 +56,7 @@ def play(node: Node) -> Callable[[Story], None]:
     return run
 
 
-def test_what_was_offloaded_reads_on_from_the_first_offset(play: Callable[[Story], None]) -> None:
+def test_offloaded_records_are_read_from_the_first_offset(play: Callable[[Story], None]) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic, **TIERED)
         await fill(client, topic, 6)
@@ -131,7 +131,9 @@ def test_a_remote_read_keeps_its_byte_limits(play: Callable[[Story], None]) -> N
 
 
 @pytest.mark.parametrize("enable", ["true", "false"])
-def test_who_is_behind_does_not_wait_for_min_bytes(play: Callable[[Story], None], enable: str) -> None:
+def test_a_fetch_of_old_records_does_not_wait_for_min_bytes(
+    play: Callable[[Story], None], enable: str
+) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic, **TIERED | {"remote_storage_enable": enable})
         await fill(client, topic, 4)
@@ -222,7 +224,7 @@ def test_a_deleted_topic_leaves_no_object(node: Node, play: Callable[[Story], No
     play(story)
 
 
-def test_a_live_topic_becomes_tiered_and_ceases_to_be(node: Node, play: Callable[[Story], None]) -> None:
+def test_a_live_topic_becomes_tiered_and_later_untiered(node: Node, play: Callable[[Story], None]) -> None:
     async def story(client: Requests, topic: str) -> None:
         plain = {name: text for name, text in TIERED.items() if not name.startswith(("remote", "local"))}
         await client.create(topic, **plain)
@@ -334,7 +336,7 @@ def test_custom_metadata_that_are_too_large_stop_the_copying(
     play(story)
 
 
-def test_epochs_are_known_of_both_tiers(play: Callable[[Story], None]) -> None:
+def test_leader_epochs_of_both_tiers_are_known(play: Callable[[Story], None]) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic, **TIERED)
         await fill(client, topic, 3)
@@ -356,7 +358,7 @@ def test_compacted_topics_are_refused(play: Callable[[Story], None]) -> None:
     play(story)
 
 
-def test_what_happens_is_measured_under_kafkas_names(node: Node, play: Callable[[Story], None]) -> None:
+def test_remote_operations_are_measured_under_kafkas_names(node: Node, play: Callable[[Story], None]) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic, **TIERED)
         await fill(client, topic, 3)

@@ -133,7 +133,7 @@ def test_a_deletion_goes_on_after_a_restart(tmp_path: Path) -> None:
         MOOD.is_down = False
 
 
-def test_what_a_topic_had_in_the_remote_tier_goes_after_a_restart_too(tmp_path: Path) -> None:
+def test_remote_segments_of_a_deleted_topic_are_deleted_after_a_restart_too(tmp_path: Path) -> None:
     async def first(client: Requests) -> None:
         await client.create(TOPIC, **TIERED)
         await fill(client, TOPIC, 3)

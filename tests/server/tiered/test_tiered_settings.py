@@ -53,7 +53,7 @@ def test_the_built_in_storage_manager_takes_its_own_url_or_that_of_the_wal(machi
         storage(machine, **{"rsm.config.url": "ftp://x"})
 
 
-def test_a_storage_manager_of_somebody_elses(machine: Machine) -> None:
+def test_a_plug_in_storage_manager(machine: Machine) -> None:
     keys = {STORAGE: "tiered_plugins.open_storage", "rsm.config.colour": "blue", "rsm.config.a.b": "c"}
     assert isinstance(storage(machine, **keys), ObjectStorageManager)
     assert tiered_plugins.GIVEN[-1] == {
@@ -86,7 +86,7 @@ def test_a_storage_manager_of_somebody_elses(machine: Machine) -> None:
         ("tiered_plugins.open_badly", "KeyError: 'colour'"),
     ],
 )
-def test_a_class_that_is_none(machine: Machine, name: str, said: str) -> None:
+def test_a_class_that_is_no_manager(machine: Machine, name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"{STORAGE} {name}.*{said}"):
         storage(machine, **{STORAGE: name})
     with pytest.raises(ConfigError, match=f"{METADATA} {name}.*{said}"):

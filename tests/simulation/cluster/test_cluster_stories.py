@@ -17,7 +17,7 @@ MUTANT_SEEDS = range(3)
 
 
 @pytest.mark.parametrize("name", ["cluster", "cluster-combined"])
-def test_a_cluster_keeps_what_it_has_told_its_clients(name: str) -> None:
+def test_a_cluster_keeps_all_acknowledged_records_and_offsets(name: str) -> None:
     scenario = SCENARIOS[name]()
     result = run_seed(scenario, 0)
     assert not result.violations, f"repeat with: python -m moldau.simulation --node {name} --seed 0"

@@ -1,5 +1,5 @@
-"""A broker that starts with old metadata deletes no replica because of these metadata. A replica that was
-removed and added again while they were missing keeps all its records."""
+"""A broker that starts with old metadata deletes no replica because of these metadata. A replica may have
+been removed and added again after the old metadata were written. Such a replica keeps all its records."""
 
 from collections.abc import Callable
 from functools import partial
@@ -58,7 +58,7 @@ class OldImageStory(ReplicationStory):
         return {name for name in names if name.endswith(("-delete", "-stray"))}
 
 
-def test_a_broker_waits_for_the_metadata_of_now_before_it_follows_them(
+def test_a_starting_broker_waits_for_current_metadata_before_it_applies_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # With this limit, the broker needs several reads for the metadata log.

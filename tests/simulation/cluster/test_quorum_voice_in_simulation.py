@@ -226,8 +226,8 @@ def test_voters_that_disagree_on_the_voters_are_reported(lines: Lines) -> None:
 
 
 def test_a_voter_that_a_working_quorum_does_not_know_is_reported(lines: Lines) -> None:
-    """Node 4 counts itself among the voters, but the other voters do not know it. The quorum has a leader, so
-    node 4 never asks for a vote."""
+    """Node 4 is configured as a voter, but the other nodes do not have node 4 in their list of voters. The
+    quorum has a leader, so node 4 never asks for a vote."""
     with World(6) as world:
         group = Controllers(world)
 

@@ -126,10 +126,9 @@ def batch(text: str) -> memoryview:
 
 def follow_with_another_log() -> list[str]:
     """A follower replaces its leader, although the follower lacks the last records. Then the former leader
-    follows the new leader. Returns the errors.
-
-    At the offsets of the missing records, the new leader appends other records with acks=all. The new leader
-    is lost as soon as the producer of these other records gets its response.
+    follows the new leader. At the offsets of the missing records, the new leader appends other records with
+    acks=all. The new leader is lost as soon as the producer of these other records gets its response. Returns
+    the errors.
     """
     with World(1) as world:
         brokers = Brokers(world, COMMON)
@@ -194,7 +193,7 @@ def test_a_follower_counts_once_its_log_agrees_with_its_leaders() -> None:
     assert follow_with_another_log() == []
 
 
-def test_that_a_follower_counts_before_its_log_was_compared_is_caught(
+def test_a_leader_that_counts_a_follower_before_a_log_comparison_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read = PartitionReader.read
@@ -253,7 +252,7 @@ def test_no_batch_is_lost_with_the_only_coordinator_in_sync() -> None:
     assert lose_the_only_coordinator_in_sync() == []
 
 
-def test_that_a_coordinator_commits_alone_and_any_replica_follows_it_is_caught(
+def test_a_coordinator_that_commits_alone_before_an_unclean_election_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     configs = StateTopic.configs
@@ -350,7 +349,7 @@ def test_a_second_batch_waits_for_the_first_one_at_another_broker() -> None:
     assert change_brokers_before_the_first_commit() == []
 
 
-def test_that_an_unknown_producer_may_begin_with_any_sequence_is_caught(
+def test_a_coordinator_that_accepts_any_first_sequence_of_a_producer_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     check_sequence = commit.check_sequence

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 MUTANT_SEEDS = range(3)
 
 
-def test_a_reference_stands_on_committed_records_only() -> None:
+def test_a_reference_state_contains_only_committed_records() -> None:
     """If the machine loses power, even a synced log may lose the records after its high watermark."""
     log = MemoryLog()
     log.append(_a_batch())

@@ -1,5 +1,5 @@
-"""Generations of groups survive restarts of their coordinator. Mutants are detected, and a snapshot of the
-coordinator's log never ends a check before its comparison."""
+"""Generations of groups survive restarts of their coordinator. Mutants are detected. A snapshot of a
+coordinator's log removes records only after the check has replayed these records."""
 
 from collections.abc import Callable
 from typing import Any

@@ -93,12 +93,12 @@ def _transaction(fate: Fate, values: Iterable[str], offset: int = -1) -> Recorde
         (Fate.COMMITTED, ["a", "b", "zombie of t"], "fenced producer"),
     ],
 )
-def test_the_checker_finds(fate: Fate, read: list[str], reason: str) -> None:
+def test_the_checker_finds_violations(fate: Fate, read: list[str], reason: str) -> None:
     (found,) = check_transactions([_transaction(fate, ["a", "b"])], {0: read}, {}, {})
     assert reason in found
 
 
-def test_the_checker_compares_offsets_and_what_was_read_on_the_way() -> None:
+def test_the_checker_compares_offsets_and_intermediate_reads() -> None:
     transactions = [_transaction(Fate.COMMITTED, ["a"], 7)]
     assert check_transactions(transactions, {0: ["a"]}, {0: ["a"]}, {"g": 7}) == []
     assert check_transactions(transactions, {0: ["a"]}, {}, {"g": 6})

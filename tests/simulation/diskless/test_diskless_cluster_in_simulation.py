@@ -1,4 +1,4 @@
-"""Diskless topics on three nodes with one object store, in virtual time: each producer uses all brokers."""
+"""Diskless topics on three nodes with one object store, in virtual time. Each producer uses all brokers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
     ("name", "seeds"),
     [("diskless-cluster", range(2)), ("diskless-cluster-power", range(2))],
 )
-def test_what_is_acknowledged_survives_in_its_order(name: str, seeds: range) -> None:
+def test_acknowledged_records_survive_in_their_order(name: str, seeds: range) -> None:
     scenario = SCENARIOS[name]()
     failed = {seed: found for seed in seeds if (found := run_seed(scenario, seed).violations)}
     assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"

@@ -32,7 +32,7 @@ def test_nothing_acknowledged_is_lost_and_no_object_leaks(name: str, part: int) 
 
 
 @pytest.mark.parametrize("name", ["consolidation", "consolidation-power"])
-def test_what_leaves_the_wal_is_never_out_of_reach(name: str) -> None:
+def test_records_that_leave_the_wal_can_always_be_read(name: str) -> None:
     found = run_seed(SCENARIOS[name](), 0).violations
     assert not found, f"repeat with: python -m moldau.simulation --node {name} --seed 0"
 

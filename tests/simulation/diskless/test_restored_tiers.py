@@ -1,11 +1,12 @@
 """A node with remote segments loses all disks, in virtual time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from moldau.backup.restore import restoring
+from moldau.backup.restore.tiered_logs import WrittenLogs
 from moldau.simulation.restore import tiers
 from moldau.simulation.scenario import run_seed
 from moldau.tiered.removal.pending_deletions import PendingDeletions
@@ -29,9 +30,9 @@ def _at_once(pending: PendingDeletions, _: Any) -> bool:
     return True
 
 
-async def _write_nothing(*_: Mapping[Any, Any]) -> Sequence[str]:
+async def _write_nothing(*_: Mapping[Any, Any]) -> WrittenLogs:
     """Inserted defect: the logs of classic topics are empty after the restore."""
-    return []
+    return WrittenLogs()
 
 
 @pytest.mark.parametrize(

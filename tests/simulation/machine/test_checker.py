@@ -70,7 +70,7 @@ def test_an_unknown_outcome_may_go_either_way() -> None:
     assert check(found, {PARTITION: LOG[:2]}) == []
 
 
-def test_a_consumer_that_steps_back_or_saw_a_ghost_is_found() -> None:
+def test_a_consumer_that_moves_back_or_reads_an_unknown_record_is_found() -> None:
     found = history()
     found.observe(Observation("c", PARTITION, 1, b"a1"))
     assert any("was next" in violation for violation in check(found, {PARTITION: LOG}))

@@ -56,7 +56,7 @@ def on_client(world: World, story: Any) -> Any:
     return world.run(asyncio.wait_for(process.main, 1_000))
 
 
-def test_a_killed_server_refuses_and_its_heir_answers() -> None:
+def test_a_killed_server_refuses_connections_and_its_successor_responds() -> None:
     with World(1) as world:
         server = world.host("server")
         server.start(echo_server)
@@ -197,7 +197,7 @@ def test_a_link_is_cut_and_delayed_in_one_direction() -> None:
         assert elsewhere < 0.1
 
 
-def test_a_torn_connection_delivers_behind_its_successor() -> None:
+def test_bytes_of_a_broken_connection_may_arrive_after_bytes_of_the_next_connection() -> None:
     with World(10) as world:
         server = world.host("server")
 
@@ -220,7 +220,7 @@ def test_a_torn_connection_delivers_behind_its_successor() -> None:
         assert not world.errors()
 
 
-def test_waiting_for_nothing_is_a_deadlock() -> None:
+def test_waiting_without_a_pending_event_is_a_deadlock() -> None:
     async def story() -> None:
         await asyncio.get_running_loop().create_future()
 

@@ -132,7 +132,7 @@ def test_timeouts_cancel_and_tasks_clean_up(run: Any) -> None:
     assert run(story) == ["cancelled", "finally"]
 
 
-def test_streams_work_over_it(run: Any) -> None:
+def test_streams_work_on_the_loop(run: Any) -> None:
     async def story() -> bytes:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             line = await reader.readline()
@@ -184,7 +184,7 @@ def test_half_closed_connection_still_answers(run: Any) -> None:
     assert run(story) == (b"question", b"answer")
 
 
-def test_nobody_listening_is_refused(run: Any) -> None:
+def test_a_connection_to_a_closed_port_is_refused(run: Any) -> None:
     async def story() -> None:
         server, theirs, mine = await connected(Recorder, Recorder)
         port = server.sockets[0].getsockname()[1]
@@ -232,7 +232,7 @@ def test_a_slow_reader_pauses_the_writer(run: Any) -> None:
     assert run(story) == ["made", "pause", "resume"]
 
 
-def test_what_was_written_is_a_copy(run: Any) -> None:
+def test_written_bytes_are_copied(run: Any) -> None:
     async def story() -> bytes:
         server, theirs, mine = await connected(Recorder, Recorder)
         buffer = bytearray(b"before")

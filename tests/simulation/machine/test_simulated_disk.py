@@ -21,7 +21,7 @@ def new_disk(seed: int) -> tuple[SimulatedDisk, MountedDisk]:
     return device, disk
 
 
-def test_synced_bytes_survive_and_unsynced_ones_are_at_stake() -> None:
+def test_synced_bytes_survive_and_unsynced_bytes_may_be_lost() -> None:
     outcomes = set()
     for seed in SEEDS:
         device, disk = new_disk(seed)
@@ -123,7 +123,7 @@ def test_after_a_failed_sync_a_later_one_does_not_bring_the_data_back() -> None:
     assert lost > len(SEEDS) / 2
 
 
-def test_a_full_disk_takes_a_part_and_refuses() -> None:
+def test_a_full_disk_writes_a_part_and_raises_an_error() -> None:
     device, disk = new_disk(1)
     device.capacity_bytes = 1_000
     file = disk.open("/data/f", create=True)

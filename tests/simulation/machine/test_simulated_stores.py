@@ -84,7 +84,7 @@ def test_the_object_store_keeps_and_serves() -> None:
         assert world.loop.elapsed_s() > 0
 
 
-def test_the_object_store_has_bad_days() -> None:
+def test_the_object_store_can_fail() -> None:
     async def story() -> None:
         store = SimulatedObjectStore(random.Random(1), lambda: 0)
         store.weather.answer_lost_chance = 1.0

@@ -21,7 +21,7 @@ SEEDS = 2
 
 
 @pytest.mark.parametrize("name", ["diskless-defects", "diskless-defects-kills", "diskless-stop"])
-def test_defects_cost_what_they_meet_and_no_more(name: str) -> None:
+def test_defects_affect_only_the_work_in_which_they_occur(name: str) -> None:
     scenario = SCENARIOS[name]()
     failed = {seed: found for seed in range(SEEDS) if (found := run_seed(scenario, seed).violations)}
     assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"

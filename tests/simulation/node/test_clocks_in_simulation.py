@@ -17,8 +17,8 @@ STORIES = {
     "tiered-clock": range(2),
     "diskless-clock": range(2),
     "replication-clock": range(2),
-    # In the story with seed 6, the clock of a broker is so far behind that a coordinator has already removed
-    # a file of this broker from its state when the broker repeats the file's commit.
+    # In the story with seed 6, the clock of a broker is far behind. The broker repeats the commit of a file,
+    # but a coordinator has already removed this file from its state.
     "diskless-cluster-clock": (0, 6),
 }
 

@@ -105,7 +105,7 @@ def test_a_reported_loss_of_a_damaged_log_is_right() -> None:
     assert violations(LOG, REPORTED, records={CLASSIC: RECORDS[:1]}) == []
 
 
-def test_an_error_that_consumers_meet_is_no_silence() -> None:
+def test_an_error_of_consumers_counts_as_a_report() -> None:
     assert violations(LOG, records={CLASSIC: RECORDS[:1]}, unreadable={CLASSIC: "offset 1: corrupt"}) == []
 
 
@@ -122,11 +122,11 @@ def test_an_error_that_consumers_meet_is_no_silence() -> None:
         (LOG, REPORTED, {"objects": set()}, "object object holds live records and is deleted"),
     ],
 )
-def test_what_may_not_be_is_found(damage: FileDamage, reports: Reports, changes: Any, text: str) -> None:
+def test_forbidden_states_are_detected(damage: FileDamage, reports: Reports, changes: Any, text: str) -> None:
     assert any(text in found for found in violations(damage, reports, **changes))
 
 
-def test_missing_metadata_are_no_silence_where_health_names_their_file() -> None:
+def test_missing_metadata_are_reported_if_health_names_their_file() -> None:
     metadata = FileDamage("/data/__diskless_metadata-0/00000000000000000000.log", Way.FLIPPED, "")
     unreadable = {DISKLESS: "leader_not_available"}
     named = Reports([], f"{metadata.path} is damaged")

@@ -1,5 +1,5 @@
 """A kind of coordinator consists of a ``HostedKind`` with its shard and codec, the row of its topic, and a
-line in the composition. That is enough: clients find the coordinator, its records are committed, and a
+line in the composition. With these parts, clients find the coordinator, its records are committed, and a
 restart loads them."""
 
 import asyncio

@@ -1,7 +1,7 @@
 """Requests of brokers, controllers and coordinators whose fields are changed. Frames and types are correct.
 
-Without an authorizer, any client can send these requests. After each batch of them, ordinary clients must be
-served again within seconds, also after a restart. ``FUZZ_SEEDS=N`` runs the seeds from 0 to N - 1.
+Without an authorizer, any client can send these requests. After each batch of such requests, ordinary clients
+must be served again within seconds, also after a restart. ``FUZZ_SEEDS=N`` runs the seeds from 0 to N - 1.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ HOST, PORT, CONTROLLER_PORT = "node-1", 9092, 9093
 LISTENERS = f"PLAINTEXT://{HOST}:{PORT},CONTROLLER://{HOST}:{CONTROLLER_PORT}"
 SERVED_AGAIN_S: Final = 40.0
 """Virtual time within which ordinary clients must be served. A broker that has lost its registration
-registers again within this time. A started node has the same time."""
+registers again within this time. After a start of the node, the time limit is the same."""
 ANSWERED_S: Final = 20.0
 """Time limit for each request. No request asks the node to wait longer than a second."""
 SERVED: Final = {"kept-classic": "false", "kept-diskless": "true"}
@@ -84,7 +84,7 @@ TRUSTED: Final = {
     ApiKey.BROKER_REGISTRATION, ApiKey.ALTER_PARTITION, ApiKey.ASSIGN_REPLICAS_TO_DIRS,
     DisklessCommitFileRequest.API_KEY, DisklessCommitPartsRequest.API_KEY, DisklessPruneRequest.API_KEY,
 }  # fmt: skip
-"""APIs whose values the receiver stores. They are used more often."""
+"""APIs whose values the receiver stores. Requests of these APIs are sent more often than other requests."""
 NAMES: Final = (
     "name", "topic", "topic_name", "ConsolidationPlanRequest.topics", "TieredDescribeTopicsRequest.topics",
 )  # fmt: skip

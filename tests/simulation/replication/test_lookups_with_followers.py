@@ -61,7 +61,7 @@ LOOKUPS: tuple[tuple[ApiKey, int, Any], ...] = (
 )
 
 
-def test_only_the_leader_tells_offsets_and_an_election_moves_that() -> None:
+def test_only_the_current_leader_returns_offsets() -> None:
     with World(8) as world:
         cluster = Cluster(
             world, {1: "controller", 11: "broker", 12: "broker"}, dict.fromkeys((1, 11, 12), PROPERTIES)

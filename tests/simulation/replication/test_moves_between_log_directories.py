@@ -191,7 +191,7 @@ def test_an_exchange_survives_its_interruption_at_each_step(
         world.run(story())
 
 
-def test_requests_that_cannot_be_met_are_refused() -> None:
+def test_impossible_moves_between_directories_are_refused() -> None:
     with World(6) as world:
         house = MovingHouse(world)
 

@@ -37,7 +37,7 @@ STORIES = (
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_what_is_acknowledged_survives(name: str) -> None:
+def test_acknowledged_records_survive(name: str) -> None:
     scenario = SCENARIOS[name]()
     failed = {seed: found for seed in range(SEEDS) if (found := run_seed(scenario, seed).violations)}
     assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"

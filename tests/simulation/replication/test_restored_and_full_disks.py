@@ -49,7 +49,8 @@ def test_a_broker_with_an_old_copy_of_its_folder_must_follow(
     with World(8) as world:
         house = House(world)
         cluster = house.cluster
-        # A complete replica that leaves the in-sync set is now eligible. An old copy must not be.
+        # With min.insync.replicas=2, a complete replica that leaves the in-sync set may still be elected. An
+        # old copy must not be elected.
         for node_id, properties in cluster.properties.items():
             cluster.properties[node_id] = {**properties, "min.insync.replicas": "2"}
 

@@ -55,7 +55,7 @@ def set_rate(rate: int, side: str) -> IncrementalAlterConfigsRequest:
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_a_replica_that_was_away_copies_at_the_rate_until_that_changes(side: str) -> None:
+def test_a_replica_that_was_offline_copies_at_the_current_rate(side: str) -> None:
     throttled_broker = LEADER if side == "leader" else AWAY
     with World(5) as world:
         cluster = Cluster(

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 
 @pytest.mark.parametrize(("name", "count"), [("tiered", 2), ("tiered-power", 2), ("tiered-disk", 1)])
-def test_what_is_acknowledged_stays_readable_and_no_object_leaks(name: str, count: int) -> None:
+def test_acknowledged_records_stay_readable_and_no_object_leaks(name: str, count: int) -> None:
     failed = {seed: found for seed in range(count) if (found := run_seed(SCENARIOS[name](), seed).violations)}
     assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
 

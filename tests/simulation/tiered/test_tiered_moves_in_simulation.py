@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 FIRST, SECOND = BROKERS
 GRACE_S = 30.0
-"""This is longer than the time after which a missing topic may count as deleted."""
+"""A time that is longer than the time after which a missing topic may count as deleted."""
 PROPERTIES = {
     "remote.log.storage.system.enable": "true",
     "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
@@ -128,7 +128,7 @@ class Brokers:
         )
 
     async def not_uploaded(self, name: str, broker: int) -> list[str]:
-        """Request the first offset that is not in the store yet from the leader, and check the response.
+        """Ask the leader for the first offset that is not in the store yet, and check the response.
 
         A new leader may respond that this offset is unknown (-1). It must never return an offset that the
         previous leader has copied.
@@ -253,11 +253,11 @@ def test_the_segments_of_a_topic_stay_when_its_leader_moves() -> None:
     assert move_the_leader() == []
 
 
-def test_the_segments_of_a_topic_stay_that_their_owner_has_not_heard_of() -> None:
+def test_segments_of_a_topic_that_is_unknown_to_their_owner_are_kept() -> None:
     assert reconcile_deletions_with_old_metadata() == []
 
 
-def test_that_a_replica_which_left_counts_as_a_deleted_topic_is_caught(
+def test_a_broker_that_treats_a_removed_replica_as_a_deleted_topic_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     close = TieredKind.close

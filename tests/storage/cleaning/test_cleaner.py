@@ -1,4 +1,5 @@
-"""Compaction: which records are kept and for how long. Compaction must change only the disk."""
+"""Compaction. The tests check the records that remain, and the time after which tombstones and markers are
+removed."""
 
 import asyncio
 import random
@@ -62,7 +63,7 @@ def test_the_last_value_of_each_key_is_left_at_its_offset(cleaned: CleanedLog) -
     assert cleaned.clean() == 0
 
 
-def test_what_is_in_the_active_segment_is_left_alone(cleaned: CleanedLog) -> None:
+def test_records_in_the_active_segment_are_not_cleaned(cleaned: CleanedLog) -> None:
     cleaned.append([(b"a", b"1")])
     cleaned.append([(b"a", b"2")])
     assert cleaned.clean() == 0

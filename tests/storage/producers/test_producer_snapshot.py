@@ -46,7 +46,7 @@ def entries(draw: st.DrawFn) -> ProducerEntry:
 
 
 @given(st.lists(entries(), max_size=5))
-def test_what_is_written_is_read(written: list[ProducerEntry]) -> None:
+def test_a_written_snapshot_can_be_read(written: list[ProducerEntry]) -> None:
     assert decode_producer_snapshot(encode_producer_snapshot(written)) == written
 
 

@@ -14,7 +14,7 @@ JARS = Path(__file__).parents[3] / ".tools" / "jars"
 
 
 @pytest.mark.java
-def test_kafka_reads_what_we_write(tmp_path: Path) -> None:
+def test_kafka_reads_our_snapshots(tmp_path: Path) -> None:
     java = shutil.which("java")
     if java is None or not JARS.is_dir():
         if os.environ.get("CI") == "true":

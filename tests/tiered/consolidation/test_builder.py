@@ -131,7 +131,7 @@ def test_damage_is_noticed(position: int, reason: str | None) -> None:
             build_segment([(run, damaged)])
 
 
-def test_what_does_not_fit_together_is_refused() -> None:
+def test_batches_that_do_not_follow_each_other_are_refused() -> None:
     first, second, third = wal_batches([Sent(), Sent(records=3), Sent()])
     with pytest.raises(CorruptRecordError, match="do not follow"):
         build_segment([first, third])

@@ -143,7 +143,7 @@ def test_a_leader_whose_metadata_lag_behind_waits_for_what_was_pruned() -> None:
     asyncio.run(scene())
 
 
-def test_what_a_leader_finished_and_did_not_prune_is_adopted_where_all_others_can_see_it() -> None:
+def test_finished_segments_that_were_not_pruned_are_adopted_if_all_leaders_can_see_them() -> None:
     async def scene() -> None:
         world = await furnished()
         old = Leader(world, 1, Steps(world), rules=RULES)
@@ -164,7 +164,7 @@ def test_what_a_leader_finished_and_did_not_prune_is_adopted_where_all_others_ca
     asyncio.run(scene())
 
 
-def test_what_an_engine_tells_late_or_twice_does_no_harm() -> None:
+def test_late_and_repeated_reports_of_an_engine_do_no_harm() -> None:
     async def scene() -> None:
         world = await furnished()
         leader = Leader(world, 1, rules=RULES)

@@ -97,7 +97,7 @@ def test_segments_hold_all_batches_in_order(given_: Rows, limit: int, page: int)
             assert run.append_time_ms == (batch.log_append_time_ms if batch.timestamp_type else -1)
 
 
-def test_what_is_young_and_small_waits() -> None:
+def test_young_and_small_segments_wait() -> None:
     gathering = SegmentGathering(SegmentRules(1_000, 500))
     assert gathering.add(batches_of([(0, 100, 1, False)])) == []
     assert gathering.rest(NOW_MS + 499) is None
@@ -204,7 +204,7 @@ def test_no_finished_segment_is_deleted_that_a_reader_could_need(
         assert not any(o.start_offset <= one.start_offset and one.end_offset <= o.end_offset for o in others)
 
 
-def test_what_others_have_begun_is_judged_by_when_it_was_seen() -> None:
+def test_segments_that_other_leaders_began_are_judged_by_the_time_they_were_seen() -> None:
     begun = segment(1, 10, 19, State.COPY_SEGMENT_STARTED)
     own = segment(2, 20, 29, State.COPY_SEGMENT_STARTED)
     unseen = segment(3, 10, 29, State.COPY_SEGMENT_STARTED)

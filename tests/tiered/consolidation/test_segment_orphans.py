@@ -27,7 +27,7 @@ def scan_of(leader: Leader) -> SegmentOrphanScan:
     )
 
 
-def test_what_other_attempts_left_goes_and_nothing_else() -> None:
+def test_only_objects_of_other_attempts_are_deleted() -> None:
     async def scene() -> None:
         world = await furnished()
         leader = Leader(world, 1, rules=RULES)

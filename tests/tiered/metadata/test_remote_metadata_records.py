@@ -107,7 +107,7 @@ def test_segments_survive_a_snapshot(of: RemoteLogSegmentMetadata) -> None:
 
 
 @given(EVENTS, st.data())
-def test_what_is_cut_off_is_refused(of: RemoteLogMetadata, data: st.DataObject) -> None:
+def test_incomplete_records_are_refused(of: RemoteLogMetadata, data: st.DataObject) -> None:
     value = encode_event(of)
     with pytest.raises(ProtocolError):
         decode_event(value[: data.draw(st.integers(0, len(value) - 1))])
@@ -133,7 +133,7 @@ def test_golden_bytes() -> None:
     )  # fmt: skip
 
 
-def test_what_is_no_event_is_refused() -> None:
+def test_a_value_that_is_no_event_is_refused() -> None:
     for value in (b"", b"\x01", b"\x02\x00\x00", b"\x01\x09\x00", encode_snapshot(segment(1, 0, 1))):
         with pytest.raises(ProtocolError):
             decode_event(value)

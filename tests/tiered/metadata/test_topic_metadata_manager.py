@@ -248,7 +248,7 @@ def test_a_cache_that_cannot_be_used_is_rebuilt(
 
 
 @pytest.mark.parametrize("change", ["shorter", "another history"])
-def test_a_cache_that_the_log_does_not_bear_out_is_dropped(tmp_path: Path, change: str) -> None:
+def test_a_cache_that_contradicts_the_log_is_dropped(tmp_path: Path, change: str) -> None:
     """The cache contains events from the end of the metadata log. This end was lost, or another leader has
     written other records at its offsets."""
     topic = TopicInMemory()

@@ -10,7 +10,7 @@ used higher numbers after the cut. The margin is added once for each restore sin
 restore, because it may name brokers, log directories or epochs of the old cluster.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -84,13 +84,15 @@ def new_metadata(
     brokers: Sequence[NewBroker],
     generation: NewGeneration,
     producer_id_seen: int,
+    tiered: Container[LogId] = (),
 ) -> Iterator[Message]:
     """The records of the old image in their order, rewritten for the new brokers.
 
     ``producer_id_seen`` is the highest producer id in the objects that are newer than the cut. It is -1 if
-    there is none. Raises ``KafkaError`` for a record that has no rule.
+    there is none. ``tiered`` are the classic partitions whose logs begin after their remote records. Raises
+    ``KafkaError`` for a record that has no rule.
     """
-    state = NewState(brokers, generation, producer_id_seen)
+    state = NewState(brokers, generation, producer_id_seen, tiered)
     for record in records:
         rule = RULES.get(type(record))
         if rule is None:
@@ -111,9 +113,14 @@ class NewState:
     processed."""
 
     def __init__(
-        self, brokers: Sequence[NewBroker], generation: NewGeneration, producer_id_seen: int
+        self,
+        brokers: Sequence[NewBroker],
+        generation: NewGeneration,
+        producer_id_seen: int,
+        tiered: Container[LogId],
     ) -> None:
         self.placement = ReplicaPlacement(brokers)
+        self.tiered = tiered
         self.generation = generation
         self.names: dict[UUID, str] = {}
         self.replica_counts: dict[str, int] = {}
@@ -151,6 +158,10 @@ def _partition(state: NewState, record: r.PartitionRecord) -> Message:
     counts[name] = min(len(replicas), counts.get(name, len(replicas)))
     node_ids = [each.node_id for each in replicas]
     generation = state.generation
+    if LogId(record.topic_id, record.partition_id) in state.tiered:
+        # The partition has no chunks any more. If its log began at the first offset of the active chunk,
+        # readers could not pass the lost records between the remote tier and this offset.
+        record = replace(record, start_offset=-1, start_timestamp=-1)
     return replace(
         record,
         replicas=node_ids,
@@ -175,8 +186,9 @@ def _target(record: r.PartitionRecord) -> Sequence[int]:
 
 
 def _chunk(_: NewState, record: r.ChunkRecord) -> None:
-    """The records of an inactive chunk were only on the lost disks of its brokers. The partition keeps the
-    first offset of its active chunk, so new records do not get offsets of the lost chunks."""
+    """Drop the record, because the chunk's files were on the lost disks of its brokers. A partition without
+    remote records keeps the first offset of its active chunk, so new records do not get offsets of the lost
+    chunks."""
 
 
 def _config(state: NewState, record: r.ConfigRecord) -> Message | None:

@@ -37,11 +37,12 @@ from moldau.runtime import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["FoundObject", "ObjectWindow", "Recommit", "RecommitReport", "find_objects"]
+__all__ = ["FoundObject", "ObjectWindow", "Recommit", "RecommitReport", "deleted_objects", "find_objects"]
 
 _KEPT_NAMES: Final = 20
 _FOOTERS_AT_A_TIME: Final = 256
 _TASKS_AT_A_TIME: Final = 20_000
+_FILES_AT_A_TIME: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,9 @@ async def _read_footers(
 async def _footer(storage: ObjectStorage, info: ObjectInfo, report: RecommitReport) -> WalObject | None:
     size_bytes = min(info.size_bytes, TAIL_READ_BYTES)
     try:
+        if not size_bytes:
+            # Some stores refuse to read a range of 0 bytes.
+            raise CorruptWalObjectError("the object is empty")
         tail = await storage.fetch(info.key, info.size_bytes - size_bytes, size_bytes)
         needed = tail_size_bytes(tail, info.size_bytes)
         if needed > size_bytes:
@@ -151,6 +155,28 @@ async def _footer(storage: ObjectStorage, info: ObjectInfo, report: RecommitRepo
         logger.warning("%s is left out: %s", info.key, error)
         report.damaged += [info.key] if len(report.damaged) < _KEPT_NAMES else []
         return None
+
+
+async def deleted_objects(
+    storage: ObjectStorage, coordinators: DisklessCoordinator, coordinator_ids: Iterable[int]
+) -> list[str]:
+    """The keys of WAL objects that the store lacks, although they have live batches in the state of the
+    coordinators. The keys are ordered.
+
+    Raises ``StorageError`` when the store fails.
+    """
+    stored: set[str] = set()
+    for folder in wal_folders(WAL_PREFIX):
+        async for page in storage.list(folder):
+            stored.update(info.key for info in page)
+    deleted: set[str] = set()
+    for coordinator_id in coordinator_ids:
+        after_key = ""
+        while files := await coordinators.list_files(coordinator_id, after_key, _FILES_AT_A_TIME):
+            after_key = files[-1].object_key
+            deleted.update(each.object_key for each in files if each.has_live_batches)
+        deleted -= stored
+    return sorted(deleted)
 
 
 class Recommit:

@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
 from moldau.backup.cut_format import ClusterCut, LogId, LogPiece, LogPieces
-from moldau.backup.restore.folders import NewCluster, copy_log, write_log
+from moldau.backup.restore.folders import NewCluster, NewNode, copy_log, write_log
 from moldau.backup.restore.local_log import LocalCoordinatorLog
 from moldau.backup.restore.metadata import EPOCH_MARGIN, NewGeneration, new_metadata, new_position
 from moldau.backup.restore.recommit import (
@@ -16,6 +16,7 @@ from moldau.backup.restore.recommit import (
     ObjectWindow,
     Recommit,
     RecommitReport,
+    deleted_objects,
     find_objects,
 )
 from moldau.backup.restore.revoked_commits import SavedDecisions
@@ -23,6 +24,7 @@ from moldau.backup.restore.saved_state import check_part, metadata_of, pieces_of
 from moldau.backup.restore.tiered_logs import (
     RemoteChain,
     RemoteSegments,
+    TieredLog,
     remote_chain,
     write_tiered_logs,
 )
@@ -30,6 +32,7 @@ from moldau.backup.restore.transactions import DecidedCommit, abort_strays, fenc
 from moldau.backup.store_generations import begin_generation, latest_generation
 from moldau.backup.stored_cuts import FoundCut, StoredCuts
 from moldau.cluster.decisions.kinds.diskless import DISKLESS
+from moldau.cluster.folders.formatter import new_directory_id
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.partition import NO_OWNER
@@ -88,9 +91,15 @@ class RestoreReport:
     newer: RecommitReport = field(default_factory=RecommitReport)
 
 
-async def examine(storage: ObjectStorage, found: FoundCut, until_ms: int | None = None) -> RestoreReport:
-    """Report which parts of the cluster a restore of this cut would restore. Writes nothing. Raises
-    ``StorageError``."""
+async def examine(
+    machine: Machine, storage: ObjectStorage, found: FoundCut, scratch_path: str, until_ms: int | None = None
+) -> RestoreReport:
+    """Report which parts of the cluster a restore of this cut would restore. Raises ``StorageError`` and
+    ``KafkaError``.
+
+    Writes nothing into the store. With ``until_ms``, the coordinators' logs are written into the folder
+    ``scratch_path``.
+    """
     cut = found.cut
     report = RestoreReport(cut, damaged_cuts=found.damaged)
     for log_id, log in cut.logs.items():
@@ -103,6 +112,10 @@ async def examine(storage: ObjectStorage, found: FoundCut, until_ms: int | None 
     if not report.missing:
         _describe(report, _image_of(await metadata_of(storage, cut)))
     await find_objects(storage, _window(found, until_ms), report.newer)
+    if until_ms is not None and not report.missing:
+        node = NewNode(node_id=0, path=scratch_path, directory_id=new_directory_id(machine.entropy))
+        cluster = NewCluster(cluster_id=cut.cluster_id, nodes=[node])
+        report.missing += await Restoring(machine, storage, found, cluster, until_ms).deleted_later()
     return report
 
 
@@ -191,16 +204,43 @@ class Restoring:
             self._report.aborted_transactions = len(self._aborted)
             await self._until_nobody_writes(begun_s)
             newer = await find_objects(self._storage, self._window, self._report.newer)
-            await self._write_metadata(old, generation, newer)
+            chains = await self._remote_chains(image)
+            await self._write_metadata(old, generation, newer, chains)
             owners, stamped = _diskless_partitions(image)
             await Recommit(coordinators, owners, stamped, self._report.newer).commit(newer)
             await self._keep_unknown(number)
+            if self._until_ms is not None:
+                self._report.missing += await self._deleted_from(coordinators, logs)
             await asyncio.gather(*(log.flush() for log in logs.values()))
         await self._distribute()
-        await self._begin_tiered_logs()
+        await self._begin_tiered_logs(chains)
         self._cluster.finish(self._machine)
         self._report.folders = {each.node_id: each.path for each in self._cluster.nodes}
         return self._report
+
+    async def deleted_later(self) -> list[str]:
+        """Load only the coordinators, and report the objects of the cut that were deleted later. Nothing is
+        restored. Raises ``StorageError`` and ``KafkaError``."""
+        self._machine.disk.make_dirs(self._work_path)
+        async with contextlib.AsyncExitStack() as closing:
+            logs = await self._write_logs(await self._write_transactions(), closing)
+            image = _image_of(await metadata_of(self._storage, self._cut))
+            return await self._deleted_from(await self._load(image, logs, 1, closing), logs)
+
+    async def _deleted_from(
+        self, coordinators: DisklessCoordinator, coordinator_ids: Iterable[int]
+    ) -> list[str]:
+        """One line about the deleted objects of an earlier cut. The list is empty if no object is missing.
+
+        The newest cut has all its objects, because an object is deleted only after a later cut was saved.
+        """
+        keys = await deleted_objects(self._storage, coordinators, coordinator_ids)
+        if not keys:
+            return []
+        return [
+            f"records in {len(keys):,} WAL objects that were deleted after the state was saved, the first is"
+            f" {keys[0]}: only a copy of the bucket of that time has them"
+        ]
 
     async def _until_nobody_writes(self, begun_s: float) -> None:
         """Wait until the nodes of the old cluster can no longer write. ``begun_s`` is the time of the event
@@ -228,10 +268,16 @@ class Restoring:
             await store_kept(self._storage, f"{generation:010d}", kept)
 
     async def _write_metadata(
-        self, old: Sequence[Message], generation: NewGeneration, newer: Sequence[FoundObject]
+        self,
+        old: Sequence[Message],
+        generation: NewGeneration,
+        newer: Sequence[FoundObject],
+        chains: Iterable[TopicIdPartition],
     ) -> None:
         seen = max((each.producer_id_max for each in newer), default=-1)
-        records = list(new_metadata(old, self._cluster.brokers, generation, seen))
+        # Without access to the tier, the logs are empty and begin where the metadata say.
+        tiered = {LogId(each.topic_id, each.partition) for each in chains if self._tier is not None}
+        records = list(new_metadata(old, self._cluster.brokers, generation, seen, tiered))
         self._image = _image_of(records)
         _describe(self._report, self._image)
         end = new_position(self._cut.metadata_offset, self._cut.metadata_epoch, generation.restores)
@@ -252,32 +298,43 @@ class Restoring:
             if self._work_path not in paths:
                 machine.disk.remove_tree(source)
 
-    async def _begin_tiered_logs(self) -> None:
-        """Make the logs of classic tiered topics begin after their remote records."""
+    async def _remote_chains(self, image: MetadataImage) -> dict[TopicIdPartition, RemoteChain]:
+        """The remote segments of classic tiered partitions. ``image`` has the metadata of the cut."""
         segments = RemoteSegments()
-        for saved in self._cut.logs.values():
-            if saved.topic == REMOTE_LOG_METADATA_TOPIC:
-                await segments.add(pieces_of(self._storage, saved))
+        for _, saved in self._saved(REMOTE_LOG_METADATA_TOPIC):
+            await segments.add(pieces_of(self._storage, saved))
         chains: dict[TopicIdPartition, RemoteChain] = {}
-        folders: dict[TopicIdPartition, Sequence[str]] = {}
-        for topic in self._image.topics:
-            config = self._image.config(ResourceType.TOPIC, topic.name)
+        for topic in image.topics:
+            config = image.config(ResourceType.TOPIC, topic.name)
             if DISKLESS.is_kind_of(topic) or config.get("remote.storage.enable", "").lower() != "true":
                 continue
-            for index, partition in enumerate(topic.partitions):
+            for index in range(len(topic.partitions)):
                 name = TopicIdPartition(topic.topic_id, topic.name, index)
                 chain = remote_chain(segments.finished(name))
                 if chain is not None:
                     chains[name] = chain
-                    folders[name] = [self._cluster.path_of(each) for each in partition.replicas]
+        return chains
+
+    async def _begin_tiered_logs(self, chains: Mapping[TopicIdPartition, RemoteChain]) -> None:
+        """Make the logs of classic tiered topics begin after their remote records."""
         if self._tier is None:
             self._report.missing += [
                 f"remote records of {name.topic}-{name.partition}: remote.log.storage.system.enable is false"
                 for name in chains
             ]
             return
-        self._report.missing += await write_tiered_logs(self._machine, self._tier, chains, folders)
+        logs = {name: self._tiered_log(name, chain) for name, chain in chains.items()}
+        written = await write_tiered_logs(self._machine, self._tier, logs, self._committing)
+        self._report.missing += written.problems
+        self._aborted |= set(written.aborted)
+        self._report.aborted_transactions = len(self._aborted)
         self._report.remote_ends = {name: chain.newest.end_offset + 1 for name, chain in chains.items()}
+
+    def _tiered_log(self, name: TopicIdPartition, chain: RemoteChain) -> TieredLog:
+        partition = self._image.topics.partition(name.topic_id, name.partition)
+        assert partition is not None
+        folders = [self._cluster.path_of(each) for each in partition.replicas]
+        return TieredLog(chain, folders, partition.leader_epoch)
 
     def _saved(self, topic: str) -> list[tuple[LogId, LogPieces]]:
         return [(log_id, saved) for log_id, saved in self._cut.logs.items() if saved.topic == topic]

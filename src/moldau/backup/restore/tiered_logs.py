@@ -4,23 +4,31 @@ The local records of classic topics are lost, but the records in remote segments
 restored replica is empty and begins after the last remote record. The log gets the leader epochs and
 producers that were stored with the newest segment. Its log start offset is the first offset of the segments,
 so all segments are readable.
+
+A transaction may be open at the end of the newest segment. Its marker was in the lost records. Without a
+marker, ``read_committed`` consumers would get its records, and no records after them. Therefore it is
+aborted, except if the restored coordinator will commit it.
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.backup.cut_format import LogPiece
-from moldau.records.batch import check_batch, iter_headers
+from moldau.backup.restore.transactions import DecidedCommit
+from moldau.records.batch import check_batch, iter_headers, parse_header
+from moldau.records.control import build_end_transaction_marker
 from moldau.records.record import iter_records
 from moldau.runtime import Machine
 from moldau.storage.folders.checkpoint import write_offset_checkpoint
 from moldau.storage.folders.file_names import LOG_START_OFFSETS, folder_of
+from moldau.storage.log.append_info import AppendOrigin
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.leader_epochs import EpochEntry
 from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.producers.producer_state import ProducerEntry
 from moldau.storage.topic_partition import TopicPartition
 from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.metadata.records import decode_event
@@ -33,7 +41,7 @@ from moldau.tiered.metadata.segments import (
 from moldau.tiered.restoring import fetch_auxiliary_state
 from moldau.tiered.storage.storage_manager import RemoteStorageError, RemoteStorageManager
 
-__all__ = ["RemoteChain", "RemoteSegments", "remote_chain", "write_tiered_logs"]
+__all__ = ["RemoteChain", "RemoteSegments", "TieredLog", "WrittenLogs", "remote_chain", "write_tiered_logs"]
 
 _CONFIG: Final = LogConfig(remote_storage_enable=True)
 
@@ -108,21 +116,42 @@ def remote_chain(finished: Iterable[RemoteLogSegmentMetadata]) -> RemoteChain | 
     return RemoteChain(newest, start_offset)
 
 
+class TieredLog(NamedTuple):
+    """A log that is to be written."""
+
+    chain: RemoteChain
+    folders: Sequence[str]
+    """The log folders of the replicas."""
+    leader_epoch: int
+    """The leader epoch of records that the restore appends."""
+
+
+class WrittenLogs(NamedTuple):
+    """The result of :func:`write_tiered_logs`."""
+
+    problems: Sequence[str] = ()
+    """The reasons why the state of some partitions could not be read. For these partitions only the records
+    of their newest segments are restored."""
+    aborted: Collection[int] = ()
+    """The producers whose transactions were aborted."""
+
+
 async def write_tiered_logs(
     machine: Machine,
     tier: RemoteStorageManager,
-    chains: Mapping[TopicIdPartition, RemoteChain],
-    folders: Mapping[TopicIdPartition, Sequence[str]],
-) -> list[str]:
+    logs: Mapping[TopicIdPartition, TieredLog],
+    committing: Mapping[int, DecidedCommit],
+) -> WrittenLogs:
     """Write the logs of partitions into the log folders of their replicas.
 
-    Returns the reasons why the state of some partitions could not be read. For these partitions only the
-    records of their newest segments are restored. Raises ``RemoteStorageError`` for an error that may be
-    temporary.
+    ``committing`` has the transactions that the restored coordinators will commit, by producer id. Raises
+    ``RemoteStorageError`` for an error that may be temporary.
     """
     problems: list[str] = []
+    aborted: set[int] = set()
     starts: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
-    for partition, chain in chains.items():
+    for partition, wanted in logs.items():
+        chain = wanted.chain
         try:
             state = await fetch_auxiliary_state(tier, chain.newest, chain.start_offset)
         except RemoteStorageError as error:
@@ -131,12 +160,39 @@ async def write_tiered_logs(
             problems.append(f"earlier records of {partition.topic}-{partition.partition}: {error}")
             state = _state_behind(chain.newest)
         name = TopicPartition(partition.topic, partition.partition)
-        for folder in folders[partition]:
-            await _write(machine, f"{folder}/{folder_of(name)}", name, partition.topic_id, state)
+        open_producers = list(_open_producers(name, state, committing))
+        aborted.update(each.producer_id for each in open_producers)
+        # The replicas must be equal byte for byte, so they get the same markers.
+        markers = [_abort_marker(each, machine.clock.now_ms()) for each in open_producers]
+        for folder in wanted.folders:
+            path = f"{folder}/{folder_of(name)}"
+            await _write(machine, path, name, partition.topic_id, state, markers, wanted.leader_epoch)
             starts[folder][name] = state.log_start_offset
     for folder, offsets in starts.items():
         write_offset_checkpoint(machine.disk, f"{folder}/{LOG_START_OFFSETS}", offsets)
-    return problems
+    return WrittenLogs(problems, aborted)
+
+
+def _open_producers(
+    name: TopicPartition, state: AuxiliaryState, committing: Mapping[int, DecidedCommit]
+) -> Iterator[ProducerEntry]:
+    """The producers with a transaction that is open at the end of the newest segment and will not be
+    committed, in the order of the transactions."""
+    found = [each for each in state.producers if each.current_txn_first_offset is not None]
+    for each in sorted(found, key=lambda each: each.current_txn_first_offset or 0):
+        decided = committing.get(each.producer_id)
+        if decided is None or not decided.includes(name.topic, name.partition, each.producer_epoch):
+            yield each
+
+
+def _abort_marker(producer: ProducerEntry, now_ms: int) -> bytes:
+    return build_end_transaction_marker(
+        producer.producer_id,
+        producer.producer_epoch,
+        committed=False,
+        coordinator_epoch=max(0, producer.coordinator_epoch),
+        timestamp=now_ms,
+    )
 
 
 def _state_behind(segment: RemoteLogSegmentMetadata) -> AuxiliaryState:
@@ -147,10 +203,20 @@ def _state_behind(segment: RemoteLogSegmentMetadata) -> AuxiliaryState:
 
 
 async def _write(
-    machine: Machine, path: str, name: TopicPartition, topic_id: UUID, state: AuxiliaryState
+    machine: Machine,
+    path: str,
+    name: TopicPartition,
+    topic_id: UUID,
+    state: AuxiliaryState,
+    markers: Iterable[bytes],
+    leader_epoch: int,
 ) -> None:
     log = PartitionLog.open(machine, path, name, _CONFIG, topic_id=topic_id)
     try:
         await log.begin_behind_remote(state)
+        for marker in markers:
+            batch = bytearray(marker)
+            log.append_as_leader(batch, [parse_header(batch)], leader_epoch, origin=AppendOrigin.COORDINATOR)
+        await log.flush()
     finally:
         log.close()

@@ -58,12 +58,9 @@ class DecidedCommit(NamedTuple):
     decision: Decision = Decision(-1, -1)
     """The position of the record that contains the decision to commit."""
 
-    def includes(self, partition: PartitionState, producer_epoch: int) -> bool:
+    def includes(self, topic: str, partition_index: int, producer_epoch: int) -> bool:
         """Whether batches with this epoch in a partition belong to this transaction."""
-        return (
-            partition.name,
-            partition.id.partition_index,
-        ) in self.partitions and producer_epoch < self.next_epoch
+        return (topic, partition_index) in self.partitions and producer_epoch < self.next_epoch
 
 
 def fence_producers(log: SnapshotLog, epoch: int, now_ms: int) -> tuple[set[int], dict[int, DecidedCommit]]:
@@ -188,7 +185,8 @@ def _markers(
         window, decided = partition.producers.get(producer_id), committing.get(producer_id)
         if window is None:
             continue
-        is_decided = decided is not None and decided.includes(partition, epoch_of(window))
+        place = partition.name, partition.id.partition_index
+        is_decided = decided is not None and decided.includes(*place, epoch_of(window))
         if decided is not None and is_decided and (LogId(*partition.id), decided.decision) not in marked:
             continue
         coordinator_epoch = max(0, epochs.get(producer_id, 0))

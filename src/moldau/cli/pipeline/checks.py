@@ -1,5 +1,6 @@
 """``moldau pipeline verify`` and ``orphans``."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -116,7 +117,11 @@ def orphans(
     report = run_job_once("orphans", lambda run: reconcile_deletions(job, run), master)
     if as_json:
         print_json(report)
-        return
+    else:
+        _print_orphans(report, delete=delete)
+
+
+def _print_orphans(report: Mapping[str, Any], *, delete: bool) -> None:
     for key in report["examples"]:
         print(key)
     done = f", {report['deleted']} deleted" if delete else " (--delete removes them)"

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +149,8 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
                 raise CommandError(_nothing_found(wanted))
             cluster = new_cluster(wanted.nodes, found.cut.cluster_id, machine, wanted.into)
             if wanted.dry_run:
-                report = await examine(storage, found, wanted.until_ms)
+                with tempfile.TemporaryDirectory() as scratch:
+                    report = await examine(machine, storage, found, f"{scratch}/node", wanted.until_ms)
                 living = [] if report.missing else await _living(storage, found.cut, machine)
                 report.obstacles += [f"{each} still runs" for each in living]
                 report.obstacles += _folder_problems(cluster, machine)

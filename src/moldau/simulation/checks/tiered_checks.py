@@ -2,16 +2,21 @@
 segment."""
 
 import asyncio
+from collections.abc import Iterable, Iterator
 from typing import cast
 
+from moldau.runtime import KafkaError
 from moldau.server.node import ServerNode
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.history import History
 from moldau.simulation.world.disks.lost_files import lose_databases
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.storage.object_layout import parse_segment_key
+from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 QUIET_S = 150.0
 """Time after which the objects of failed copies have been found and deleted. Such an object must be 60 s old.
@@ -65,3 +70,32 @@ async def _check(tiered: TieredSubsystem, world: World, history: History) -> Non
             history.violate(f"object {key} has leaked")
     for name in sorted(expected - found):
         history.violate(f"an object of segment {name[0]} is missing")
+
+
+def segment_problems(nodes: Iterable[ServerNode], world: World) -> Iterator[str]:
+    """Check that every finished segment of an existing topic has its objects, and that there are no other
+    objects. ``nodes`` are all brokers of a cluster."""
+    expected: set[tuple[str, bool]] = set()
+    for node in nodes:
+        for partition, tiered in _led(node):
+            try:
+                segments = tiered.metadata.list_remote_log_segments(partition)
+            except (RemoteStorageError, KafkaError) as error:
+                yield f"the segments of {partition} are not known to its leader: {error}"
+                continue
+            for segment in segments:
+                if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                    yield f"{segment.id} is still {segment.state.name}"
+                expected |= {(str(segment.id), True), (str(segment.id), False)}
+    parsed = {key: parse_segment_key(key) for key in sorted(world.object_store.objects)}
+    found = {(str(each.id), each.is_log): key for key, each in parsed.items() if each is not None}
+    yield from (f"object {key} has leaked" for name, key in found.items() if name not in expected)
+    yield from (f"an object of {name} is missing" for name, _ in sorted(expected - found.keys()))
+
+
+def _led(node: ServerNode) -> Iterator[tuple[TopicIdPartition, TieredSubsystem]]:
+    tiered, partitions = node.get(TieredSubsystem), node.get(PartitionsSubsystem)
+    for partition in tiered.manager.partitions:
+        hosted = partitions.partition(partition.topic, partition.partition)
+        if hosted is not None and hosted.is_leader:
+            yield partition, tiered

@@ -41,6 +41,21 @@ def chunk_folders(host: Host, folder: str) -> set[tuple[str, int]]:
     return found
 
 
+def first_common_offset(
+    name: PartitionName, chunk: ChunkRegistration, hosts: dict[int, Host], folder: str
+) -> int:
+    """The first offset that all replicas of a chunk have. A replica of a tiered partition may have removed
+    the first segments before the chunk ended."""
+    path = f"{folder}/{chunk_folder(TopicPartition(name.topic, name.index), chunk.start_offset)}"
+    first = chunk.start_offset
+    for broker_id in chunk.isr:
+        disk = hosts[broker_id].disk.mount(Process("judge"))
+        names = disk.list(path) if disk.is_dir(path) else []
+        bases = [int(each.removesuffix(LOG_SUFFIX)) for each in names if each.endswith(LOG_SUFFIX)]
+        first = max(first, min(bases, default=first))
+    return first
+
+
 def check_contents(
     name: PartitionName, chunk: ChunkRegistration, hosts: dict[int, Host], folder: str, first_offset: int
 ) -> Iterator[str]:

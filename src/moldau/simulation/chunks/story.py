@@ -8,12 +8,14 @@ for byte. Then the topic is deleted, and no chunk may be left.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from moldau.cluster.decisions.features import UpgradeType
+from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.image import CHUNK_FEATURE, MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.protocol.api import ApiKey
@@ -53,6 +55,7 @@ from moldau.simulation.cluster.stories.replication_stories import (
 from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.scenario import Scenario
+from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 
 REPLICAS: Final = 2
@@ -62,17 +65,15 @@ FOLDER: Final = "/data"
 UPDATE_FEATURES_VERSION: Final = 2
 _ASK_S: Final = 8.0
 """Time limit of an operator's request."""
-_PROPERTIES: Final = {
+CHUNK_PROPERTIES: Final = {
     "min.insync.replicas": "1",
     "log.retention.check.interval.ms": "1000",
     "chunk.redirect.min.bytes": "0",
     # Consumers must not create the topic again after its deletion.
     "auto.create.topics.enable": "false",
 }
-_ROLLING: Final = {"chunk.roll.ms": "3000"}
-DELETION_LIMIT_S: Final = 60
-"""Time in seconds in which the brokers delete all chunks of a deleted topic."""
-_SYNCED: Final = {"log.flush.interval.messages": "1"}
+ROLLING: Final = {"chunk.roll.ms": "3000"}
+SYNCED: Final = {"log.flush.interval.messages": "1"}
 
 
 def chunks() -> Scenario:
@@ -83,13 +84,13 @@ def chunks() -> Scenario:
 
 def chunks_power() -> Scenario:
     """Nodes also lose power. Their logs are synced before anything is acknowledged."""
-    return _scenario(_SYNCED, (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
+    return _scenario(SYNCED, (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
 
 
 def _scenario(properties: dict[str, str], faults: tuple[Fault, ...]) -> Scenario:
     return replace(
         replication(),
-        story=partial(ChunkStory, properties={**_PROPERTIES, **properties}),
+        story=partial(ChunkStory, properties={**CHUNK_PROPERTIES, **properties}),
         weather=Weather(faults, pause_s_max=4.0, between_s_max=2.5),
         fault_count=8,
         records_per_producer=400,
@@ -98,6 +99,10 @@ def _scenario(properties: dict[str, str], faults: tuple[Fault, ...]) -> Scenario
 
 class ChunkStory(ReplicationStory):
     """A seeded run of partitions with chunks."""
+
+    topic_configs: Mapping[str, str] = MappingProxyType(ROLLING)
+    deletion_limit_s = 60
+    """Time in seconds in which all data of a deleted topic must be deleted."""
 
     def __init__(self, world: World, scenario: Scenario, *, properties: dict[str, str]) -> None:
         super().__init__(world, scenario, properties=properties)
@@ -138,7 +143,9 @@ class ChunkStory(ReplicationStory):
             name=TOPIC,
             num_partitions=len(PARTITIONS),
             replication_factor=REPLICAS,
-            configs=[CreatableTopicConfig(name=name, value=value) for name, value in _ROLLING.items()],
+            configs=[
+                CreatableTopicConfig(name=name, value=value) for name, value in self.topic_configs.items()
+            ],
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
         update = FeatureUpdateKey(
@@ -234,21 +241,26 @@ class ChunkStory(ReplicationStory):
 
     async def run(self) -> list[str]:
         """Run the scenario, and delete the topic at the end. Returns the violations."""
-        violations = await super().run()
+        violations = await super().run() or await self._check_survivors()
         if violations:
             return violations
         deleter: SimulatedClient = self._begin_at_any(SimulatedClient, "deleter")
         await self._on("deleter", deleter.delete_topic(TOPIC))
-        for _ in range(DELETION_LIMIT_S):
-            if not self._folders():
+        for _ in range(self.deletion_limit_s):
+            if not self._remains():
                 return []
             await asyncio.sleep(1.0)
-        return [f"chunks of a deleted topic are left: {self._folders()}"]
+        return [f"data of a deleted topic are left: {self._remains()}"]
 
-    def _folders(self) -> list[tuple[int, str]]:
-        """The folders of chunks on all nodes."""
+    async def _check_survivors(self) -> list[str]:
+        """Check the cluster after all records were read, and before the topic is deleted. Returns the
+        violations."""
+        return []
+
+    def _remains(self) -> list[str]:
+        """The remaining data of the topic after its deletion: the folders of chunks on all nodes."""
         return [
-            (node_id, name)
+            f"{name} on node {node_id}"
             for node_id in NODE_IDS
             for name, _ in chunk_folders(self._world.host(f"node-{node_id}"), FOLDER)
         ]
@@ -308,4 +320,9 @@ class ChunkStory(ReplicationStory):
             first_offset = max(first_offset, self._deleted_before if each == SHORTENED else 0)
             for chunk in metadata.chunks:
                 if chunk.end_offset >= first_offset:
-                    yield from check_contents(each, chunk, hosts, FOLDER, first_offset)
+                    yield from self._chunk_differences(each, chunk, hosts, first_offset)
+
+    def _chunk_differences(
+        self, name: PartitionName, chunk: ChunkRegistration, hosts: dict[int, Host], first_offset: int
+    ) -> Iterator[str]:
+        yield from check_contents(name, chunk, hosts, FOLDER, first_offset)

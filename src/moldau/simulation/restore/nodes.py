@@ -13,6 +13,7 @@ from moldau.backup.restore.restoring import RestoreReport, Restoring
 from moldau.backup.stored_cuts import StoredCuts
 from moldau.cluster.folders.formatter import new_directory_id
 from moldau.config.broker import BrokerConfig
+from moldau.metrics import Meters
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.runtime import Disk, Machine
 from moldau.server.node import ServerNode
@@ -21,7 +22,7 @@ from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.world.disks.disk import MountedDisk
 from moldau.simulation.world.disks.lost_files import DATA
 from moldau.simulation.world.host import Host
-from moldau.simulation.world.object_storage import open_simulated
+from moldau.simulation.world.object_storage import open_simulated, open_simulated_tier
 from moldau.simulation.world.process import Process, serving
 from moldau.simulation.world.world import World
 
@@ -145,7 +146,9 @@ class LosableCluster:
         ]
         voters = [Voter(ReplicaKey(id), f"node-{id}", CONTROLLER_PORT) for id in self._nodes.voter_ids]
         cluster = NewCluster(cluster_id=found.cut.cluster_id, nodes=nodes, static_voters=VoterSet(voters))
-        return await Restoring(machine, storage, found, cluster, waits=waits).run()
+        has_tier = self._options.properties.get("remote.log.storage.system.enable") == "true"
+        tier = open_simulated_tier({}, machine, Meters()) if has_tier else None
+        return await Restoring(machine, storage, found, cluster, tier=tier, waits=waits).run()
 
     def _hand_out(self) -> None:
         """Copy the restored folders to the machines of the nodes."""

@@ -240,21 +240,21 @@ def _rewrite(segment: Segment, start: int, end: int) -> None:
 
 
 def _cut(segment: Segment, position: int, offset: int, size_bytes: int) -> Repair:
-    """Return the repair that describes the removal of ``position`` and all bytes after it. It is either an
-    incomplete batch or a loss of valid batches."""
+    """Return the repair that describes the removal of the byte at ``position`` and all bytes after it.
+    The repair reports either an incomplete batch or a loss of valid batches."""
     behind = valid_batch_behind(segment.file, position, offset)
-    reason = f"cut {size_bytes} bytes at byte {position}, behind offset {offset - 1}"
+    reason = f"removed {size_bytes} bytes from byte {position} on, after offset {offset - 1}"
     if behind is None:
         return Repair(
             RepairKind.TORN_TAIL,
             segment.path(LOG_SUFFIX),
-            f"{reason}: they are not whole batches",
+            f"{reason}: they contain no valid batch",
             offset,
             size_bytes,
         )
     reason = (
-        f"{reason}: the batch there is damaged, and valid ones from byte {behind} on are lost with it;"
-        f" the bytes are kept in {_kept_tail(segment, position)}"
+        f"{reason}: the batch at this byte is damaged, and valid batches from byte {behind} on were removed,"
+        f" too; the removed bytes are kept in {_kept_tail(segment, position)}"
     )
     return Repair(RepairKind.LOST, segment.path(LOG_SUFFIX), reason, offset, size_bytes)
 

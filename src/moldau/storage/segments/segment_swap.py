@@ -79,8 +79,8 @@ def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_critic
             if is_critical:
                 raise DamagedLogError(f"{path} {reason}. {ADVICE}")
             keeps_old = base_offset in bases
-            kept = "the segments before their compaction" if keeps_old else "what is whole of it"
-            report.add(Repair(RepairKind.LOST, path, f"{reason}; it goes on with {kept}", end_offset))
+            kept = "the segments before compaction" if keeps_old else "the valid batches before this byte"
+            report.add(Repair(RepairKind.LOST, path, f"{reason}; the log continues with {kept}", end_offset))
             if keeps_old:
                 continue
         logger.info("%s: finishing the compaction of offsets %d to %d", folder, base_offset, end_offset - 1)
@@ -99,8 +99,8 @@ def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_critic
 
 
 def _end_of_swap(disk: Disk, folder: str, base_offset: int) -> tuple[int, int | None]:
-    """Returns the offset after the last valid batch, and the position of a later valid batch. Returns
-    ``None`` when the file is undamaged."""
+    """Return the offset after the last valid batch, and the position of the first damaged byte. The position
+    is ``None`` if the file is undamaged."""
     path = f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}{SWAP_SUFFIX}"
     file = disk.open(path, read_only=True)
     try:

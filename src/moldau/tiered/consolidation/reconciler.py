@@ -270,7 +270,7 @@ class SegmentReconciler:
             )
         except (IllegalTransitionError, RemoteResourceNotFoundError) as error:
             # Another broker has changed the segment's state in the meantime.
-            logger.info("%s is not to be deleted here: %s", segment.id, error)
+            logger.info("this broker does not delete %s: %s", segment.id, error)
         return True
 
     async def _apply_retention(self, led: LedPartition, here: PrunedPartition) -> bool:

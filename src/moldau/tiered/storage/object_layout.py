@@ -170,9 +170,9 @@ def decode_location(custom_metadata: bytes) -> ObjectLocation:
             size, position = read_uvarint(custom_metadata, position)
             sizes.append(size - 1 if size else None)
     except (IndexError, UnicodeDecodeError) as error:
-        raise ProtocolError("custom metadata is none of this storage manager") from error
+        raise ProtocolError("this storage manager did not write the custom metadata") from error
     if position != len(custom_metadata) or (attempt and not _ATTEMPT.fullmatch(attempt)):
-        raise ProtocolError("custom metadata is none of this storage manager")
+        raise ProtocolError("this storage manager did not write the custom metadata")
     return ObjectLocation(attempt, tuple(sizes))
 
 

@@ -61,6 +61,8 @@ class CopyTask:
         self._context = context
         self._partition = partition
         self._attempt: _CopyAttempt | None = None
+        self._earlier_bytes = 0
+        """Bytes of inactive chunks that were not in the tier when the round began."""
         self._gauges = context.meters.gauges(partition.partition.topic, partition.partition.partition)
 
     async def run(self) -> None:
@@ -71,9 +73,11 @@ class CopyTask:
         log.highest_copied_offset = max(
             log.highest_copied_offset, find_highest_copied(context.metadata, self._partition.partition, log)
         )
+        self._earlier_bytes = context.earlier.uncopied_bytes(self._partition)
         try:
             # The tier has no gaps, so the chunks before the log come first.
             if await context.earlier.copy(self._partition):
+                self._earlier_bytes = 0
                 await self._copy_all(log)
         except RemoteStorageError:
             context.meters.failed_copy(self._partition.partition.topic)
@@ -196,4 +200,5 @@ class CopyTask:
             if segment is not segments.active
         ]
         self._gauges.copy_lag_segments = len(waiting)
-        self._gauges.copy_lag_bytes = sum(segment.size_bytes for segment in waiting)
+        waiting_bytes = sum(segment.size_bytes for segment in waiting)
+        self._gauges.copy_lag_bytes = waiting_bytes + self._earlier_bytes

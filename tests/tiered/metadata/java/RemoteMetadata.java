@@ -4,7 +4,7 @@ import org.apache.kafka.server.log.remote.metadata.storage.RemoteLogMetadataTopi
 import org.apache.kafka.server.log.remote.metadata.storage.serialization.RemoteLogMetadataSerde;
 import org.apache.kafka.server.log.remote.storage.RemoteLogMetadata;
 
-/** Reads values of __remote_log_metadata, a line of hexadecimal digits each; answers each with three lines. */
+/** Reads values of __remote_log_metadata. Each line has one value in hex. Prints three lines for each value. */
 public class RemoteMetadata {
     public static void main(String[] arguments) {
         HexFormat hex = HexFormat.of();

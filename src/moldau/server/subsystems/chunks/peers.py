@@ -275,10 +275,14 @@ class ChunkCallService:
         return await self._holder.fetch_file(wanted)
 
     async def take_over(self, state: HandedOver) -> None:
-        if self._tier is None and self._configs.topic(self._topic(state)).is_tiered:
+        self.check_tier(self._topic(state))
+        await self._hand_overs.keep(state)
+
+    def check_tier(self, topic: str) -> None:
+        """Raise ``KafkaError`` if this broker cannot copy chunks of a topic to the remote tier."""
+        if self._tier is None and self._configs.topic(topic).is_tiered:
             reason = "the topic has remote.storage.enable=true, and this broker has no remote tier"
             raise KafkaError(ErrorCode.invalid_config, reason)
-        await self._hand_overs.keep(state)
 
     async def store_segment(self, wanted: SegmentCopy) -> ChunkSegment:
         if self._tier is None:

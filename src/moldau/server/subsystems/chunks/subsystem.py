@@ -84,8 +84,7 @@ class ChunksSubsystem(Subsystem):
             "retention of chunks", retention.run_once, interval_ms, unexpected=machine.unexpected
         )
         self._copies = ChunkCopies(context, self.store, self.peers, reports, self._settled, self._meters)
-        self._watch()
-        self.peers.on_unreadable = self._copies.unreadable
+        self._connect_copies()
         self._creation = ChunkCreation(
             view.local_id,
             machine,
@@ -107,8 +106,11 @@ class ChunksSubsystem(Subsystem):
         self._kind.tier_of = tiered.tiering.part_of
         return ChunkTiering(tiered, self.peers, self._kind.registration_of)
 
-    def _watch(self) -> None:
-        """Register the gauges of this broker's chunks."""
+    def _connect_copies(self) -> None:
+        """Connect the copies with the calls of other brokers, and register the gauges of this broker's
+        chunks."""
+        self.peers.on_unreadable = self._copies.unreadable
+        self._copies.check_topic = self._service.check_tier
         registry, copies = self._context.meters.registry, self._copies
         held, moved = registry.scoped("moldau.chunks", "Held"), registry.scoped("moldau.chunks", "Copies")
         held.gauge("Chunks", lambda: len(self.store), "Inactive chunks on this broker.")

@@ -113,6 +113,10 @@ def _described(log: PartitionLog, closed: ClosedSegment) -> ChunkSegment:
     )
 
 
+def _epoch_at(segment: ChunkSegment, offset: int) -> int | None:
+    return max((epoch for epoch, start in segment.leader_epochs if start <= offset), default=None)
+
+
 def _metadata(
     partition: TopicIdPartition, segment: ChunkSegment, copy: SegmentCopy
 ) -> RemoteLogSegmentMetadata:
@@ -172,6 +176,10 @@ class ChunkTiering(EarlierPart):
             end_offset = self._copied_until(name, log, chunk)
             if end_offset > chunk.end_offset:
                 continue
+            if end_offset <= chunk.start_offset:
+                total_bytes += chunk.size_bytes
+                continue
+            # Only the first chunk that is not completely in the tier can be partly there.
             copied_bytes = sum(
                 each.segment_size_bytes
                 for each in self._context.metadata.list_remote_log_segments(name)
@@ -203,6 +211,11 @@ class ChunkTiering(EarlierPart):
                 error = failure
         else:
             raise error or KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
+        if _epoch_at(segment, offset) != LogLineage(partition.log.leader_epochs).epoch_for_offset(offset):
+            # Readers find segments by the leader's epochs. They would not find this segment, and it would be
+            # copied again and again.
+            reason = f"{name}: the leader epoch at offset {offset} is another on broker {broker_id}"
+            raise RemoteStorageError(reason, transient=False)
         if segment.end_offset >= partition.log.last_stable_offset(partition.replica.high_watermark):
             return False
         await self._context.keep_copy_quota(segment.size_bytes)

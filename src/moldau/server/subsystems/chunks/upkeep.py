@@ -244,6 +244,9 @@ class ChunkCopies:
         self._peers = peers
         self._reports = reports
         self._settled = settled
+        self.check_topic: Callable[[str], None] = lambda topic: None
+        """Called with a topic before one of its chunks is copied. Raises ``KafkaError`` if this broker cannot
+        have chunks of the topic."""
         self.wake = asyncio.Event()
         """Set when there may be work, for example after a change of the image."""
         self._chunked: set[str] = set()
@@ -311,6 +314,7 @@ class ChunkCopies:
                 await self._replace(own)
             if is_here or not own.chunk.isr:
                 return
+            self.check_topic(own.topic.name)
             source = self._source(own, own.chunk.isr)
             await self._store.copy(own.name, own.chunk_id, own.chunk.end_offset + 1, source)
             logger.info("chunk %d of %s is copied", own.chunk.start_offset, own.name)

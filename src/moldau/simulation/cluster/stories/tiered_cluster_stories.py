@@ -19,11 +19,8 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from moldau.protocol.special_timestamps import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.runtime import KafkaError
-from moldau.server.node import ServerNode
-from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.checks.checker import check
+from moldau.simulation.checks.tiered_checks import segment_problems
 from moldau.simulation.clients.client import (
     CREATE_TOPICS_VERSION,
     Consumer,
@@ -45,11 +42,6 @@ from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.host import Host, Program
 from moldau.simulation.world.object_storage import TIER_CLASS_NAME
-from moldau.simulation.world.world import World
-from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
-from moldau.tiered.metadata.segments import TopicIdPartition
-from moldau.tiered.storage.object_layout import parse_segment_key
-from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 QUIET_S: Final = 100.0
 """Time for the grace periods of failed copies and of missing topics. It also includes some rounds of
@@ -149,7 +141,7 @@ class TieredClusterStory(ReplicationStory):
         for reader in readers:
             if reader.done() and not reader.cancelled() and reader.exception() is not None:
                 self.history.violate(f"a consumer failed: {reader.exception()!r}")
-        for violation in [*self._differences(), *self._check_store(world)]:
+        for violation in [*self._differences(), *segment_problems(self.nodes.values(), world)]:
             self.history.violate(violation)
         if not self.history.violations:
             await self._read_with_others_leading(nemesis, final)
@@ -260,35 +252,6 @@ class TieredClusterStory(ReplicationStory):
             start = max(replica.log.local_log_start_offset for replica in replicas)
             if len({_content(replica, start) for replica in replicas}) > 1:
                 yield f"the replicas of {each} are not equal from offset {start} on"
-
-    def _check_store(self, world: World) -> Iterator[str]:
-        """Check that every finished segment of an existing topic has its objects, and that there are no
-        other objects.
-        """
-        expected: set[tuple[str, bool]] = set()
-        for node in self.nodes.values():
-            for partition, tiered in self._led(node):
-                try:
-                    segments = tiered.metadata.list_remote_log_segments(partition)
-                except (RemoteStorageError, KafkaError) as error:
-                    yield f"the segments of {partition} are not known to its leader: {error}"
-                    continue
-                for segment in segments:
-                    if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-                        yield f"{segment.id} is still {segment.state.name}"
-                    expected |= {(str(segment.id), True), (str(segment.id), False)}
-        parsed = {key: parse_segment_key(key) for key in sorted(world.object_store.objects)}
-        found = {(str(each.id), each.is_log): key for key, each in parsed.items() if each is not None}
-        yield from (f"object {key} has leaked" for name, key in found.items() if name not in expected)
-        yield from (f"an object of {name} is missing" for name, _ in sorted(expected - found.keys()))
-
-    @staticmethod
-    def _led(node: ServerNode) -> Iterator[tuple[TopicIdPartition, TieredSubsystem]]:
-        tiered, partitions = node.get(TieredSubsystem), node.get(PartitionsSubsystem)
-        for partition in tiered.manager.partitions:
-            hosted = partitions.partition(partition.topic, partition.partition)
-            if hosted is not None and hosted.is_leader:
-                yield partition, tiered
 
 
 def _content(replica: ClassicPartition, start: int) -> bytes:

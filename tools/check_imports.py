@@ -87,12 +87,17 @@ Imports = Mapping[str, frozenset[str]]
 
 def imports(*, with_types: bool, external: bool = False) -> Imports:
     """The imports of each module of the package. They include modules of other packages only if ``external``
-    is true."""
+    is true.
+
+    Each kind of graph has a folder of its own for its cache. The kinds in one folder would share the times of
+    the files, and the cache of one kind would look fresh after another kind has read the changed files.
+    """
+    kind = ("all" if with_types else "running") + ("-external" if external else "")
     graph = grimp.build_graph(
         PACKAGE,
         exclude_type_checking_imports=not with_types,
         include_external_packages=external,
-        cache_dir=".import_linter_cache",
+        cache_dir=f".import_linter_cache/{kind}",
     )
     return {name: frozenset(graph.find_modules_directly_imported_by(name)) for name in sorted(graph.modules)}
 

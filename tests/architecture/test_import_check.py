@@ -1,5 +1,7 @@
 """``tools/check_imports.py`` finds circles of imports, and modules with too many or forbidden imports."""
 
+import os
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -46,3 +48,26 @@ def test_only_the_composition_may_import_many_modules_of_the_server(check: Modul
     assert list(check.findings({**TYPED, **modules, **hub}, EXECUTED)) == [
         f"moldau.server.hub imports {len(many)} modules of moldau.server (at most {check.SERVER_IMPORTS_MAX})"
     ]
+
+
+def test_a_changed_module_is_read_again_for_each_kind_of_graph(
+    check_imports: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "changing"
+    package.mkdir()
+    for name in ("__init__", "one", "two"):
+        (package / f"{name}.py").write_text("")
+    importer = package / "importer.py"
+    importer.write_text("import changing.one\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(check_imports, "PACKAGE", "changing")
+    kinds = [(with_types, external) for with_types in (False, True) for external in (False, True)]
+    for with_types, external in kinds:
+        check_imports.imports(with_types=with_types, external=external)
+    importer.write_text("import changing.two\n")
+    written_s = importer.stat().st_mtime + 10
+    os.utime(importer, (written_s, written_s))
+    for with_types, external in kinds:
+        found = check_imports.imports(with_types=with_types, external=external)
+        assert found["changing.importer"] == {"changing.two"}

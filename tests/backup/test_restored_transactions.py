@@ -13,7 +13,7 @@ import pytest
 from saved_cluster import NAME, SavedCluster
 
 from moldau.backup.restore import restoring
-from moldau.backup.restore.decisions import SavedDecisions
+from moldau.backup.restore.revoked_commits import SavedDecisions
 from moldau.protocol.records import transactions as schema
 
 ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT = 1, 2, 3, 4

@@ -11,8 +11,8 @@ from moldau.cli.dump.decoders import decoder_for
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention, StateTopic
 from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.state.records import FileCommitted, PartitionCreated, Run
-from moldau.coordinators.diskless.store.checkpoint import encode_rows
 from moldau.coordinators.diskless.store.schema import TABLE_NAMES
+from moldau.coordinators.diskless.store.snapshot_format import encode_rows
 from moldau.diskless.wal import footer_size_bytes, write_tail
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from moldau.protocol.records import transactions

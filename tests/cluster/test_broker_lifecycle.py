@@ -326,7 +326,7 @@ def test_a_second_broker_with_the_same_id_says_so_and_gives_up(
         said = "Broker 1 is not registered: duplicate broker registration. Another broker with this id"
         assert said in str(impostor.problem())
         assert len([line for line in caplog.messages if line.startswith(said)]) == 1
-        with pytest.raises(KafkaError, match=r"duplicate broker registration.*node.id is taken twice"):
+        with pytest.raises(KafkaError, match=r"duplicate broker registration.*node.id is used by two nodes"):
             await ended
         assert not node.publisher.image.brokers[1].fenced
         await impostor.stop()

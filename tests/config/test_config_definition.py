@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.config import BROKER, TOPIC, BrokerConfig, ConfigError, ConfigKey, ConfigType, Update
-from moldau.config.synonyms import TOPIC_SYNONYMS
+from moldau.config.keys.synonyms import TOPIC_SYNONYMS
 
 
 def key(type_, default=None):

@@ -9,8 +9,8 @@ import moldau
 from moldau.config.broker import BROKER
 from moldau.config.definition import ConfigError
 from moldau.config.docs import configuration_page
+from moldau.config.keys.synonyms import TOPIC_SYNONYMS
 from moldau.config.keys.without_effect import WAITS_FOR
-from moldau.config.synonyms import TOPIC_SYNONYMS
 from moldau.config.topic_config import TOPIC
 from moldau.server.settings import (
     check_supported,

@@ -132,7 +132,7 @@ def test_two_directories_in_turns_are_two_nodes_with_one_id(
         voice.asked(fetch(2, TWO), now_ms)
         voice.asked(fetch(2, OTHER), now_ms + 1)
     assert len(caplog.messages) == 1
-    assert "node.id 2 is taken twice" in caplog.messages[0]
+    assert "node.id 2 is used by two nodes" in caplog.messages[0]
     # The ids have the form of meta.properties, so that they can be found there.
     assert directory_text(TWO) in caplog.messages[0]
     assert directory_text(OTHER) in caplog.messages[0]
@@ -156,7 +156,7 @@ def test_another_directory_with_the_own_id_is_reported_at_once(
             VoteRequest(candidate=ReplicaKey(1, OTHER), epoch=1, log_end=OffsetAndEpoch(0, 0)), now_ms
         )
     assert len(caplog.messages) == 1
-    assert "node.id 1 is taken twice" in caplog.messages[0]
+    assert "node.id 1 is used by two nodes" in caplog.messages[0]
     assert directory_text(ONE) in caplog.messages[0]
 
 
@@ -189,7 +189,7 @@ def test_a_lost_majority_is_a_warning_and_so_is_its_return(
     voice.led(2, 9, 60_000)
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [text.split(":")[0][:60] for text in warnings] == [
-        "this node 1 heard from no majority of the voters [1, 2, 3] f",
+        "this node 1 got no requests from a majority of the voters [1",
         "node 2 (host-2:9093) of the metadata quorum is unreachable"[:60].split(":")[0],
         "the metadata quorum has had no leader for 4 s; of its voters",
         "node 2 (host-2:9093) of the metadata quorum is reachable again"[:60].split(":")[0],

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _REFUSALS: Final = {
     ErrorCode.duplicate_broker_registration: (
-        " Another broker with this id is registered and alive: node.id is taken twice."
+        " Another broker with this id is registered and alive: node.id is used by two nodes."
     ),
     ErrorCode.inconsistent_cluster_id: (
         " The controllers belong to another cluster than this broker's folders (cluster.id in"

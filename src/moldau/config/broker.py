@@ -16,9 +16,9 @@ from moldau.config import dynamic
 from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, Update, Value
 from moldau.config.entry import ConfigEntry, ConfigSynonym
 from moldau.config.keys.sections import SECTIONS
+from moldau.config.keys.synonyms import BROKER_SYNONYMS
 from moldau.config.node_combinations import validate
 from moldau.config.node_settings import NodeSettings
-from moldau.config.synonyms import BROKER_SYNONYMS
 
 BROKER = ConfigDef(
     (key for _, keys in SECTIONS for key in keys),

@@ -4,9 +4,9 @@ from itertools import pairwise
 from typing import Final
 
 from moldau.config.definition import ConfigError
+from moldau.config.keys.synonyms import BROKER_SYNONYMS
 from moldau.config.listeners import parse_servers
 from moldau.config.node_settings import NodeSettings
-from moldau.config.synonyms import BROKER_SYNONYMS
 
 ANY_ADDRESS: Final = "0.0.0.0"
 """A listener with this host accepts connections to every address of the machine. No client can connect to

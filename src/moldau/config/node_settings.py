@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 
+from moldau.config.keys.synonyms import TOPIC_SYNONYMS
 from moldau.config.listeners import (
     SECURITY_PROTOCOLS,
     ConfiguredVoter,
@@ -14,7 +15,6 @@ from moldau.config.listeners import (
     parse_voters,
 )
 from moldau.config.settings import Settings
-from moldau.config.synonyms import TOPIC_SYNONYMS
 
 _SECURED = frozenset(SECURITY_PROTOCOLS) - {"PLAINTEXT"}
 

@@ -23,9 +23,9 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from moldau.coordinators.effects import BatchKind, Effects, Reply, TimerKey, Token
-from moldau.coordinators.errors import coordinator_error
 from moldau.coordinators.kind import CoordinatorKind, Term
 from moldau.coordinators.loader import BrokenRecordError, BrokenRecords, ShardLoader
+from moldau.coordinators.log import coordinator_error
 from moldau.coordinators.pending import KeyValue, PendingBatch, batch_size_bytes
 from moldau.coordinators.shard import CommittedRecord, Shard
 from moldau.coordinators.timers import ShardTimers

@@ -1,4 +1,7 @@
-"""The interface between the coordinator runtime and a partition log. A replicated partition implements it."""
+"""The interface between the coordinator runtime and a partition log. A replicated partition implements it.
+
+The errors of such a log become errors for the clients of the coordinator here.
+"""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -9,6 +12,19 @@ from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AppendOrigin
 from moldau.storage.snapshots.replicated_log import LogPosition, SnapshotReader, SnapshotWriter
+
+_NOT_AVAILABLE = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.request_timed_out,
+    }
+)
+_NOT_COORDINATOR = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error})
+_TOO_LARGE = frozenset(
+    {ErrorCode.message_too_large, ErrorCode.record_list_too_large, ErrorCode.invalid_fetch_size}
+)
 
 
 class CoordinatorLog(Protocol):
@@ -240,3 +256,20 @@ class LogUpTo:
 
     def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
         raise NotImplementedError
+
+
+def coordinator_error(error: BaseException) -> KafkaError:
+    """The error for a client of a coordinator. With this error, the client retries or looks for the
+    coordinator again.
+
+    For example, clients do not handle NOT_LEADER_OR_FOLLOWER in a JoinGroup response.
+    """
+    if not isinstance(error, KafkaError):
+        return KafkaError(ErrorCode.coordinator_not_available, "The coordinator's log failed.")
+    if error.code in _NOT_AVAILABLE:
+        return KafkaError(ErrorCode.coordinator_not_available, error.message)
+    if error.code in _NOT_COORDINATOR:
+        return KafkaError(ErrorCode.not_coordinator, error.message)
+    if error.code in _TOO_LARGE:
+        return KafkaError(ErrorCode.unknown_server_error, error.message)
+    return error

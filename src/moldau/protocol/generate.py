@@ -39,7 +39,7 @@ OWN_FIELDS = {
     '    chunks: Sequence[MetadataResponseChunk] = wire([MetadataResponseChunk], "9+", default=(), '
     'tag=11144, tagged="9+")\n',
     # The position of the outcome in __transaction_state. Brokers send it to each other, because a restore
-    # compares it with the saved logs (moldau.backup.restore.decisions).
+    # compares it with the saved logs (moldau.backup.restore.revoked_commits).
     "WritableTxnMarker": '    decision_partition: int = wire("int32", default=-1, tag=11680, tagged="1+")\n'
     '    decision_offset: int = wire("int64", default=-1, tag=11681, tagged="1+")\n',
 }

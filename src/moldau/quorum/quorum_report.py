@@ -73,7 +73,7 @@ class Directories:
 
     current: uuid.UUID
     before: uuid.UUID | None = None
-    taken_twice_ms: int | None = None
+    used_twice_ms: int | None = None
 
 
 class QuorumVoice:
@@ -159,8 +159,8 @@ class QuorumVoice:
     def majority_lost(self, epoch: int) -> None:
         """Record that this node led ``epoch`` and resigned, because too few voters fetched from it."""
         logger.warning(
-            "this node %d heard from no majority of the voters %s for %d ms and leads epoch %d of the"
-            " metadata quorum no more",
+            "this node %d got no requests from a majority of the voters %s for %d ms and therefore no longer"
+            " leads epoch %d of the metadata quorum",
             self._local.id,
             list(self._voters.ids),
             self._settings.check_quorum_timeout_ms,
@@ -266,7 +266,7 @@ class QuorumVoice:
             )
         elif error is ErrorCode.inconsistent_voter_set:
             is_voter = node_id in self._voters
-            role = "takes this node for a voter" if is_voter else "takes itself for a voter"
+            role = "counts this node among the voters" if is_voter else "counts itself among the voters"
             problem = (
                 f"node {node_id} {role} of the metadata quorum; controller.quorum.voters of this node"
                 f" {self._local.id} names {list(self._voters.ids)}"
@@ -296,15 +296,15 @@ class QuorumVoice:
         if key.directory_id != known.current:
             known.before, known.current = known.current, key.directory_id
         if is_own or is_back:
-            if known.taken_twice_ms is None or now_ms - known.taken_twice_ms > STRANGER_SILENCE_MS:
-                logger.warning("%s", self._taken_twice(key.id))
-            known.taken_twice_ms = now_ms
+            if known.used_twice_ms is None or now_ms - known.used_twice_ms > STRANGER_SILENCE_MS:
+                logger.warning("%s", self._used_twice(key.id))
+            known.used_twice_ms = now_ms
 
-    def _taken_twice(self, node_id: int) -> str:
+    def _used_twice(self, node_id: int) -> str:
         known = self._directories[node_id]
         other = self._local.directory_id if node_id == self._local.id else known.before
         both = " and ".join(directory_text(each) for each in (known.current, other) if each is not None)
-        return f"node.id {node_id} is taken twice: two nodes speak with it, with the directories {both}"
+        return f"node.id {node_id} is used by two nodes, with the directories {both}"
 
     # Current problems
 
@@ -340,9 +340,9 @@ class QuorumVoice:
         found = [peer.problem for peer in self._peers.values() if peer.problem]
         found += [each.problem for each in self._strangers.values() if not self._is_silent(each, now_ms)]
         found += [
-            self._taken_twice(node_id)
+            self._used_twice(node_id)
             for node_id, known in self._directories.items()
-            if known.taken_twice_ms is not None and now_ms - known.taken_twice_ms <= STRANGER_SILENCE_MS
+            if known.used_twice_ms is not None and now_ms - known.used_twice_ms <= STRANGER_SILENCE_MS
         ]
         return found
 

@@ -12,7 +12,7 @@ from moldau.simulation.checks.answers_checks import stop_and_check
 from moldau.simulation.history import History
 from moldau.simulation.world.defects import DefectPlace
 from moldau.simulation.world.disks.disk import DiskFault
-from moldau.simulation.world.disks.disk_losses import lose_databases, lose_folders
+from moldau.simulation.world.disks.lost_files import lose_databases, lose_folders
 from moldau.simulation.world.host import Host, Program
 from moldau.simulation.world.object_store import StoreWeather
 from moldau.simulation.world.world import World

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from moldau.runtime import Entropy, KafkaError
+from moldau.tiered.copied_end import find_highest_copied
 from moldau.tiered.metadata.segments import TopicIdPartition
-from moldau.tiered.position import find_highest_copied
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 from moldau.tiered.tasks.cleanup_task import ExpirationTask
 from moldau.tiered.tasks.context import LocalReplica, RemoteTaskContext, TaskPartition

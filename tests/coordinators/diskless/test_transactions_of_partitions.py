@@ -20,7 +20,7 @@ from moldau.coordinators.diskless.calls import (
     TransactionEnd,
 )
 from moldau.coordinators.diskless.calls.transactions import END_TRANSACTIONS
-from moldau.coordinators.diskless.store import checkpoint
+from moldau.coordinators.diskless.store import snapshot_format
 from moldau.protocol.codec import decode_request, encode_request
 from moldau.runtime import ErrorCode
 
@@ -75,7 +75,7 @@ def test_transactions_are_found_again_after_a_restart(tmp_path: Path, loss: str)
 def test_a_snapshot_without_transactions_would_be_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "TABLE_NAMES", checkpoint.TABLE_NAMES[:6])
+    monkeypatch.setattr(snapshot_format, "TABLE_NAMES", snapshot_format.TABLE_NAMES[:6])
     with pytest.raises(AssertionError):
         restart(tmp_path, "snapshot and database")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from transaction_model import Pair, TransactionModel
 
-from moldau.backup.restore.decisions import Decision
+from moldau.backup.restore.revoked_commits import Decision
 from moldau.backup.restore.transactions import DecidedCommit, fence_producers
 from moldau.coordinators.transactions.codec import TransactionRecord
 from moldau.coordinators.transactions.states import TransactionPhase

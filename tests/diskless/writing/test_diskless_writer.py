@@ -12,7 +12,7 @@ from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until
 
 from moldau.coordinators.diskless.calls.commit import REQUEST_BATCHES_MAX
 from moldau.diskless.wal import parse_object
-from moldau.diskless.writing.open_buffer import BATCHES_MAX
+from moldau.diskless.writing.buffers.open_buffer import BATCHES_MAX
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.wal_file import FileShare
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings

@@ -20,8 +20,14 @@ from moldau.diskless.wal import (
     parse_object,
     tail_size_bytes,
 )
-from moldau.diskless.writing.arenas import ArenaPool
-from moldau.diskless.writing.buffer import BuiltObject, CloseDecision, ClosePolicy, CloseReason, WalBuffer
+from moldau.diskless.writing.buffers.arenas import ArenaPool
+from moldau.diskless.writing.buffers.buffer import (
+    BuiltObject,
+    CloseDecision,
+    ClosePolicy,
+    CloseReason,
+    WalBuffer,
+)
 from moldau.records import check_batch
 from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import SeededEntropy

@@ -14,10 +14,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.pipeline.values import json_found, json_rows
+from moldau.pipeline.values import json_inference, json_rows
 from moldau.pipeline.values.ddl import parse_ddl, render_ddl, render_type
 from moldau.pipeline.values.json import PIECE_VALUES, decode_json, find_json
-from moldau.pipeline.values.json_found import FoundValues, JsonColumns, columns_of
+from moldau.pipeline.values.json_inference import FoundValues, JsonColumns, columns_of
 
 
 def encoded(*values: Any) -> list[bytes]:
@@ -238,7 +238,7 @@ def test_deep_values_are_text_below_the_last_level() -> None:
     while isinstance(found, dict):
         (found,) = found.values()
         levels += 1
-    assert levels == json_found.LEVELS_MAX
+    assert levels == json_inference.LEVELS_MAX
     assert json.loads(found)
     for _ in range(100):
         deep = {"a": deep}
@@ -246,12 +246,12 @@ def test_deep_values_are_text_below_the_last_level() -> None:
 
 
 def test_an_object_of_very_many_names_is_text() -> None:
-    values = [{"id": one, "counts": {f"k{one}": 1, f"m{one}": 2}} for one in range(json_found.NAMES_MAX)]
+    values = [{"id": one, "counts": {f"k{one}": 1, f"m{one}": 2}} for one in range(json_inference.NAMES_MAX)]
     rows, rejected = export(*values)
     assert infer(*values) == "counts STRING, id BIGINT"
     assert not rejected
     assert json.loads(rows[7]["counts"]) == {"k7": 1, "m7": 2}
-    flat = [{f"k{one}": 1, f"m{one}": 2} for one in range(json_found.NAMES_MAX)]
+    flat = [{f"k{one}": 1, f"m{one}": 2} for one in range(json_inference.NAMES_MAX)]
     assert infer(*flat) == "STRING"
     rows, rejected = export(*flat)
     assert not rejected
@@ -260,10 +260,10 @@ def test_an_object_of_very_many_names_is_text() -> None:
 
 def test_very_many_names_take_bounded_memory() -> None:
     found = FoundValues()
-    for first in range(0, 10 * json_found.POSITIONS_MAX, 1000):
+    for first in range(0, 10 * json_inference.POSITIONS_MAX, 1000):
         names = {f"k{number}": number for number in range(first, first + 1000)}
         found.add(json.dumps({"id": first, "more": names}).encode())
-    assert sum(json_found._counts_of_levels(found.finish().root)) <= json_found.POSITIONS_MAX
+    assert sum(json_inference._counts_of_levels(found.finish().root)) <= json_inference.POSITIONS_MAX
     columns = columns_of(found, None)
     assert columns.type is not None
     assert render_ddl(columns.type) == "id BIGINT, more STRING"
@@ -278,7 +278,7 @@ def test_a_table_keeps_its_columns() -> None:
         "b BIGINT, a STRUCT<x: STRING, z: BIGINT>, l ARRAY<STRUCT<y: BIGINT, v: BIGINT>>, c BIGINT"
     )
     assert columns.odd  # B and b share one column
-    many = encoded(*({f"k{number}": 1} for number in range(json_found.NAMES_MAX + 1)))
+    many = encoded(*({f"k{number}": 1} for number in range(json_inference.NAMES_MAX + 1)))
     assert found_in(many, table) == (table, True)
     assert found_in(many, pa.string()) == (pa.string(), False)
 
@@ -327,12 +327,12 @@ def test_order_and_units_make_no_difference(documents: list[Any], dice: random.R
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(DOCUMENTS, max_size=12), st.sampled_from([json_found.MISFITS_SHARE, 3]))
+@given(st.lists(DOCUMENTS, max_size=12), st.sampled_from([json_inference.MISFITS_SHARE, 3]))
 def test_each_value_is_stored_whole_or_is_a_dead_letter(documents: list[Any], share: int) -> None:
     """A column's type may be chosen although some values do not fit it. With a small ``share``, this is
     likely even if there are few values."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_found, "MISFITS_SHARE", share)
+        patch.setattr(json_inference, "MISFITS_SHARE", share)
         columns, odd = found_in(encoded(*documents))
     column = columns or pa.struct([])
     found, rejected = decode_json(pa.array(encoded(*documents), pa.binary()), column, whole=odd)
@@ -384,8 +384,8 @@ def is_nothing(value: Any) -> bool:
 
 def test_counts_are_bounded_by_depth_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one order the limit of positions is reached early, and in the other order late."""
-    monkeypatch.setattr(json_found, "POSITIONS_MAX", 12)
-    monkeypatch.setattr(json_found, "_LOOK_EVERY", 1)
+    monkeypatch.setattr(json_inference, "POSITIONS_MAX", 12)
+    monkeypatch.setattr(json_inference, "_LOOK_EVERY", 1)
     values = encoded(
         {"a": {"b": {"c": 1}}}, *({"a": {f"n{one}": {"m": 1}}} for one in range(8)), {"z": 1}, {"y": {"x": 1}}
     )

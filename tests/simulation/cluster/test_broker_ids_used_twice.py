@@ -32,7 +32,7 @@ def test_the_broker_that_starts_second_is_refused() -> None:
             await cluster.until(lambda: len(cluster.nodes) == 2)
             cluster.start(SECOND)
             await cluster.until(lambda: end_of(cluster, SECOND).done())
-            assert "node.id is taken twice" in str(end_of(cluster, SECOND).exception())
+            assert "node.id is used by two nodes" in str(end_of(cluster, SECOND).exception())
             assert not end_of(cluster, FIRST).done()
 
         world.run(story())
@@ -53,7 +53,7 @@ def test_a_broker_that_lost_its_registration_to_another_one_stops() -> None:
             await cluster.until(lambda: SECOND in cluster.nodes)
             world.network.heal_all()
             await cluster.until(lambda: end_of(cluster, FIRST).done())
-            assert "node.id is taken twice" in str(end_of(cluster, FIRST).exception())
+            assert "node.id is used by two nodes" in str(end_of(cluster, FIRST).exception())
             assert not end_of(cluster, SECOND).done()
 
         world.run(story())

@@ -159,7 +159,7 @@ def test_a_lost_majority_is_reported_and_the_quorum_recovers_without_help(lines:
             for other in others:
                 world.host(other).kill()
             await asyncio.sleep(300)
-            assert lines.count(leader, "heard from no majority of the voters [1, 2, 3]") == 1
+            assert lines.count(leader, "got no requests from a majority of the voters [1, 2, 3]") == 1
             assert lines.count(leader, "the metadata quorum has had no leader for") == 1
             assert lines.count(leader, "is unreachable") == 2
             group.start(others[0], int(others[0][-1]), voters=(1, 2, 3), cluster_id=OURS)
@@ -217,7 +217,7 @@ def test_voters_that_disagree_on_the_voters_are_reported(lines: Lines) -> None:
             group.start_three()
             group.start("node-4", 4, voters=(1, 2, 3, 4), cluster_id=OURS)
             await asyncio.sleep(300)
-            words = "node 4 takes itself for a voter of the metadata quorum"
+            words = "node 4 counts itself among the voters of the metadata quorum"
             assert all(lines.count(host, words) == 1 for host in ("node-1", "node-2", "node-3"))
             assert lines.count("node-4", "does not count this node 4 among its voters") == 3
             assert sum(map(len, lines.of.values())) == 6
@@ -237,11 +237,11 @@ def test_a_voter_that_a_working_quorum_does_not_know_is_reported(lines: Lines) -
             group.start("node-4", 4, voters=(1, 2, 3, 4), cluster_id=OURS)
             await asyncio.sleep(60)
             leader = group.leader()
-            assert lines.count(leader, "node 4 takes itself for a voter of the metadata quorum") == 1
+            assert lines.count(leader, "node 4 counts itself among the voters of the metadata quorum") == 1
             told = f"node {leader[-1]} ({leader}:9093) of the metadata quorum does not count this node 4"
             assert lines.count("node-4", told) == 1
             assert sum(map(len, lines.of.values())) == 2
-            assert "node 4 takes itself for a voter" in group.notice(leader)
+            assert "node 4 counts itself among the voters" in group.notice(leader)
             assert "does not count this node 4" in group.notice("node-4")
 
         world.run(story())
@@ -257,9 +257,9 @@ def test_a_node_id_that_is_used_twice_is_reported(lines: Lines) -> None:
             assert not lines.of
             group.start("twin", 3, voters=(1, 2, 3), cluster_id=OURS)
             await asyncio.sleep(60)
-            told = [host for host in lines.of if lines.count(host, "node.id 3 is taken twice")]
+            told = [host for host in lines.of if lines.count(host, "node.id 3 is used by two nodes")]
             assert told
-            assert all(lines.count(host, "node.id 3 is taken twice") == 1 for host in told)
-            assert any("node.id 3 is taken twice" in group.notice(host) for host in told)
+            assert all(lines.count(host, "node.id 3 is used by two nodes") == 1 for host in told)
+            assert any("node.id 3 is used by two nodes" in group.notice(host) for host in told)
 
         world.run(story())

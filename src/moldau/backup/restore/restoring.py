@@ -8,7 +8,6 @@ from typing import Final
 from uuid import UUID
 
 from moldau.backup.cut_format import ClusterCut, LogId, LogPiece, LogPieces
-from moldau.backup.restore.decisions import SavedDecisions
 from moldau.backup.restore.folders import NewCluster, NewNode, copy_log, write_log
 from moldau.backup.restore.local_log import LocalCoordinatorLog
 from moldau.backup.restore.metadata import EPOCH_MARGIN, NewGeneration, new_metadata, new_position
@@ -20,6 +19,7 @@ from moldau.backup.restore.recommit import (
     deleted_objects,
     find_objects,
 )
+from moldau.backup.restore.revoked_commits import SavedDecisions
 from moldau.backup.restore.saved_state import check_part, metadata_of, pieces_of
 from moldau.backup.restore.tiered_logs import (
     RemoteChain,

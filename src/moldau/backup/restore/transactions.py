@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from moldau.backup.cut_format import LogId
-from moldau.backup.restore.decisions import Decision
+from moldau.backup.restore.revoked_commits import Decision
 from moldau.coordinators.diskless.calls import MarkerToWrite
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.diskless.state.partitions import PartitionState

@@ -17,9 +17,9 @@ from moldau.coordinators.diskless.state.records import (
     FileCommitted,
     TransactionsEnded,
 )
-from moldau.coordinators.diskless.store.checkpoint import decode_rows
 from moldau.coordinators.diskless.store.extents import Extent, marker_in, unpack
 from moldau.coordinators.diskless.store.schema import TABLE_NAMES
+from moldau.coordinators.diskless.store.snapshot_format import decode_rows
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.records.schema import UnknownRecordTypeError
 from moldau.records.record import Record

@@ -97,8 +97,7 @@ def orphans(
     """Find objects that no diskless coordinator knows. With --delete, remove these objects.
 
     An object is removed if it is old enough, and if every coordinator has logged that this coordinator will
-    never commit a part of the object. When a coordinator does not answer, the objects that depend on its
-    answer are kept.
+    never commit a part of the object. If a coordinator does not answer, all objects that it may know stay.
 
     \b
     Example:

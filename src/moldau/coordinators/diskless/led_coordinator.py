@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from moldau.coordinators.diskless.reads.store_reader import StoreReader
-from moldau.coordinators.diskless.store.checkpoint import SnapshottedLog
+from moldau.coordinators.diskless.store.snapshot_format import SnapshottedLog
 from moldau.coordinators.diskless.store.snapshots import Snapshotter
 from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.coordinators.log import CoordinatorLog

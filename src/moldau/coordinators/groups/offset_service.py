@@ -9,7 +9,7 @@ from typing import Final
 
 from moldau.coordinators.effects import BatchKind, Effects, Token
 from moldau.coordinators.groups.offsets import requests as offset_requests
-from moldau.coordinators.groups.offsets import transactions
+from moldau.coordinators.groups.offsets import transactional_requests
 from moldau.coordinators.groups.offsets.requests import CommitPlan
 from moldau.coordinators.groups.offsets.store import Place
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord
@@ -68,7 +68,9 @@ class OffsetService:
     ) -> TxnOffsetCommitResponse:
         """Handle TxnOffsetCommit. Raises errors of the whole request: errors of its producer, its group or
         the coordinator."""
-        plan = CommitPlan(transactions.as_commit(request), transactions.COMMIT_VERSION, self._directory)
+        plan = CommitPlan(
+            transactional_requests.as_commit(request), transactional_requests.COMMIT_VERSION, self._directory
+        )
         producer = BatchKind(request.producer_id, request.producer_epoch, transactional=True)
         answer: OffsetCommitResponse = await self._calls.runtime.write_in_transaction(
             self._calls.partition_of(request.group_id),
@@ -78,7 +80,7 @@ class OffsetService:
             producer,
             guard,
         )
-        return transactions.as_transactional(plan.response(answer))
+        return transactional_requests.as_transactional(plan.response(answer))
 
     async def fetch(self, caller: GroupCaller, request: OffsetFetchRequest) -> OffsetFetchResponse:
         """Handle OffsetFetch, for one or several groups."""

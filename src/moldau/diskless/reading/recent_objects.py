@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from moldau.diskless.writing.arenas import Arena
+from moldau.diskless.writing.buffers.arenas import Arena
 
 __all__ = ["RecentObjects"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from moldau.diskless.writing.open_buffer import HeldBytes
+from moldau.diskless.writing.buffers.open_buffer import HeldBytes
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.uploader import Uploader, WriterTasks
 from moldau.diskless.writing.waiters import TIMED_OUT, ObjectWaiters

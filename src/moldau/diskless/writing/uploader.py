@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from moldau.diskless.writing.buffer import ClosePolicy
+from moldau.diskless.writing.buffers.buffer import ClosePolicy
 from moldau.diskless.writing.wal_file import WalFile
 from moldau.diskless.writing.writer_meters import WriterMeters
 from moldau.objects import ObjectStorage, RetryPolicy, StorageError

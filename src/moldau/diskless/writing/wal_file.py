@@ -12,7 +12,7 @@ from moldau.coordinators.diskless.calls import (
     CommitPlace,
     CommittedBatch,
 )
-from moldau.diskless.writing.buffer import BufferedBatch, BuiltObject
+from moldau.diskless.writing.buffers.buffer import BufferedBatch, BuiltObject
 from moldau.diskless.writing.waiters import ObjectWaiters, WaitingProducer
 from moldau.records.batch import TRANSACTIONAL_BIT
 from moldau.runtime import Entropy

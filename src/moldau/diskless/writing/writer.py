@@ -24,9 +24,9 @@ from collections.abc import Callable, Mapping
 
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.object_keys import new_object_key
-from moldau.diskless.writing.buffer import CloseReason
+from moldau.diskless.writing.buffers.buffer import CloseReason
+from moldau.diskless.writing.buffers.open_buffer import ClosedBuffer, FillingBuffer, HeldBytes
 from moldau.diskless.writing.committer import CommitQueues, Committing
-from moldau.diskless.writing.open_buffer import ClosedBuffer, FillingBuffer, HeldBytes
 from moldau.diskless.writing.producer_answers import LOST, FileFinisher
 from moldau.diskless.writing.reported_backlogs import ReportedBacklogs
 from moldau.diskless.writing.sequence_gaps import SequenceGaps

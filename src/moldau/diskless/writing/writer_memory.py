@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from moldau.diskless.reading.recent_objects import RecentObjects
 from moldau.diskless.wal import footer_size_bytes
-from moldau.diskless.writing.arenas import Arena, ArenaPool, new_arena
+from moldau.diskless.writing.buffers.arenas import Arena, ArenaPool, new_arena
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.writer_settings import WriterSettings
 from moldau.runtime import Workers

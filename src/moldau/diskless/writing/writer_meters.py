@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from moldau.diskless.writing.buffer import CloseReason
+from moldau.diskless.writing.buffers.buffer import CloseReason
 from moldau.metrics import BYTES_BOUNDS, Meters
 
 __all__ = ["WriterMeters"]

@@ -19,7 +19,7 @@ from moldau.pipeline.export.units import (
 from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.pipeline.values.formats import ValueFormat
 from moldau.pipeline.values.json import find_json
-from moldau.pipeline.values.json_found import FoundValues, columns_of
+from moldau.pipeline.values.json_inference import FoundValues, columns_of
 from moldau.runtime.entropy import SystemEntropy
 
 NO_UNIT: Final = OffsetRange(-1, 0, 0)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from moldau.client.errors import ToolError
 from moldau.pipeline.values.json_arrow import ParseErrors, lines_of, parse
-from moldau.pipeline.values.json_found import FoundValues
+from moldau.pipeline.values.json_inference import FoundValues
 from moldau.pipeline.values.json_rows import Misfit, Rewriter, Seconds
 
 _NOISE: Final = re.compile(r" in row \d+|JSON parse error: ")

@@ -9,6 +9,7 @@ from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.id_patterns import matcher
 from moldau.coordinators.transactions.init_requests import Initialization
+from moldau.coordinators.transactions.producer_ids import ProducerIds
 from moldau.coordinators.transactions.service import TransactionService
 from moldau.coordinators.transactions.shard import TransactionFilter
 from moldau.coordinators.transactions.states import STATE_BY_NAME
@@ -41,7 +42,6 @@ from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, Ini
 from moldau.protocol.rows import Cut
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.metadata.cluster_view import ClusterView
-from moldau.server.topics.producer_ids import ProducerIds
 
 FENCED_VERSIONS: Final = {
     ApiKey.INIT_PRODUCER_ID: 4,

@@ -31,17 +31,17 @@ from moldau.runtime.machine import Machine
 from moldau.server import settings
 from moldau.server.bound_listeners import BoundListeners
 from moldau.server.identity import Identity
-from moldau.server.metadata.membership import membership_of
-from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS, QuorumPeers
-from moldau.server.metadata.topic_configs import EffectiveConfigs
-from moldau.server.metadata.view import QuorumView
-from moldau.server.metadata.voter_check import VoterCheck
-from moldau.server.metadata.witnesses import (
+from moldau.server.metadata.lost_records_check import (
     check_broker_epochs_are_known,
     check_epochs_are_known,
     check_partitions_are_known,
     is_single_voter,
 )
+from moldau.server.metadata.membership import membership_of
+from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS, QuorumPeers
+from moldau.server.metadata.topic_configs import EffectiveConfigs
+from moldau.server.metadata.view import QuorumView
+from moldau.server.metadata.voter_check import VoterCheck
 from moldau.storage.critical_logs.integrity_check import DURABLE_OFFSET, DamagedLogError, IntegrityRules
 from moldau.storage.critical_logs.inventory import METADATA_LOG
 from moldau.storage.critical_logs.recovery_report import Repair, RepairKind

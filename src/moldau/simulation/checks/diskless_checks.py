@@ -20,7 +20,7 @@ from moldau.server.node import ServerNode
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.simulation.checks.answers_checks import check_budgets, check_defects
 from moldau.simulation.history import History
-from moldau.simulation.world.disks.disk_losses import lose_databases, lose_folders
+from moldau.simulation.world.disks.lost_files import lose_databases, lose_folders
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 

@@ -10,7 +10,7 @@ from moldau.server.node import ServerNode
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.history import History
-from moldau.simulation.world.disks.disk_losses import lose_databases
+from moldau.simulation.world.disks.lost_files import lose_databases
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState

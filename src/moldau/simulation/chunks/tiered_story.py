@@ -28,9 +28,9 @@ from moldau.simulation.scenario import Scenario
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.object_storage import TIER_CLASS_NAME
 from moldau.simulation.world.world import World
+from moldau.tiered.copied_end import copied_until
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segments import TopicIdPartition
-from moldau.tiered.position import copied_until
 from moldau.tiered.storage.object_layout import parse_segment_key
 
 QUIET_S: Final = 100.0

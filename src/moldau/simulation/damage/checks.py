@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from moldau.simulation.damage.files import FileDamage
 from moldau.simulation.history import PartitionName
-from moldau.simulation.world.disks.disk_losses import DATA
+from moldau.simulation.world.disks.lost_files import DATA
 
 
 @dataclass(frozen=True, slots=True)

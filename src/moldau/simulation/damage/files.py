@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final
 
 from moldau.simulation.world.disks.disk import MountedDisk
-from moldau.simulation.world.disks.disk_losses import DATA
+from moldau.simulation.world.disks.lost_files import DATA
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.process import Process
 

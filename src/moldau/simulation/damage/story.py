@@ -23,7 +23,7 @@ from moldau.simulation.offsets.committer import OffsetCommitter
 from moldau.simulation.seeds import stream
 from moldau.simulation.stories.tiny_node import PORT
 from moldau.simulation.world.disks.disk import MountedDisk
-from moldau.simulation.world.disks.disk_losses import DATA
+from moldau.simulation.world.disks.lost_files import DATA
 from moldau.simulation.world.object_storage import CLASS_NAME, TIER_CLASS_NAME
 from moldau.simulation.world.world import World
 

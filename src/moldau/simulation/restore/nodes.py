@@ -20,7 +20,7 @@ from moldau.server.node import ServerNode
 from moldau.simulation.clients.client import Bootstrap
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.world.disks.disk import MountedDisk
-from moldau.simulation.world.disks.disk_losses import DATA
+from moldau.simulation.world.disks.lost_files import DATA
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.object_storage import open_simulated, open_simulated_tier
 from moldau.simulation.world.process import Process, serving

@@ -14,7 +14,7 @@ from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.scenario import Afterlife, Scenario
 from moldau.simulation.stories.tiny_node import PORT as NODE_PORT
 from moldau.simulation.world.disks.disk import MountedDisk
-from moldau.simulation.world.disks.disk_losses import DATA
+from moldau.simulation.world.disks.lost_files import DATA
 from moldau.simulation.world.object_storage import CLASS_NAME
 from moldau.simulation.world.process import serving
 

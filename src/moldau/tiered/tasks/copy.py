@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from moldau.storage.log.partition_log import PartitionLog
+from moldau.tiered.copied_end import find_highest_copied
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
 )
-from moldau.tiered.position import find_highest_copied
 from moldau.tiered.removal.deletion import delete_segment
 from moldau.tiered.storage.storage_manager import RemoteStorageError, check_custom_metadata
 from moldau.tiered.tasks.context import RemoteTaskContext, TaskPartition

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from moldau.coordinators.diskless.store.checkpoint import CheckpointSource
+from moldau.coordinators.diskless.store.snapshot_format import SnapshotSource
 from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.storage.snapshots.replicated_log import LogPosition
 
@@ -53,7 +53,7 @@ class Snapshotter:
         database, machine = store.database, store.machine
         shared = not database.concurrent_readers
         connection = database.connection if shared else store.opener(store.path)
-        source = CheckpointSource(connection)
+        source = SnapshotSource(connection)
         records = store.records_since_snapshot
         try:
             snapshot_id, before = LogPosition(*source.applied), store.log.latest_snapshot_id()

@@ -25,10 +25,10 @@ from moldau.coordinators.diskless.state.partitions import PartitionState
 from moldau.coordinators.diskless.state.records import DisklessRecord, TopicDeleted
 from moldau.coordinators.diskless.state.shard import DisklessShard, ReplayedChanges
 from moldau.coordinators.diskless.state.transactions import AbortedExtent, PartitionTransactions
-from moldau.coordinators.diskless.store.checkpoint import SnapshottedLog, load_checkpoint
 from moldau.coordinators.diskless.store.database import Applied, Database
 from moldau.coordinators.diskless.store.materialiser import DELETED_PARTITIONS, Materialiser, Unwritten
 from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
+from moldau.coordinators.diskless.store.snapshot_format import SnapshottedLog, load_snapshot
 from moldau.coordinators.diskless.store.view import CommittedView, StoredPartition
 from moldau.coordinators.shard import CommittedRecord
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -122,7 +122,7 @@ class DisklessStore:
         if database is None:
             database = await workers.run(Database.create, *source)
             try:
-                await load_checkpoint(self.log, database)
+                await load_snapshot(self.log, database)
             except BaseException:
                 database.close(clean=False)
                 raise

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.coordinators.effects import BatchKind
-from moldau.coordinators.groups.offsets.transactions import refused
+from moldau.coordinators.groups.offsets.transactional_requests import refused
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
 from moldau.network.authorization import AclOperation, AclResourceType, Authorizer

@@ -24,6 +24,7 @@ from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
+from moldau.tiered.copied_end import copied_until
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segments import (
@@ -33,7 +34,6 @@ from moldau.tiered.metadata.segments import (
     RemoteLogSegmentMetadataUpdate,
     TopicIdPartition,
 )
-from moldau.tiered.position import copied_until
 from moldau.tiered.storage.storage_manager import (
     RemoteStorageError,
     RemoteStorageManager,

@@ -10,9 +10,9 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AbortedEntry, ReadResult
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.partition_log import PartitionLog
+from moldau.tiered.copied_end import copied_until, find_highest_copied
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segments import TopicIdPartition
-from moldau.tiered.position import copied_until, find_highest_copied
 from moldau.tiered.reading.offset_search import RemoteOffsetSearch
 from moldau.tiered.reading.reader import RemoteReader
 from moldau.tiered.reading.requests import RemoteRange, RemoteRead

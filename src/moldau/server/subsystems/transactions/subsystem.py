@@ -7,6 +7,7 @@ from moldau.cluster.image.image import TRANSACTION_VERSION_FEATURE
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.topic_directory import ImageTopicDirectory
 from moldau.coordinators.transactions.hosted import TransactionCoordinators
+from moldau.coordinators.transactions.producer_ids import ProducerIds
 from moldau.coordinators.transactions.service import TransactionPorts
 from moldau.network.served import Handler
 from moldau.server.context import BrokerContext
@@ -18,7 +19,6 @@ from moldau.server.subsystem import Contribution
 from moldau.server.subsystems.transactions.markers import ClusterMarkers, LocalMarkers
 from moldau.server.subsystems.transactions.peers import BrokerPeers
 from moldau.server.subsystems.transactions.verifier import TransactionVerifier
-from moldau.server.topics.producer_ids import ProducerIds
 
 
 class TransactionsSubsystem(HostedCoordinators[TransactionCoordinators]):

@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from moldau.diskless.wal import footer_size_bytes, write_tail
-from moldau.diskless.writing.arenas import Arena, ArenaPool
+from moldau.diskless.writing.buffers.arenas import Arena, ArenaPool
 from moldau.records import BatchHeader
 from moldau.replication.partition_interface import PartitionKey
 

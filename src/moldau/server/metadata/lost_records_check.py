@@ -48,7 +48,7 @@ def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> Non
 
     Does nothing if both records of the log's end exist. The call blocks and changes nothing.
     """
-    missing = _missing_witness(disk, folder, logs)
+    missing = _missing_evidence(disk, folder, logs)
     if missing is None:
         return
     try:
@@ -103,7 +103,7 @@ def _older(folder: str, end_offset: int, reason: str) -> DamagedLogError:
     )
 
 
-def _missing_witness(disk: Disk, folder: str, logs: LogManager) -> str | None:
+def _missing_evidence(disk: Disk, folder: str, logs: LogManager) -> str | None:
     try:
         if DurableOffset(disk, folder).read() is None:
             return f"{folder}/{DURABLE_OFFSET}"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from moldau.diskless.writing.buffer import LARGE_SHARE, ClosePolicy, CloseReason, WalBuffer
+from moldau.diskless.writing.buffers.buffer import LARGE_SHARE, ClosePolicy, CloseReason, WalBuffer
 from moldau.diskless.writing.waiters import ObjectWaiters, WaitingProducer
 from moldau.diskless.writing.wal_file import FilesInFlight
 from moldau.diskless.writing.writer_memory import WriterMemory

@@ -109,7 +109,7 @@ def decode_rows(value: bytes) -> tuple[int, list[tuple[Any, ...]]]:
     return table, list(zip(*columns, strict=True))
 
 
-class CheckpointSource:
+class SnapshotSource:
     """A read transaction over the tables. Its rows do not change while commits continue."""
 
     def __init__(self, connection: apsw.Connection) -> None:
@@ -140,7 +140,7 @@ class _Loaded(NamedTuple):
     rows: int
 
 
-async def load_checkpoint(log: SnapshottedLog, database: Database) -> _Loaded:
+async def load_snapshot(log: SnapshottedLog, database: Database) -> _Loaded:
     """If the log has a snapshot, fill an empty database from the latest one.
 
     Raises ``KafkaError(corrupt_message)`` if the snapshot is damaged or belongs to another log. The error

@@ -26,6 +26,11 @@ def is_enabled(config: BrokerConfig) -> bool:
     return config.flag("diskless.system.enable")
 
 
+def has_foreign_coordinator(config: BrokerConfig) -> bool:
+    """Whether the batch coordinator is a plug-in, and not the built-in one."""
+    return config.optional_text("diskless.batch.coordinator.class.name") is not None
+
+
 def manager_settings(config: BrokerConfig) -> DisklessSettings:
     """Raises ``ValueError`` when the configuration names no object store."""
     url = config.optional_text("diskless.storage.url")

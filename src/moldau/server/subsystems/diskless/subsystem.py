@@ -71,11 +71,10 @@ class DisklessSubsystem(Subsystem):
         self.coordinators = DisklessCoordinator(
             machine, times, opener=machine.open_sqlite, cluster_now_ms=metadata.clock.controller_now_ms
         )
-        plug_in = config.optional_text("diskless.batch.coordinator.class.name")
-        self._has_foreign_coordinator = plug_in is not None
-        listener = context.config.inter_broker_listener_name
-        self._cluster = ClusterCoordinators(self.coordinators, context.view, listener, machine.entropy)
-        self._rack_peers = RackPeerCalls(context.view, listener, machine.entropy)
+        self._has_foreign_coordinator = diskless_settings.has_foreign_coordinator(config)
+        network = (context.view, context.config.inter_broker_listener_name, machine.entropy)
+        self._cluster = ClusterCoordinators(self.coordinators, *network)
+        self._rack_peers = RackPeerCalls(*network)
         self.coordinator = self._new_batch_coordinator(machine)
         self.saved_ends = SavedEnds() if saves_logs(config) else None
         """The offsets up to which the coordinators' logs are saved; ``None`` if they are not saved. Deletions

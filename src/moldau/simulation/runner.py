@@ -6,6 +6,7 @@ import gc
 import logging
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 
 from moldau.simulation.nodes import SCENARIOS
@@ -50,7 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for seed in range(arguments.first, arguments.first + arguments.seeds):
         if arguments.seconds is not None and time.monotonic() - started_s > arguments.seconds:
             break
-        result = run_seed(scenario, seed)
+        try:
+            result = run_seed(scenario, seed)
+        except Exception:  # The other seeds are still played.
+            played, failed = played + 1, failed + 1
+            traceback.print_exc()
+            print(f"{_command(arguments.node, seed)}  # raised an error", flush=True)
+            continue
         if not played:
             # The first seed has imported every module. Their objects are never garbage, so the collection
             # after each seed need not visit them.
@@ -87,4 +94,8 @@ def _verdict(result: Result, node: str) -> str:
     shown = "; ".join(violation[:LINE_LENGTH_MAX] for violation in result.violations[:VIOLATIONS_SHOWN_MAX])
     more = len(result.violations) - VIOLATIONS_SHOWN_MAX
     rest = f"; and {more} more" if more > 0 else ""
-    return f"python -m moldau.simulation --node {node} --seed {result.seed}  # {shown}{rest}"
+    return f"{_command(node, result.seed)}  # {shown}{rest}"
+
+
+def _command(node: str, seed: int) -> str:
+    return f"python -m moldau.simulation --node {node} --seed {seed}"

@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
+from moldau.simulation import runner
 from moldau.simulation.nodes import tiny
 from moldau.simulation.runner import main
-from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario import Result, Scenario, run_seed
 
 
 def test_a_seed_repeats_itself_and_another_differs() -> None:
@@ -35,3 +36,23 @@ def test_the_command_shows_a_history(capsys: pytest.CaptureFixture[str]) -> None
     output = capsys.readouterr().out
     assert "producer-0 ok 0 at" in output
     assert "seed 3 holds" in output
+
+
+def test_a_story_that_raises_an_error_is_named_and_the_other_seeds_are_played(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played = []
+
+    def play(scenario: Scenario, seed: int) -> Result:
+        played.append(seed)
+        if seed == 8:
+            raise IndexError("no such row")
+        return run_seed(scenario, seed)
+
+    monkeypatch.setattr(runner, "run_seed", play)
+    assert main(["--node", "tiny", "--first", "7", "--seeds", "3"]) == 1
+    assert played == [7, 8, 9]
+    output = capsys.readouterr()
+    assert output.out == "python -m moldau.simulation --node tiny --seed 8  # raised an error\n"
+    assert "IndexError: no such row" in output.err
+    assert "3 seeds, 1 failed" in output.err

@@ -148,9 +148,10 @@ class GroupProgress(GroupClient):
             answer = await connection.request(ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION, request)
         except (OSError, RetryError):
             return None
+        if answer.error_code is not ErrorCode.none:
+            return None  # The response to a whole request that failed has no topics.
         row = answer.topics[0].partitions[0]
-        is_known = answer.error_code is ErrorCode.none and row.error_code is ErrorCode.none
-        return int(row.committed_offset) if is_known else None
+        return int(row.committed_offset) if row.error_code is ErrorCode.none else None
 
 
 class Losses:

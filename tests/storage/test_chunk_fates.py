@@ -11,7 +11,7 @@ import pytest
 
 from created_logs import get_or_create
 from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece, HandedOver
-from moldau.chunks.hand_overs import STATES_MAX, HandOvers, encode_producers
+from moldau.chunks.hand_overs import STATES_MAX, HandOvers
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
@@ -193,7 +193,9 @@ def test_a_state_has_all_remembered_batches_of_a_producer(box: Any) -> None:
     async def story(broker: Broker) -> None:
         batches = [BatchMetadata(number, 100 + number, 0, 5 + number) for number in range(5)]
         entries = [ProducerEntry(7, 1, 2, 9, 103, batches), ProducerEntry(8, 0, 3, 11)]
-        await broker.hand_overs.keep(state(1, 10)._replace(producer_snapshot=encode_producers(entries)))
+        await broker.hand_overs.keep(
+            state(1, 10)._replace(producer_snapshot=encode_producer_snapshot(entries))
+        )
         found = broker.hand_overs.at(TOPIC_ID, 0, 10)
         assert found is not None
         assert list(found.producers) == entries

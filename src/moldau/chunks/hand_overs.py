@@ -7,7 +7,7 @@ border does not replace an earlier state, because the creation of the later chun
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
 
@@ -26,9 +26,7 @@ from moldau.storage.log.leader_epochs import EpochEntry
 from moldau.storage.producers.producer_snapshot import (
     CorruptSnapshotError,
     decode_producer_snapshot,
-    encode_producer_snapshot,
 )
-from moldau.storage.producers.producer_state import ProducerEntry
 
 logger = logging.getLogger(__name__)
 
@@ -39,43 +37,6 @@ leader epoch. Any other state is not needed, because its border was never create
 already begun at that border."""
 _Key = tuple[UUID, int, int]
 """The topic id, the partition and the border."""
-
-
-def encode_producers(entries: Iterable[ProducerEntry]) -> bytes:
-    """The producers at a border, in the format of Kafka's snapshots, with all of their batches that the log
-    has in memory.
-
-    A snapshot on the disk has one entry for each producer, with its last batch. In these bytes a producer has
-    one entry for each of these batches, and the entry of the last batch comes last. The earlier batches are
-    needed, because a client may send them again after the border. Without them the client would get
-    OUT_OF_ORDER_SEQUENCE_NUMBER.
-    """
-    return encode_producer_snapshot(one for entry in entries for one in _by_batches(entry))
-
-
-def _by_batches(entry: ProducerEntry) -> Iterator[ProducerEntry]:
-    for batch in list(entry.batches)[:-1]:
-        yield ProducerEntry(
-            entry.producer_id,
-            entry.producer_epoch,
-            entry.coordinator_epoch,
-            batch.timestamp,
-            entry.current_txn_first_offset,
-            [batch],
-        )
-    yield entry
-
-
-def decode_producers(content: bytes) -> list[ProducerEntry]:
-    """Decode the producers that :func:`encode_producers` has encoded. Raises
-    :class:`CorruptSnapshotError`."""
-    found: dict[int, ProducerEntry] = {}
-    for entry in decode_producer_snapshot(content):
-        earlier = found.get(entry.producer_id)
-        if earlier is not None:
-            entry.batches.extendleft(reversed(earlier.batches))
-        found[entry.producer_id] = entry
-    return list(found.values())
 
 
 def encode_state(state: HandedOver) -> bytes:
@@ -95,7 +56,7 @@ def decode_state(content: bytes) -> HandedOver:
 
 def auxiliary_state(state: HandedOver) -> AuxiliaryState:
     """The state with which a log begins at the border. Raises :class:`CorruptSnapshotError`."""
-    producers = decode_producers(state.producer_snapshot)
+    producers = decode_producer_snapshot(state.producer_snapshot)
     epochs = [EpochEntry(epoch, start) for epoch, start in state.leader_epochs]
     return AuxiliaryState(state.start_offset, state.log_start_offset, epochs, producers)
 

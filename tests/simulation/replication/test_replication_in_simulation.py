@@ -43,6 +43,12 @@ def test_acknowledged_records_survive(name: str) -> None:
     assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
 
 
+def test_batches_of_producers_are_known_after_restarts() -> None:
+    """In this history all brokers restart while a producer has batches without responses. It sends all of
+    them again."""
+    assert run_seed(SCENARIOS["replication-unsynced"](), 6).violations == []
+
+
 def test_a_cluster_repeats_its_history() -> None:
     scenario = replace(SCENARIOS["replication"](), fault_count=2, records_per_producer=60)
     assert run_seed(scenario, 3).digest == run_seed(scenario, 3).digest

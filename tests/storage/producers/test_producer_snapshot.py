@@ -34,7 +34,7 @@ INT32 = st.integers(0, 2**31 - 1)
 @st.composite
 def entries(draw: st.DrawFn) -> ProducerEntry:
     timestamp = draw(INT64)
-    batches = draw(st.lists(st.builds(BatchMetadata, INT32, INT64, INT32, st.just(timestamp)), max_size=1))
+    batches = draw(st.lists(st.builds(BatchMetadata, INT32, INT64, INT32, st.just(timestamp)), max_size=5))
     return ProducerEntry(
         draw(INT64),
         draw(st.integers(-1, 2**15 - 1)),
@@ -45,7 +45,7 @@ def entries(draw: st.DrawFn) -> ProducerEntry:
     )
 
 
-@given(st.lists(entries(), max_size=5))
+@given(st.lists(entries(), max_size=5, unique_by=lambda entry: entry.producer_id))
 def test_a_written_snapshot_can_be_read(written: list[ProducerEntry]) -> None:
     assert decode_producer_snapshot(encode_producer_snapshot(written)) == written
 
@@ -68,10 +68,27 @@ def test_the_bytes_are_kafkas() -> None:
     assert encode_producer_snapshot([entry]) == Int16.encode(1) + struct.pack(">I", crc32c(body)) + body
 
 
-def test_only_the_last_batch_survives() -> None:
-    entry = ProducerEntry(1, 0, -1, 9, None, [BatchMetadata(n, n, 0, 9) for n in range(5)])
-    [read] = decode_producer_snapshot(encode_producer_snapshot([entry]))
-    assert list(read.batches) == [BatchMetadata(4, 4, 0, 9)]
+def test_the_last_five_batches_survive_and_kafka_finds_the_last_one() -> None:
+    batches = [BatchMetadata(n, n, 0, 5 + n) for n in range(5)]
+    content = encode_producer_snapshot([ProducerEntry(1, 0, -1, 9, 3, batches), ProducerEntry(2, 0, -1, 9)])
+    first, second = decode_producer_snapshot(content)
+    assert list(first.batches) == batches
+    assert not second.batches
+    # Kafka uses the last entry of each producer.
+    rows = {row[0]: row[1:] for row in struct.iter_unpack(">qhiqiqiq", content[10:])}
+    assert rows == {1: (0, 4, 4, 0, 9, -1, 3), 2: (0, -1, -1, 0, 9, -1, -1)}
+
+
+def test_no_entry_expires_after_the_last_entry_of_its_producer() -> None:
+    batches = [BatchMetadata(n, n, 0, timestamp) for n, timestamp in enumerate((7, 12, 9))]
+    content = encode_producer_snapshot([ProducerEntry(1, 0, -1, 9, None, batches)])
+    assert [row[5] for row in struct.iter_unpack(">qhiqiqiq", content[10:])] == [7, 9, 9]
+
+
+def test_batches_of_an_earlier_epoch_are_not_mixed_with_later_ones() -> None:
+    entries = [ProducerEntry(1, epoch, -1, 9, None, [BatchMetadata(epoch, epoch, 0, 9)]) for epoch in (3, 4)]
+    [read] = decode_producer_snapshot(encode_producer_snapshot(entries))
+    assert (read.producer_epoch, list(read.batches)) == (4, [BatchMetadata(4, 4, 0, 9)])
 
 
 @given(st.integers(0, 100), st.integers(1, 255))

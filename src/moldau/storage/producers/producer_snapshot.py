@@ -4,11 +4,16 @@ state is restored from these files.
 Layout, big endian: version (int16, 1), CRC-32C (uint32) of all bytes after it, and number of entries (int32).
 An entry has 46 bytes: producer id, epoch (int16), last sequence (int32), last offset, offset delta of the
 last batch (int32), last timestamp, coordinator epoch (int32), first offset of the open transaction (-1 if
-there is none). A snapshot contains only the last batch of each producer.
+there is none).
+
+A snapshot of Kafka has one entry for each producer, with its last batch. Here a producer has an entry for
+each batch in its state, the last batch at the end. A client whose responses were lost may send up to five
+batches again. After a restart these batches are still known, and not refused with
+OUT_OF_ORDER_SEQUENCE_NUMBER. Kafka can read the file, because it uses the last entry of each producer.
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import count
 from struct import Struct
 
@@ -36,30 +41,41 @@ class CorruptSnapshotError(Exception):
     """A producer snapshot is invalid. The message names the file."""
 
 
-def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """Return the content of a snapshot file."""
+def encode_producer_snapshot(entries: Iterable[ProducerEntry], *, last_only: bool = False) -> bytes:
+    """Return the content of a snapshot file. With ``last_only``, it has only the last batch of each
+    producer, as a snapshot of Kafka."""
     packed = []
     for entry in entries:
-        last = entry.batches[-1] if entry.batches else BatchMetadata(-1, -1, 0, -1)
         first_offset = entry.current_txn_first_offset
-        packed.append(
-            _ENTRY.pack(
-                entry.producer_id,
-                entry.producer_epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.offset_delta,
-                entry.last_timestamp,
-                entry.coordinator_epoch,
-                -1 if first_offset is None else first_offset,
+        for batch, timestamp in list(_batches(entry))[-1:] if last_only else _batches(entry):
+            packed.append(
+                _ENTRY.pack(
+                    entry.producer_id,
+                    entry.producer_epoch,
+                    batch.last_sequence,
+                    batch.last_offset,
+                    batch.offset_delta,
+                    timestamp,
+                    entry.coordinator_epoch,
+                    -1 if first_offset is None else first_offset,
+                )
             )
-        )
     body = _COUNT.pack(len(packed)) + b"".join(packed)
     return _HEAD.pack(_VERSION, crc32c(body)) + body
 
 
+def _batches(entry: ProducerEntry) -> Iterator[tuple[BatchMetadata, int]]:
+    """The batches of a producer, each with the timestamp of its entry. A marker may be newer than the last
+    batch."""
+    *earlier, last = entry.batches or (BatchMetadata(-1, -1, 0, -1),)
+    for batch in earlier:
+        # Kafka leaves out each entry that has expired. The last entry must not be left out alone.
+        yield batch, min(batch.timestamp, entry.last_timestamp)
+    yield last, entry.last_timestamp
+
+
 def decode_producer_snapshot(content: bytes, path: str = "producer snapshot") -> list[ProducerEntry]:
-    """The entries of a file. Raises :class:`CorruptSnapshotError` if the content is not valid. The error
+    """The producers of a file. Raises :class:`CorruptSnapshotError` if the content is not valid. The error
     names ``path``."""
     if len(content) < _HEAD.size + _COUNT.size:
         raise CorruptSnapshotError(f"{path}: {len(content)} bytes are too few")
@@ -73,20 +89,20 @@ def decode_producer_snapshot(content: bytes, path: str = "producer snapshot") ->
     body = memoryview(content)[_CRC_END + _COUNT.size :]
     if count < 0 or len(body) != count * _ENTRY.size:
         raise CorruptSnapshotError(f"{path}: {count} entries do not fit in {len(body)} bytes")
-    entries = []
+    found: dict[int, ProducerEntry] = {}
     for fields in _ENTRY.iter_unpack(body):
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, first_offset = fields
-        entries.append(
-            ProducerEntry(
-                producer_id,
-                epoch,
-                coordinator_epoch,
-                timestamp,
-                first_offset if first_offset >= 0 else None,
-                [BatchMetadata(sequence, offset, delta, timestamp)] if offset >= 0 else (),
-            )
+        earlier = found.get(producer_id)
+        batches = earlier.batches if earlier is not None and earlier.producer_epoch == epoch else ()
+        found[producer_id] = ProducerEntry(
+            producer_id,
+            epoch,
+            coordinator_epoch,
+            timestamp,
+            first_offset if first_offset >= 0 else None,
+            [*batches, BatchMetadata(sequence, offset, delta, timestamp)] if offset >= 0 else batches,
         )
-    return entries
+    return list(found.values())
 
 
 class ProducerSnapshots:

@@ -173,8 +173,9 @@ class _Finisher:
         self._producers.reset(
             base_offset, decode_producer_snapshot(producers_before) if producers_before else ()
         )
-        # A snapshot contains one batch for each producer. Therefore only the last batch of a producer must be
-        # recorded, and this is done at the end.
+        # The snapshot contains only the last batch of each producer, because the coordinator of a diskless
+        # partition knows the earlier batches. Therefore only the last batch of a producer must be recorded,
+        # and this is done at the end.
         self._last_batches: dict[int, tuple[int, int]] = {}
 
     def finish(self, run: BatchRun, leader_epoch: int) -> None:
@@ -277,5 +278,5 @@ class _Finisher:
             time_index=b"".join(TimeIndex.entry.pack(*entry) for entry in self._time_entries),
             transaction_index=encode_transactions(self._aborted),
             leader_epoch_checkpoint=format_checkpoint(leader_epochs),
-            producer_snapshot=encode_producer_snapshot(self._producers),
+            producer_snapshot=encode_producer_snapshot(self._producers, last_only=True),
         )

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from moldau.chunks.calls import HandedOver
-from moldau.chunks.hand_overs import encode_producers
 from moldau.cluster.controller.channel import ControllerChannel
 from moldau.cluster.decisions.chunks.admission import check_brokers, check_partition, check_topic
 from moldau.cluster.image.image import MetadataImage
@@ -32,6 +31,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.log.config import LogConfig
+from moldau.storage.producers.producer_snapshot import encode_producer_snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ class ChunkCreation:
             epoch,
             border,
             log.log_start_offset,
-            encode_producers(log.producers.state),
+            encode_producer_snapshot(log.producers.state),
             [(each.epoch, each.start_offset) for each in log.leader_epochs.entries],
         )
         answers = await asyncio.gather(

@@ -115,16 +115,15 @@ class GroupProgress(GroupClient):
             await asyncio.sleep(self.chance.expovariate(1.0) * pause_s)
         self.disconnect()
 
-    async def check(self, safe_before_s: float) -> None:
-        """Check that the group's offsets are not lower than the commits that were acknowledged before
-        ``safe_before_s``."""
+    async def check(self, losses: "Losses") -> None:
+        """Check that the group's offset is not lower than an acknowledged commit that no restore has lost."""
         while (found := await self._committed()) is None:
             self.disconnect()
             await self.pause()
-        settled = max((offset for at, offset in self.acknowledged if at < safe_before_s), default=-1)
+        settled = max((offset for at, offset in self.acknowledged if losses.spared(at)), default=-1)
         if not settled <= found <= self._next:
             self.history.violate(
-                f"{self.name}: offset {found} is committed; {settled} was acknowledged before the cut, and"
+                f"{self.name}: offset {found} is committed; {settled} was acknowledged and not lost, and"
                 f" {self._next} is the last"
             )
 

@@ -228,7 +228,7 @@ class RestoredClusterStory:
             found = dict(after[place].records)
             await self._on(client.name, self._records.check_epochs(client, place, read, found))
         await self._check_transactions(number)
-        await self._on(f"group check {number}", self._group.check(cut_s))
+        await self._on(f"group check {number}", self._group.check(self._losses))
         checker = ObjectsChecker(self._world, self.history)
         for host in self._cluster.hosts:
             await checker.check(host)

@@ -169,9 +169,7 @@ class ConsolidationLeader:
         if plan is not None and plan.epoch != led.epoch:
             self._plans.drop(plan)
         try:
-            status = None if self._plans.of(partition) is not None else self._reconciler.idle_status(led)
-            if status is None:
-                status = await self._reconciler.reconcile(led, self._plans.own(partition))
+            status = await self._reconciler.reconcile(led, self._plans.own(partition))
         except (KafkaError, RemoteStorageError, IllegalTransitionError, OSError) as error:
             logger.info("%s is not put in order now: %s", partition, error)
             return None
@@ -197,8 +195,6 @@ class ConsolidationLeader:
     async def _is_due(self, led: LedPartition, status: ConsolidationStatus) -> bool:
         """Whether a segment can perhaps be built now, because of the size or the age of the batches in the
         WAL."""
-        if not status.wal_size_bytes:
-            return False
         if not 0 <= status.wal_size_bytes < led.rules.segment_bytes:
             return True
         topic_id, _, index = led.partition

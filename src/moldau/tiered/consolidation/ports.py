@@ -1,8 +1,8 @@
 """The parts of a broker that a leader of diskless partitions needs, as protocol classes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from moldau.cluster.image.log_generations import FIRST_GENERATION, LogGenerations
 from moldau.coordinators.diskless.calls import (
@@ -17,7 +17,7 @@ from moldau.tiered.consolidation.plan import SegmentRules
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.removal.remote_retention import Retention
 
-__all__ = ["KnownOffsets", "LedPartition", "WalCoordinator"]
+__all__ = ["LedPartition", "WalCoordinator"]
 
 
 class WalCoordinator(Protocol):
@@ -28,15 +28,6 @@ class WalCoordinator(Protocol):
     async def prune(self, call: PruneCall) -> PrunedPartition: ...
 
     async def delete_records(self, offsets: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]: ...
-
-
-class KnownOffsets(NamedTuple):
-    """The offsets of a partition that the broker already knows, because it follows the coordinator. They may
-    be a moment old."""
-
-    log_start: int
-    wal_start: int
-    high_watermark: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +42,5 @@ class LedPartition:
     retention: Retention = field(default_factory=Retention)
     index_interval_bytes: int = 4096
     generations: LogGenerations = FIRST_GENERATION
-    known_offsets: Callable[[], KnownOffsets | None] = lambda: None
-    """Returns ``None`` if this broker does not know the offsets."""
     may_copy: bool = True
     """If this is False, records stay in the WAL (``remote.log.copy.disable``)."""

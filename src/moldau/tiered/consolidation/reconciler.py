@@ -156,40 +156,6 @@ class SegmentReconciler:
         self._measure(led, segments, steps.discard)
         return ConsolidationStatus.of(here, steps.discard)
 
-    def idle_status(self, led: LedPartition) -> ConsolidationStatus | None:
-        """Return the status of an idle partition, without a call to its coordinator. Returns ``None`` for
-        other partitions.
-
-        An idle partition has no batches in the WAL, and its leader has nothing to complete or to delete.
-        Without this check, many idle partitions would need many calls in every round.
-        """
-        offsets = led.known_offsets()
-        if offsets is None or offsets.wal_start < offsets.high_watermark:
-            return None
-        if not self.metadata.is_ready(led.partition):
-            return None
-        segments = self.metadata.list_remote_log_segments(led.partition)
-        steps = decide(
-            segments,
-            log_start=offsets.log_start,
-            wal_start=offsets.wal_start,
-            lineage=led.generations,
-            seen_before_fence={one.id.id for one in segments},
-            own=(),
-        )
-        chain = readable_chain(of_lineage(segments, led.generations), offsets.log_start, offsets.wal_start)
-        start = expired_before(
-            chain,
-            led.retention,
-            wal_start=offsets.wal_start,
-            wal_size_bytes=0,
-            now_ms=self.events.clock.now_ms(),
-        )
-        if steps.adopt is not None or steps.discard or start is not None:
-            return None
-        self._measure(led, segments, ())
-        return ConsolidationStatus(offsets.log_start, offsets.wal_start, 0, 0, is_fenced=False)
-
     def _measure(
         self,
         led: LedPartition,

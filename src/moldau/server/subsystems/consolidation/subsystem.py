@@ -2,10 +2,8 @@
 readable there, and are deleted with their topic."""
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
-from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.network.own_serving import BrokerCallHandlers, CallHandlers
 from moldau.replication.partition_interface import StopReason
@@ -24,7 +22,7 @@ from moldau.tiered.consolidation.calls import CALLS, ConsolidationCalls, LocalCo
 from moldau.tiered.consolidation.engine import BrokerEngine, RemoteCopies
 from moldau.tiered.consolidation.leader import ConsolidationLeader
 from moldau.tiered.consolidation.orphans import SegmentOrphanScan
-from moldau.tiered.consolidation.ports import KnownOffsets, LedPartition
+from moldau.tiered.consolidation.ports import LedPartition
 from moldau.tiered.consolidation.reconciler import SegmentEvents, SegmentReconciler
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.metadata.topic import metadata_partition_of
@@ -213,7 +211,6 @@ class ConsolidationSubsystem(Subsystem):
             retention,
             config.index_interval_bytes,
             partition.cache.generations,
-            partial(_known_offsets, partition.cache),
             may_copy=not config.remote_log_copy_disable,
         )
 
@@ -239,12 +236,6 @@ class ConsolidationOff(Subsystem):
 def _calls(context: BrokerContext, leader: ConsolidationLeader | None) -> CallHandlers:
     service = LocalConsolidation(leader, remote_place(context.config))
     return BrokerCallHandlers[ConsolidationCalls](CALLS, service, context.authorizer)
-
-
-def _known_offsets(cache: PartitionCache) -> KnownOffsets | None:
-    if not cache.is_known:
-        return None
-    return KnownOffsets(cache.log_start_offset, cache.wal_start_offset, cache.high_watermark)
 
 
 def _identity(partition: DisklessPartition) -> TopicIdPartition:

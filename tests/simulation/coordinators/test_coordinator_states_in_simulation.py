@@ -45,7 +45,7 @@ def _a_batch() -> bytearray:
 def expire_producers_without_a_record(patch: pytest.MonkeyPatch) -> None:
     """Inserted defect: an operation removes producers from the state, which only a replay may do."""
 
-    def expire(shard: Any, now_ms: int, token: Any) -> Any:
+    def expire(shard: Any, token: Any, now_ms: int, cluster_ms: int | None = None) -> Any:
         shard.partitions.expire_producers(now_ms)
         return answer(token, None)
 

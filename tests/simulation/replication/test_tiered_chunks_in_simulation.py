@@ -82,7 +82,7 @@ def recorded_but_not_stored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ChunkSegmentStore, "store_segment", described)
 
 
-FLAWS = [(dropped_before_copied, 0), (chunks_skipped, 0), (recorded_but_not_stored, 0)]
+FLAWS = [(dropped_before_copied, 2), (chunks_skipped, 0), (recorded_but_not_stored, 0)]
 """Each flaw with a seed that detects it soon."""
 
 

@@ -19,6 +19,7 @@ from moldau.backup.cut_format import (
     LogPiece,
     ObjectPart,
     cut_key,
+    data_key,
 )
 from moldau.backup.cut_maker import CutMaker, CutSettings
 from moldau.backup.stored_cuts import StoredCuts
@@ -235,10 +236,13 @@ async def test_old_cuts_are_deleted_and_the_data_of_kept_ones_stay() -> None:
     hours = 3 * 3_600_000
     old = replace(cut, created_ms=cut.created_ms - hours, metadata=cut.metadata._replace(object_key="x"))
     foreign = f"{CUTS_FOLDER}readme"
-    unused = f"{DATA_FOLDER}{old.created_ms:013d}-1-aaaaaaaaaaaa-0"
+    unused = (
+        f"{data_key(0, old.created_ms, 1, 'aaaaaaaaaaaa')}-0",
+        f"{DATA_FOLDER}{old.created_ms:013d}-1-aaaaaaaaaaaa-0",  # a key of an older version
+    )
     stored = StoredCuts(cluster.storage)
     await stored.store(old, 1, "aaaaaaaaaaaa")
-    for key in (foreign, unused):
+    for key in (foreign, *unused):
         await cluster.storage.upload(key, b"x", 1)
     await stored.delete_old(cut, retention_ms=3_600_000)
     keys = await cluster.keys(CUTS_FOLDER)
@@ -278,6 +282,7 @@ async def test_the_first_cut_of_a_restored_cluster_has_all_of_every_log() -> Non
     cut = await newest_cut(cluster.storage)
     assert cut is not None
     assert (cut.generation, cut.number) == (1, 0)
+    assert all(key.startswith(f"{DATA_FOLDER}0000000001-") for key in cut.object_keys())
     assert all(log.pieces[0].base_offset == 0 and len(log.pieces) == 1 for log in cut.logs.values())
 
 

@@ -3,13 +3,15 @@
 =========================================== ==========================================================
 key                                         content
 =========================================== ==========================================================
-``.moldau/backup/data/<time>-<broker>-…``   pieces of logs: record batches, or bytes of snapshots
+``.moldau/backup/data/<generation>-…``      pieces of logs: record batches, or bytes of snapshots
 ``.moldau/backup/cuts/<generation>-…``      a cut: every log with its pieces, as JSON, in one object
 =========================================== ==========================================================
 
-The object of a cut is stored last, so a cut whose object exists is complete. Its key has the generation of
-the cluster, the number of the cut in that generation, the time (milliseconds since the epoch), and the broker
-that made it. Cuts are ordered by generation and number, because the clocks of brokers may differ.
+A cut has the checksums of all its pieces. The key of an object with data has the generation of the cluster
+that wrote it, the time (milliseconds since the epoch), and the broker. The object of a cut is stored last, so
+a cut whose object exists is complete. Its key has the generation, the number of the cut in that generation,
+the time, and the broker that made it. Cuts are ordered by generation and number, because the clocks of
+brokers may differ.
 
 *Order.* The logs are read in the order of :data:`STEPS`, and the metadata after them. Therefore a cut
 contains the records before each committed offset, the remote segment of each batch that was pruned from the
@@ -39,8 +41,8 @@ __all__ = [
     "ObjectPart",
     "created_of",
     "cut_key",
+    "data_key",
     "encode_cut",
-    "new_key",
     "parse_cut",
     "parse_cut_key",
 ]
@@ -58,6 +60,7 @@ step are read before the next step begins."""
 FORMAT: Final = 1
 DEFAULT_LEASE_MS: Final = 20_000
 _TIME_DIGITS: Final = 13
+_GENERATION_DIGITS: Final = 10
 
 
 class BrokenCutError(ValueError):
@@ -158,9 +161,11 @@ class ClusterCut:
         return found | {self.metadata.object_key}
 
 
-def new_key(folder: str, created_ms: int, broker_id: int, unique: str) -> str:
-    """A key that no other object has. ``unique`` must differ between the objects of a broker."""
-    return f"{folder}{created_ms:0{_TIME_DIGITS}d}-{broker_id}-{unique}"
+def data_key(generation: int, created_ms: int, broker_id: int, unique: str) -> str:
+    """A key for data of a cut, which no other object has. ``unique`` must differ between the objects of a
+    broker."""
+    created = f"{created_ms:0{_TIME_DIGITS}d}"
+    return f"{DATA_FOLDER}{generation:0{_GENERATION_DIGITS}d}-{created}-{broker_id}-{unique}"
 
 
 class CutName(NamedTuple):
@@ -175,7 +180,8 @@ class CutName(NamedTuple):
 
 def cut_key(cut: ClusterCut, broker_id: int, unique: str) -> str:
     """The key of a cut that a broker has made. ``unique`` must differ between the cuts of a broker."""
-    return f"{CUTS_FOLDER}{cut.generation:010d}-{cut.number:012d}-{cut.created_ms:013d}-{broker_id}-{unique}"
+    generation = f"{cut.generation:0{_GENERATION_DIGITS}d}"
+    return f"{CUTS_FOLDER}{generation}-{cut.number:012d}-{cut.created_ms:013d}-{broker_id}-{unique}"
 
 
 def parse_cut_key(key: str) -> CutName | None:
@@ -189,9 +195,12 @@ def parse_cut_key(key: str) -> CutName | None:
 
 
 def created_of(key: str) -> int | None:
-    """The time in the key of an object with a cut's data; None if the key has no such time."""
-    digits = key.rpartition("/")[2].partition("-")[0]
-    return int(digits) if len(digits) == _TIME_DIGITS and digits.isascii() and digits.isdigit() else None
+    """The time in the key of an object with a cut's data; None if the key has no such time. Older keys begin
+    with the time, without a generation."""
+    for digits in key.rpartition("/")[2].split("-")[:2]:
+        if len(digits) == _TIME_DIGITS and digits.isascii() and digits.isdigit():
+            return int(digits)
+    return None
 
 
 def encode_cut(cut: ClusterCut) -> bytes:

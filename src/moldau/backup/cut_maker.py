@@ -11,13 +11,12 @@ from crc32c import crc32c
 from moldau.backup.calls import LogsToSave, SavedLog
 from moldau.backup.cut_format import (
     CUTS_FOLDER,
-    DATA_FOLDER,
     STEPS,
     ClusterCut,
     LogId,
     LogPieces,
     ObjectPart,
-    new_key,
+    data_key,
 )
 from moldau.backup.image_object import ImageEncoder
 from moldau.backup.ledger import Ledger, LedLog
@@ -192,7 +191,7 @@ class CutMaker:
         """Save all logs and the metadata, and return the new cut. Returns None when nothing has changed since
         the newest cut."""
         cluster = self._cluster
-        key = new_key(DATA_FOLDER, created_ms, cluster.broker_id, self._unique())
+        key = data_key(cluster.generation, created_ms, cluster.broker_id, self._unique())
         self._round_keys = set()
         await self._notify_other_brokers(ledger, key)
         await self._save_all(ledger, key)

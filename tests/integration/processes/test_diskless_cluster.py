@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from moldau.cli.main import main
@@ -70,8 +70,12 @@ def create(admin: AdminClient) -> None:
         try:
             admin.create_topics([new])[TOPIC].result()
             return
-        except KafkaException as error:
-            if not error.args[0].retriable():
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return  # The response to an earlier request was lost.
+            # Sessions are short. On a busy machine all brokers may be fenced for a moment.
+            if not error.retriable() and error.code() != KafkaError.INVALID_REPLICATION_FACTOR:
                 raise
             time.sleep(0.5)
     raise AssertionError("the coordinators' topic does not come")

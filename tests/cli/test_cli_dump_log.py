@@ -118,7 +118,7 @@ def test_damage_is_found_and_the_rest_is_shown(cli, partition):
     found = [json.loads(line) for line in out.splitlines()]
     assert "CRC" in found[0]["problem"]
     assert [row["type"] for row in found] == ["batch", "batch", "batch", "end"]
-    assert [row.get("problem") for row in found[1:]] == [None, None, "what follows is not a whole batch"]
+    assert [row.get("problem") for row in found[1:]] == [None, None, "the next bytes are not a whole batch"]
 
 
 def test_zeros_at_the_end_are_no_damage(cli, partition):

@@ -63,7 +63,7 @@ def test_a_deleted_group_is_gone(run, group):
 )
 def test_resets(run, group, option, expected):
     dry = run("groups", "reset-offsets", group, "--topic", group, option)
-    assert dry.out.splitlines()[-1] == "nothing was changed: say --execute to do it"
+    assert dry.out.splitlines()[-1] == "nothing was changed: use --execute to change the offsets"
     assert run("groups", "describe", group).out.splitlines()[-1].split()[2] == "3"
     done = run("groups", "reset-offsets", group, "--all-topics", option, "--execute", "--json")
     assert json.loads(done.out) == {

@@ -126,7 +126,7 @@ def test_an_interval_goes_on_until_a_signal(
     ("more", "problem"),
     [
         (["--once", "--interval", "5"], "give one of --once and --interval"),
-        (["--replay-dead-letters", "--from", "latest"], "--replay-dead-letters goes with neither"),
+        (["--replay-dead-letters", "--from", "latest"], "--replay-dead-letters cannot be used with"),
         (["--from", "soon"], "'soon' is none of: earliest, latest, an offset"),
         (["--from", "@noon"], "@noon is neither milliseconds since 1970 nor a time"),
         (["--value", "avro"], "--value avro needs the schema: --schema @FILE.avsc"),

@@ -79,7 +79,8 @@ class SaveLogsRequest(Message):
     object_key: str = wire("string")
     """The prefix of the keys of the objects that are stored."""
     rounds: int = wire("int32")
-    """Number of times that the sender has saved all logs before this call. Deletions depend on this number.
+    """Number of times that the sender has saved all logs before this call. Brokers wait for higher numbers
+    before they delete data.
     """
     logs: Sequence[SaveLogsLog] = wire([SaveLogsLog], default=())
     """The partitions to save. The array is empty for a broker that leads none of the logs. Such a broker only

@@ -8,14 +8,15 @@ key                                         content
 =========================================== ==========================================================
 
 A cut has the checksums of all its pieces. The key of an object with data has the generation of the cluster
-that wrote it, the time (milliseconds since the epoch), and the broker. The object of a cut is stored last, so
-a cut whose object exists is complete. Its key has the generation, the number of the cut in that generation,
-the time, and the broker that made it. Cuts are ordered by generation and number, because the clocks of
-brokers may differ.
+that wrote it, the time (milliseconds since the epoch), and the broker. The object of a cut is stored last.
+Therefore a cut is complete if its object exists. Its key has the generation, the number of the cut in that
+generation, the time, and the broker that made it. Cuts are ordered by generation and number, because the
+clocks of brokers may differ.
 
-*Order.* The logs are read in the order of :data:`STEPS`, and the metadata after them. Therefore a cut
-contains the records before each committed offset, the remote segment of each batch that was pruned from the
-WAL, and the metadata of each partition with records.
+*Order.* The logs are read in the order of :data:`STEPS`, and the metadata after them. Therefore a cut is
+consistent. If it contains a committed offset, it also contains the records before this offset. If it shows
+that a batch has left the WAL, it also contains the remote segment with this batch. If it contains records of
+a partition, it also contains the metadata of this partition.
 """
 
 import json
@@ -147,8 +148,8 @@ class ClusterCut:
     number: int = 0
     """One more than the number of the previous cut. This cut continues the previous cut."""
     lease_ms: int = DEFAULT_LEASE_MS
-    """Time in ms. A node of the saved cluster may still write to the bucket for this time after the beginning
-    of a restore."""
+    """Time in ms from the beginning of a restore. In this time, a node of the saved cluster may still write
+    to the bucket."""
     metadata: ObjectPart
     """Values of the records from which the metadata image can be built (``image_records.to_records``)."""
     metadata_offset: int

@@ -131,7 +131,7 @@ class CutMaker:
             return
         begun_at, created_ms = asyncio.get_running_loop().time(), self._clock.now_ms()
         if self._current_at is None:
-            # It is not known how old the unsaved records are. The age of the saved state is therefore counted
+            # The age of the unsaved records is not known. Therefore the age of the saved state is counted
             # from this moment.
             self._current_at = begun_at
         try:
@@ -231,10 +231,11 @@ class CutMaker:
     async def _save_all(self, ledger: Ledger, key: str) -> None:
         """Ask the leaders to save all logs, in the order of :data:`STEPS`.
 
-        If a log begins with a new snapshot, another pass follows. The snapshot may have been made during the
-        pass, and may contain commits of transactions that were decided after the log of their decisions was
-        saved. A restore could not revoke these commits, because a snapshot has no markers. The next pass
-        saves the decisions, and stores only records that are not stored yet.
+        If a log begins with a new snapshot, another pass follows, for this reason: the snapshot may have been
+        made during the pass. It may then contain the commit of a transaction, although the pass had saved the
+        log of decisions before this commit was decided. A restore could not revoke such a commit, because a
+        snapshot has no markers. The next pass saves the decision, and stores only records that are not stored
+        yet.
         """
         for number in range(_PASSES_MAX):
             has_new_snapshot = False

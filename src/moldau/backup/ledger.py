@@ -60,7 +60,8 @@ class Ledger:
             from_offset = _next_from(saved.pieces)
             if from_offset >= 0 and not _may_read_again(log, saved, from_offset):
                 from_offset = -1
-        # Deletions depend on the end that the request names. Therefore it is always an end in a complete cut.
+        # A deletion of data waits until the end that the requests name includes the records on which the
+        # deletion depends. Therefore this end must be in a complete cut.
         end = (-1, -1) if saved is None else (saved.end_offset, saved.epoch)
         asked = self._asked[log.log_id] = LogToSave(log.log_id, log.leader_epoch, *end, from_offset)
         return asked
@@ -96,7 +97,8 @@ def _may_read_again(log: LedLog, saved: LogPieces, from_offset: int) -> bool:
 
     Compaction removes tombstones. An earlier piece may contain a record that a removed tombstone has deleted.
     A restore would then restore this deleted record. A leader knows the offsets that it has compacted itself
-    (:mod:`.log_saver`). But another replica may have compacted the records of another epoch.
+    (:mod:`.log_saver`). It does not know the offsets that another replica has compacted. Therefore the result
+    is True only if each of the saved pieces ends with a record of the leader's own epoch.
     """
     state = STATE_TOPICS.get(log.topic)
     if state is None or state.retention is not StateRetention.COMPACTED:
@@ -110,8 +112,8 @@ def _next_from(pieces: Sequence[LogPiece]) -> int:
     pieces are replaced.
 
     Pieces of about the same size are stored again as one piece. Therefore a log has few pieces, and the
-    number of times that a record is stored grows only with the logarithm of the log's size. -1 requests the
-    whole log.
+    number of times that a record is stored grows only with the logarithm of the log's size. The result -1
+    requests the whole log.
     """
     if not pieces:
         return -1

@@ -60,8 +60,8 @@ class LogSaver:
 
     @property
     def lag_bytes(self) -> int:
-        """Number of bytes that are in the logs that this broker leads but not in the newest cut. The last
-        request of the broker that makes the cuts contains the ends of the logs in that cut."""
+        """Number of bytes in the logs that this broker leads, without the bytes that are in the newest cut.
+        The ends of the logs in that cut come from the last request of the broker that makes the cuts."""
         return sum(self._lag_bytes(log_id, end_offset) for log_id, end_offset in self._saved.newest())
 
     def _lag_bytes(self, log_id: LogId, end_offset: int) -> int:

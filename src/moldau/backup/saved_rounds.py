@@ -14,7 +14,8 @@ __all__ = ["SavedRounds"]
 
 
 class _Seen(NamedTuple):
-    """A request of a round: the name of the sender, and the number of rounds that it has completed."""
+    """A request of a round: the name of the sender, and the number of rounds that the sender has
+    completed."""
 
     maker: str
     complete: int

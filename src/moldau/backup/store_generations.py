@@ -24,7 +24,7 @@ __all__ = [
 
 GENERATIONS_FOLDER: Final = ".moldau/backup/generations/"
 LEASE_INTERVALS: Final = 2
-"""For this number of save intervals, a node may write without a check for a later generation."""
+"""Number of save intervals for which a node may write after its last check for a later generation."""
 _DIGITS: Final = 10
 _EARLY: Final = 0.8
 """The part of ``lease_s`` that must pass before an upload begins the next check."""

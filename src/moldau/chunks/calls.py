@@ -36,8 +36,8 @@ __all__ = [
 ]
 
 HAND_OVER_FILE: Final = "hand-over"
-"""The name in a file request that means the state at the first offset of an active chunk. The brokers of the
-active chunk have this state. It is not a file of a chunk's folder."""
+"""A request for a file with this name gets the state at the first offset of the active chunk, from a broker
+of this chunk. The folder of a chunk has no file with this name."""
 
 
 class ChunkRead(NamedTuple):

@@ -40,10 +40,10 @@ def fate_of(
     if partition.start_offset < 0 or log.start_offset >= partition.start_offset:
         return LogFate.KEEP, None
     if log.start_offset == log.end_offset:
-        # A leader begins at the border even without the state, because it must not begin at another offset.
-        # The other replicas get the state from the leader. But replicas in sync may begin with the state that
-        # was handed over. A deletion of records is acknowledged only when all replicas in sync have the new
-        # start of the log. Other replicas may have missed a deletion.
+        # A leader begins at the border even without the state, because it must not begin at another offset. A
+        # replica in sync may begin with the state that was handed over. Other replicas must get the state
+        # from the leader, because they may have missed a deletion of records: a deletion is acknowledged when
+        # all replicas in sync have the new start of the log.
         is_leader, in_sync = broker_id == partition.leader, broker_id in partition.isr
         may_begin = broker_id in partition.replicas and (is_leader or (has_state and in_sync))
         return (LogFate.BEGIN if may_begin else LogFate.KEEP), None

@@ -82,9 +82,9 @@ class ChunkRedirects:
         return chosen
 
     def may_send_back(self, key: PartitionKey, leader_epoch: int, memory: MutableMapping[str, Any]) -> bool:
-        """Whether a consumer is sent to the leader of an epoch. The consumer is sent there only once.
-        Otherwise brokers that do not agree about the leader could send the consumer from one broker to
-        another again and again."""
+        """Whether a consumer may be sent to the leader of an epoch. A consumer is sent there only once.
+        Otherwise two brokers that do not agree about the leader could send the consumer to each other again
+        and again."""
         return not _was_sent(memory, (key, -1 - leader_epoch))
 
 

@@ -123,8 +123,8 @@ class TieredChunkedPart:
             return known._replace(error=ErrorCode.unknown_server_error)
 
     def _is_log_shortened(self) -> bool:
-        """Whether the first segments of the active chunk are only in the tier. All chunks are in the tier
-        then, and the markers of their transactions may be in these segments."""
+        """Whether the first segments of the active chunk are only in the tier. If so, all inactive chunks are
+        in the tier, too, and these segments may contain the markers of transactions of inactive chunks."""
         found = self._registration()
         return found is not None and self._partition.log.local_log_start_offset > found.start_offset
 

@@ -19,26 +19,28 @@ class Command(NamedTuple):
 
 COMMANDS: Final[dict[str, Command]] = {
     "dev": Command("serving.dev", "Run a ready-to-use node with no configuration file.", serves=True),
-    "node": Command("serving.node", "Run a node as its configuration file says.", serves=True),
+    "node": Command("serving.node", "Run a node with a configuration file.", serves=True),
     "storage": Command("storage.command", "Make the folders of nodes ready; save and restore a cluster."),
     "topics": Command("admin.topics", "List, create, describe, change and delete topics."),
-    "produce": Command("records.produce", "Send records, a line each, from a file or stdin."),
+    "produce": Command("records.produce", "Send records from a file or stdin, one per line."),
     "consume": Command("records.consume", "Print the records of a topic."),
     "groups": Command(
-        "groups.command", "See consumer groups and their lag; reset their offsets; delete them."
+        "groups.command", "Show consumer groups and their lag; reset their offsets; delete them."
     ),
-    "transactions": Command("transactions.command", "See transactions; abort one whose producer is gone."),
+    "transactions": Command(
+        "transactions.command", "Show transactions; abort a transaction whose producer has stopped."
+    ),
     "configs": Command(
-        "admin.configs", "See and change the configuration of topics, brokers, groups and other resources."
+        "admin.configs", "Show and change the configuration of topics, brokers, groups and other resources."
     ),
     "records": Command("records.command", "Delete the oldest records of partitions."),
-    "quorum": Command("admin.quorum", "See and change the quorum of controllers."),
+    "quorum": Command("admin.quorum", "Show and change the quorum of controllers."),
     "brokers": Command("admin.brokers", "List the brokers and their log directories; move replicas."),
-    "cluster": Command("admin.cluster", "See and change the cluster's features."),
-    "diskless": Command("admin.diskless", "See diskless topics, their objects and their coordinators."),
-    "tiered": Command("admin.tiered", "See what of topics lies in the remote tier."),
-    "chunks": Command("admin.chunks", "See partition chunks; begin new ones and move old ones."),
-    "dump-log": Command("dump.command", "Show what is in the files of a log folder."),
+    "cluster": Command("admin.cluster", "Show and change the cluster's features."),
+    "diskless": Command("admin.diskless", "Show diskless topics, their objects and their coordinators."),
+    "tiered": Command("admin.tiered", "Show tiered topics and their remote segments."),
+    "chunks": Command("admin.chunks", "Show partition chunks; begin new chunks and move old chunks."),
+    "dump-log": Command("dump.command", "Show the content of the files of a log folder."),
     "pipeline": Command("pipeline.command", "Run bulk jobs on Apache Spark: export topics to tables."),
     "completion": Command("completion", "Print the script that completes commands in a shell."),
 }

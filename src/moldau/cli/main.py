@@ -25,8 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
         # Importing the code of a node takes some time. A signal during that time must also stop the process.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _leave)
-        # Garbage collections would visit the classes and functions of 800 modules several times. This would
-        # take a seventh of the time of the import. ``keep_imported`` enables them again.
+        # During the import, garbage collections would visit the classes and functions of 800 modules several
+        # times. This would take a seventh of the time of the import. ``keep_imported`` enables garbage
+        # collection again.
         gc.disable()
     if arguments is None:
         # If Hypothesis is installed, kio registers strategies with it. This would take 0.1 s in every

@@ -110,7 +110,7 @@ def _index(row: MetadataResponsePartition) -> int:
 
 
 async def _partition(client: Client, topic: str, index: int) -> ChunkedPartition:
-    # This request fetches the metadata, because they contain the addresses of the brokers.
+    # The metadata are fetched first, because they contain the addresses of the brokers.
     await client.metadata([])
     for partition in await chunked_partitions(client, [topic]):
         if partition.index == index:

@@ -163,7 +163,7 @@ class Client:
         return self._rpc
 
     def channel(self, broker: NodeAddress) -> BrokerChannel:
-        """Sends our own calls to a broker, each within the time-out."""
+        """Sends Moldau's own calls to a broker. Each call has the client's time-out."""
         return BrokerChannel(self._rpc, *broker, self.timeout_ms)
 
     async def _send(

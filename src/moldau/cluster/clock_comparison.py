@@ -1,13 +1,13 @@
 """Compares this node's clock with the clock of the active controller, and logs a large difference.
 
 The active controller writes its time into each batch of the metadata log, and appends a no-op record at
-``metadata.max.idle.interval.ms``. A node that starts replays old batches with old times, so their differences
-are too large. Therefore only the smallest difference of a period is used.
+``metadata.max.idle.interval.ms``. When a node starts, it replays old batches with old times, so the
+differences of these batches are too large. Therefore only the smallest difference of a period is used.
 
 The same batches give every node an estimate of the active controller's time, which does not depend on the
 node's own wall clock. A batch arrives some time after it was written, so an estimate can only be too low. A
-higher estimate is used at once. A lower estimate is used when all batches of some seconds agree with it,
-because the controller's clock was then set back, or another controller is active.
+higher estimate is used at once. A lower estimate is used only when all batches of some seconds agree with it.
+In that case the controller's clock was set back, or another controller has become active.
 """
 
 import logging
@@ -49,7 +49,8 @@ class ClockComparison:
         """The time in ms by which this node's clock was ahead of the active controller's clock at the last
         measurement."""
         self._controller_zero_ms: int | None = None
-        """The controller's time at the zero of the monotonic clock; ``None`` before the first batch."""
+        """The controller's time at the moment when the monotonic clock showed 0; ``None`` before the first
+        batch."""
         self._lower_zero_ms: int | None = None
         """The highest estimate since the batches began to give lower estimates."""
         self._lower_since_s = 0.0

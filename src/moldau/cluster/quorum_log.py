@@ -64,7 +64,7 @@ class QuorumMetadataLog:
         return self._decoded[1]
 
     def applied(self) -> None:
-        """A listener has applied records. Complete the futures whose offset is reached."""
+        """Called when a listener has applied records. Complete the futures that waited for these records."""
         if not self._waiting:
             return
         end_offset = self.applied_end_offset

@@ -260,8 +260,8 @@ class ConfigDef:
         return list(self._keys)
 
     def is_passed_on(self, name: str) -> bool:
-        """Whether the key has a prefix whose keys this class does not check. An example is ``rsm.config.…``,
-        whose keys a plug-in checks."""
+        """Whether this class leaves the check of the key to a plug-in. The prefix of the key decides this,
+        for example ``rsm.config.``."""
         return name.startswith(self._prefixes) if self._prefixes else False
 
     def parse(self, values: Mapping[str, str], passed_on: tuple[str, ...] = ()) -> dict[str, Value]:

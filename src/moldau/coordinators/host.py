@@ -388,8 +388,8 @@ class ShardHost(Generic[S, R]):
     def _on_timer(self, key: TimerKey) -> None:
         if self.state is not HostState.ACTIVE:
             return
-        # Requests may be waiting for the decision of this timer's operation, so it must run even if other
-        # work is waiting.
+        # Requests may be waiting for the decision of this timer's operation. If the operation fails because
+        # of a bug, ``_lose`` answers them with an error.
         with self._unexpected.contained(f"deciding on a timer in {self.name}", self._lose):
             self._accept(self._shard.on_timer(key, self._clock.now_ms()))
 

@@ -41,7 +41,7 @@ class Term(NamedTuple):
 
 
 def no_keys(key: str, partition_count: int) -> int:
-    """The partitioning of a kind whose coordinators are not found by a key. This function always raises an
+    """The partitioning of a kind that does not find its coordinators by keys. This function always raises an
     error."""
     raise KafkaError(ErrorCode.invalid_request, "coordinators of this kind have no keys")
 

@@ -8,7 +8,7 @@ SHORT_KEY: Final = 128
 
 
 def java_string_hash(text: str) -> int:
-    """Java's ``String.hashCode``: over UTF-16 code units, as a signed 32-bit integer."""
+    """Java's ``String.hashCode``. It is computed from UTF-16 code units, and is a signed 32-bit integer."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for position in range(0, len(units), 2):

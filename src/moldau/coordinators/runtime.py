@@ -80,7 +80,7 @@ class CoordinatorRuntime(Generic[S, R]):
 
     @property
     def standbys(self) -> list[int]:
-        """The partitions that another node leads, but whose state this node also keeps in a store."""
+        """The partitions that other nodes lead. This node also keeps their state in a store."""
         return sorted(index for index, place in self._places.items() if place.standby is not None)
 
     def standby(self, partition: int) -> StandbyShard[S, R] | None:

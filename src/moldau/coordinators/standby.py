@@ -1,10 +1,10 @@
 """A standby follows a partition that another node leads, and keeps the state of this partition for a fast
 failover.
 
-A standby applies committed records and decides nothing. It follows the high watermark of its replica. The log
-may begin after the applied offset, for example after a snapshot was downloaded. Then the standby starts over.
-When this node is elected, the standby is closed. The new coordinator then loads the standby's store and the
-later records of the log.
+A standby applies committed records and decides nothing. It follows the high watermark of its replica. If the
+log begins after the applied offset, for example because a snapshot was downloaded, the standby restores its
+store again. When this node is elected, the standby is closed. The new coordinator then loads the standby's
+store and the later records of the log.
 """
 
 import asyncio

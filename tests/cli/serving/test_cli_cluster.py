@@ -87,7 +87,7 @@ def test_a_second_start_goes_on_with_the_data(start: Callable[..., DevCluster], 
     fewer = refused(cli("dev", "--data", data, "--brokers", "2"))
     assert fewer == f"{was}the number of controllers cannot be changed yet"
     fewer = refused(cli("dev", "--data", data, "--controllers", "3"))
-    assert fewer == f"{was}brokers can be added, but not taken away, for they hold data"
+    assert fewer == f"{was}brokers can be added, but not removed, because they hold data"
 
     again = start(*NODES)
     read = cli("consume", "kept", "-b", again.brokers)

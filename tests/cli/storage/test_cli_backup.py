@@ -71,7 +71,7 @@ def test_a_damaged_state_is_named_and_an_older_one_taken(tmp_path: Path, propert
     assert "oldest state: 2023-11-14T22:13:20.000Z, the first of 2" in status.out
     seen = cli("storage", "restore", "-c", str(properties), "--dry-run")
     assert (seen.code, seen.out.splitlines()[0]) == (0, "cluster c, saved at 2023-11-14T22:13:20.000Z")
-    assert f"damaged, so that an older state is taken: {key}" in seen.out
+    assert f"damaged, so an older state is used: {key}" in seen.out
 
 
 def test_missing_parts_of_a_state_are_named(tmp_path: Path, properties: Path, cli: Run) -> None:

@@ -159,8 +159,9 @@ def _partition(state: NewState, record: r.PartitionRecord) -> Message:
     node_ids = [each.node_id for each in replicas]
     generation = state.generation
     if LogId(record.topic_id, record.partition_id) in state.tiered:
-        # The partition has no chunks any more. If its log began at the first offset of the active chunk,
-        # readers could not pass the lost records between the remote tier and this offset.
+        # The partition has no chunks any more. If its log began at the first offset of the active chunk, the
+        # lost records would leave a gap between the remote tier and the log, and readers would stop at this
+        # gap.
         record = replace(record, start_offset=-1, start_timestamp=-1)
     return replace(
         record,

@@ -230,7 +230,7 @@ class Restoring:
     async def _deleted_from(
         self, coordinators: DisklessCoordinator, coordinator_ids: Iterable[int]
     ) -> list[str]:
-        """One line about the deleted objects of an earlier cut. The list is empty if no object is missing.
+        """Return one line about the deleted objects of an earlier cut; an empty list if no object is missing.
 
         The newest cut has all its objects, because an object is deleted only after a later cut was saved.
         """
@@ -252,8 +252,8 @@ class Restoring:
                 await asyncio.sleep(left_s)
 
     async def _take_later_cut(self) -> None:
-        """Use the newest cut of the old cluster, because the old cluster may have made cuts until now. For
-        each deletion that was allowed, there is a cut that includes the deletion."""
+        """Use the newest cut of the old cluster, because the old cluster may have made cuts until now. Each
+        deletion of an object waited for a cut. Therefore the newest cut needs no object that was deleted."""
         found = await StoredCuts(self._storage).newest(until_ms=self._until_ms)
         if found is None or found.cut.generation != self._cut.generation:
             return

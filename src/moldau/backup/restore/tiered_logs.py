@@ -6,8 +6,8 @@ producers that were stored with the newest segment. Its log start offset is the 
 so all segments are readable.
 
 A transaction may be open at the end of the newest segment. Its marker was in the lost records. Without a
-marker, ``read_committed`` consumers would get its records, and no records after them. Therefore it is
-aborted, except if the restored coordinator will commit it.
+marker, ``read_committed`` consumers would get the transaction's records, but no records after the segment.
+Therefore the restore aborts the transaction, except if the restored coordinator will commit it.
 """
 
 from collections import defaultdict

@@ -9,10 +9,10 @@ be committed. The state of an ongoing transaction becomes "prepare abort", and t
 completes the abort. If it was already decided how a transaction ends, this decision is kept and completed.
 
 Diskless partitions are saved later than the logs of the transaction coordinators. A diskless partition may
-therefore contain an open transaction that is missing in those logs. Or those logs contain the transaction,
-but without this partition. A transaction that is open in a diskless partition is aborted there, except if the
-transaction coordinator will commit this transaction. Commits that were decided after those logs were saved
-are revoked (:mod:`.decisions`).
+therefore contain an open transaction that is missing in those logs. It is also possible that those logs
+contain the transaction without this partition. A transaction that is open in a diskless partition is aborted
+there, except if the transaction coordinator will commit this transaction. Commits that were decided after
+those logs were saved are revoked (:mod:`.revoked_commits`).
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping

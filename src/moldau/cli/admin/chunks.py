@@ -137,7 +137,7 @@ def create(
         typer.Option(
             "--replicas",
             metavar="ID,ID,…",
-            help="Brokers of the new chunk, the leader first. Without it, the brokers with the most space.",
+            help="Brokers of the new chunk, the leader first; by default the brokers with the fewest bytes.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -209,7 +209,7 @@ def plan(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Show for each partition the brokers with the most space for its next chunk. Nothing is changed.
+    """Show the brokers for the next chunk of each partition. Nothing is changed.
 
     The replicas are spread over the racks, and brokers with the fewest bytes come first.
 

@@ -15,8 +15,8 @@ FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 
 
 def throttled_replicas(moves: Sequence[PlannedMove]) -> dict[str, dict[str, str]]:
-    """Return the throttle configs of each topic. They throttle the existing replicas as leaders, because each
-    of them may lead, and the added replicas as followers."""
+    """Return the throttle configs of each topic. The existing replicas are throttled as leaders, because each
+    of them may lead. The added replicas are throttled as followers."""
     found: dict[str, dict[str, list[str]]] = {}
     for move in moves:
         now, index = move.partition.replicas, move.partition.index

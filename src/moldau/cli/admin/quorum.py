@@ -159,7 +159,7 @@ def remove(
             raise CommandError(f"directory id {error}") from error
     request = RemoveRaftVoterRequest(cluster_id=None, voter_id=node_id, voter_directory_id=directory)
     _change(request, bootstrap, bootstrap_controller, timeout_s)
-    print(f"node {node_id} is a voter no more")
+    print(f"node {node_id} is no longer a voter")
 
 
 def _describe(bootstrap: str, bootstrap_controller: str | None, timeout_s: float) -> DescribeQuorumResponse:

@@ -24,7 +24,7 @@ def dump_offset_index(file: DumpedFile) -> Iterator[Row]:
         offset = file.base_offset + relative
         row: Row = {"type": "entry", "offset": offset, "position": position}
         if relative <= previous[0] or position <= previous[1]:
-            row[PROBLEM] = "entries do not ascend"
+            row[PROBLEM] = "the entries are not in ascending order"
         elif batches is not None:
             batch = batches.get(position)
             if batch is None:
@@ -46,7 +46,7 @@ def dump_time_index(file: DumpedFile) -> Iterator[Row]:
         offset = file.base_offset + relative
         row: Row = {"type": "entry", "timestamp": timestamp, "offset": offset}
         if timestamp <= previous[0] or relative < previous[1]:
-            row[PROBLEM] = "entries do not ascend"
+            row[PROBLEM] = "the entries are not in ascending order"
         elif latest is not None and offset not in latest:
             row[PROBLEM] = "no batch ends with that offset"
         elif latest is not None and latest[offset] > timestamp:
@@ -59,7 +59,7 @@ def _entries(file: DumpedFile, layout: Struct) -> Iterator[tuple[int, int]]:
     whole = len(file.content) - len(file.content) % layout.size
     yield from layout.iter_unpack(file.content[:whole])
     if whole != len(file.content):
-        raise ValueError(f"{len(file.content) - whole} bytes at the end are no whole entry")
+        raise ValueError(f"{len(file.content) - whole} bytes at the end are not a whole entry")
 
 
 def _batches_beside(index: Path) -> dict[int, BatchHeader] | None:

@@ -64,7 +64,7 @@ def _end(content: memoryview, position: int) -> Row:
     rest = content[position:]
     row: Row = {"type": "end", "position": position, "bytes": len(rest)}
     if any(rest):
-        return {**row, PROBLEM: "what follows is not a whole batch"}
+        return {**row, PROBLEM: "the next bytes are not a whole batch"}
     return {**row, "note": "preallocated, not written"}
 
 
@@ -74,7 +74,7 @@ def _problem(batch: memoryview, header: BatchHeader, next_offset: int) -> str | 
     except KafkaError as error:
         return str(error)
     if header.base_offset < next_offset:
-        return f"base offset {header.base_offset} is below {next_offset}, which should be next"
+        return f"base offset {header.base_offset} is below {next_offset}, the expected next offset"
     return None
 
 

@@ -33,7 +33,7 @@ def dump_wal_object(file: DumpedFile) -> Iterator[Row]:
             continue
         row = {**batch_row(entry.byte_offset, header), **place}
         if header.crc != entry.crc:
-            row[PROBLEM] = "the footer tells of another batch"
+            row[PROBLEM] = "the footer describes another batch"
         yield row
         if file.deep:
             yield from record_rows(batch, header, decoder)

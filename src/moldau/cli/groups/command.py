@@ -322,7 +322,7 @@ def reset_offsets(
     columns = ("topic", "partition", "committed", "new")
     print_table(("Topic", "Partition", "Committed", "New"), [[row[name] for name in columns] for row in rows])
     if not execute:
-        print("nothing was changed: say --execute to do it")
+        print("nothing was changed: use --execute to change the offsets")
 
 
 async def _reset(

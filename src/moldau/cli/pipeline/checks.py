@@ -128,7 +128,7 @@ def _print_orphans(report: Mapping[str, Any], *, delete: bool) -> None:
     print(
         f"{report['objects']} objects, {report['old']} old enough: {report['orphans']} orphans of"
         f" {report['orphan_bytes']} bytes{done if report['orphans'] else ''}"
-        + (f", {report['unanswered']} could not be judged" if report["unanswered"] else "")
+        + (f", {report['unanswered']} could not be checked" if report["unanswered"] else "")
     )
     if report["tier_objects"]:
         for key in report["tier_examples"]:

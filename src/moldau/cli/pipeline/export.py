@@ -156,7 +156,7 @@ def export(
     if once and interval_s is not None:
         raise CommandError("give one of --once and --interval")
     if replay_dead_letters and (interval_s is not None or start is not None):
-        raise CommandError("--replay-dead-letters goes with neither --interval nor --from")
+        raise CommandError("--replay-dead-letters cannot be used with --interval or --from")
     job = _job(
         topic=topic,
         to=to,

@@ -33,8 +33,8 @@ from moldau.server.development_cluster import (
 from moldau.server.settings import check_supported
 
 STOP_TIMEOUT_S: Final = 30.0
-"""Time in seconds after which a node is killed. A node that stops hands its leaderships over, and ends within
-9 s after that."""
+"""Time in seconds after which a node that does not stop is killed. A node that stops cleanly first hands its
+leaderships over, and ends at most 9 s later."""
 _LOG_TAIL_BYTES: Final = 4_096
 _ERROR: Final = "moldau: "
 

@@ -60,7 +60,7 @@ class ClusterFolder:
         if controllers != known.controllers:
             raise CommandError(f"{was}: the number of controllers cannot be changed yet")
         if brokers < known.brokers:
-            raise CommandError(f"{was}: brokers can be added, but not taken away, for they hold data")
+            raise CommandError(f"{was}: brokers can be added, but not removed, because they hold data")
 
     def write(self, cluster_id: str, nodes: Sequence[ClusterNode], pids: Mapping[int, int | None]) -> None:
         """Write ``cluster.json``. The pid of a stopped node is null."""

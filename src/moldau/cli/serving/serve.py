@@ -125,7 +125,7 @@ async def _serve(node: ServerNode, beside: Beside | None, stop_with_parent: bool
 
 
 def _watch_parent(parent: int, ended: asyncio.Event) -> None:
-    """Set ``ended`` when this process has another parent than ``parent``. The process ``parent`` was then
+    """Set ``ended`` when the parent of this process is no longer ``parent``. The process ``parent`` was then
     killed, so it cannot stop this process."""
     if os.getppid() == parent:
         loop = asyncio.get_running_loop()

@@ -159,7 +159,7 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
             if not wanted.force and (living := await _living(storage, found.cut, machine)):
                 raise CommandError(
                     f"{living[0]} still runs, and a restore would end this cluster: stop all of its nodes, or"
-                    " say --force"
+                    " use --force"
                 )
             tier = _tier(wanted.storing, found.cut.cluster_id, machine)
             try:
@@ -221,7 +221,7 @@ def _print(report: RestoreReport, dry_run: bool) -> None:
     newer, cut = report.newer, report.cut
     print(f"cluster {cut.cluster_id}, saved at {time_text(cut.created_ms)}")
     for key in report.damaged_cuts:
-        print(f"damaged, so that an older state is taken: {key}")
+        print(f"damaged, so an older state is used: {key}")
     if not report.missing:
         print(f"topics: {report.topics}, of which diskless: {report.diskless_topics}")
     if report.classic_topics:
@@ -251,7 +251,7 @@ def _print(report: RestoreReport, dry_run: bool) -> None:
     for reason in (*report.missing, *(f"{key} is damaged" for key in newer.damaged)):
         print(f"missing: {reason}")
     for obstacle in report.obstacles:
-        print(f"in the way: {obstacle}")
+        print(f"a restore would be refused: {obstacle}")
     for node_id, path in report.folders.items():
         print(f"restored node {node_id} to {path}")
 

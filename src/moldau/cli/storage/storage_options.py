@@ -81,7 +81,7 @@ def with_options(request: FormatRequest, config: BrokerConfig, options: FormatOp
     if len(chosen) > 1:
         raise FormatError(f"{' and '.join(chosen)} exclude each other.")
     if chosen and config.quorum_voters:
-        raise FormatError(f"{chosen[0]} cannot be given where controller.quorum.voters names the voters.")
+        raise FormatError(f"{chosen[0]} cannot be given if controller.quorum.voters is set.")
     if config.is_controller and not config.quorum_voters and not chosen:
         raise FormatError(
             "Without controller.quorum.voters a controller needs one of --standalone, --initial-controllers"

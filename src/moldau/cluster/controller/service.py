@@ -306,8 +306,8 @@ class ControllerService:
             return
         deadline_ms = self._controller.next_deadline_ms(self._now_ms())
         if deadline_ms is not None:
-            # There is one timer for all sessions. If a heartbeat has extended a session, the timer fires too
-            # early and is set again.
+            # There is one timer for all sessions. Heartbeats extend sessions, but they do not move the timer.
+            # If the timer fires too early, it is set again.
             self._expiry = asyncio.get_running_loop().call_at(deadline_ms / 1000, self._expire_sessions)
 
     def _expire_sessions(self) -> None:

@@ -149,9 +149,9 @@ def _end_of_incarnation(
     )
 
     def is_incomplete(topic: Topic) -> bool:
-        # A record of a decisive topic is synced before it is acknowledged, so a crash does not lose the
-        # record. But if the folder was lost, or restored from an older copy, records are missing even if the
-        # broker had stopped cleanly.
+        # A record of a topic in ``DECISIVE_TOPICS`` is synced before it is acknowledged, so a crash does not
+        # lose the record. But if the folder was lost, or restored from an older copy, records are missing
+        # even if the broker had stopped cleanly.
         return not is_clean and (is_other_folder or topic.name not in DECISIVE_TOPICS)
 
     if not existing.fenced:

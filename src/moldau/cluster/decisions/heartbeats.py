@@ -46,8 +46,9 @@ class Heartbeats:
     def is_alive(self, broker_id: int, epoch: int, now_ms: int) -> bool:
         """Whether this controller has received a heartbeat of the incarnation within the session time.
 
-        The initial session of a new leadership does not count as a heartbeat. Otherwise a combined node that
-        was killed while it was the active controller could not register again immediately after its restart.
+        The initial session of a new leadership does not count as a heartbeat. Otherwise a node that is both
+        broker and controller could have this problem: it is killed as the active controller, and cannot
+        register its broker immediately after its restart.
         """
         contact = self._contacts.get(broker_id)
         return (

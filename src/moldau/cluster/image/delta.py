@@ -48,8 +48,8 @@ class MetadataDelta(ImageChanges):
             raise MetadataError(f"metadata record {name} is not known to this version") from None
         for effect in effects:
             effect(self, record)
-        # ``changes(part)`` alone would return the same object. The lookup before it avoids this call, because
-        # this line runs for each record of a log.
+        # The lookup in the dict and ``changes(part)`` return the same object. The lookup comes first because
+        # it is faster than the call, and this line runs for each record of a log.
         replay(self._changes.get(part) or self.changes(part), record)
 
     def replay_all(self, records: Iterable[object]) -> "MetadataDelta":

@@ -93,7 +93,8 @@ class PersistentMap(Generic[K, V]):
         return f"PersistentMap({dict(self.items())!r})"
 
     def updated(self, changes: Mapping[K, V], removals: Collection[K] = ()) -> "PersistentMap[K, V]":
-        """This map with ``changes`` added and ``removals`` removed. Keys that do not exist are ignored."""
+        """Return a copy of this map, with ``changes`` added and ``removals`` removed. Keys that do not exist
+        are ignored."""
         if not changes and not removals:
             return self
         if not self._chunks:
@@ -116,11 +117,11 @@ class PersistentMap(Generic[K, V]):
         return result
 
     def put(self, key: K, value: V) -> "PersistentMap[K, V]":
-        """This map with one entry added or replaced."""
+        """Return a copy of this map, with one entry added or replaced."""
         return self.updated({key: value})
 
     def without(self, key: K) -> "PersistentMap[K, V]":
-        """This map without ``key``."""
+        """Return a copy of this map without ``key``."""
         return self.updated({}, (key,)) if key in self else self
 
     def _by_chunk(self, keys: Collection[K] | Mapping[K, V]) -> dict[int, list[K]]:

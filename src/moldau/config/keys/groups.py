@@ -150,7 +150,7 @@ GROUPS = (
     *_bounds(
         "share",
         "record.lock.duration.ms",
-        "hold of a record",
+        "lock time of a record",
         15_000,
         60_000,
         between(1000, 30_000),

@@ -151,7 +151,7 @@ LOG = (
     int64(
         "log.flush.interval.messages",
         LONG_MAX,
-        "Records after which a log is flushed to disk.",
+        "The number of records after which a log is flushed to disk.",
         HIGH,
         check=at_least(1),
         update=CLUSTER_WIDE,
@@ -159,7 +159,8 @@ LOG = (
     int64(
         "log.flush.interval.ms",
         None,
-        "Milliseconds after which a log is flushed to disk; by default `log.flush.scheduler.interval.ms`.",
+        "The time in milliseconds after which a log is flushed to disk; by default "
+        "`log.flush.scheduler.interval.ms`.",
         HIGH,
         update=CLUSTER_WIDE,
     ),
@@ -333,7 +334,7 @@ CLEANER = (
     double(
         "log.cleaner.io.buffer.load.factor",
         0.9,
-        "The share of the memory for keys that may be filled.",
+        "The part of the memory for keys that compaction may fill, from 0 to 1.",
         check=above(0, up_to=1),
         update=CLUSTER_WIDE,
     ),

@@ -149,7 +149,7 @@ LISTENERS = (
         "listeners",
         ("PLAINTEXT://:9092",),
         "The addresses to listen on: a list of `NAME://host:port`. An empty host means every "
-        "interface, and port 0 a free port.",
+        "interface. Port 0 means a free port.",
         HIGH,
         check=list_of_any(may_be_empty=False),
         update=PER_BROKER,

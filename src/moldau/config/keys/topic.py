@@ -104,14 +104,14 @@ TOPIC = (
     int64(
         "flush.messages",
         LONG_MAX,
-        "Records after which the log is flushed to disk.",
+        "The number of records after which the log is flushed to disk.",
         check=at_least(1),
         synonyms=(Synonym("log.flush.interval.messages"),),
     ),
     int64(
         "flush.ms",
         LONG_MAX,
-        "Milliseconds after which the log is flushed to disk.",
+        "The time in milliseconds after which the log is flushed to disk.",
         check=at_least(0),
         synonyms=(
             Synonym("log.flush.interval.ms"),

@@ -14,8 +14,8 @@ from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.runtime import ErrorCode, KafkaError
 
 _WAITING_S: Final = WAITING_MS / 1000 + 0.002
-"""Time in seconds after which waiting commits are checked. It is a little longer than the limit for their
-wait, because times in ms are rounded down."""
+"""Time in seconds after which waiting commits are checked. It is a little longer than the maximum wait of a
+commit, because times in ms are rounded down."""
 
 _Runtime: TypeAlias = CoordinatorRuntime[DisklessShard, DisklessRecord]
 

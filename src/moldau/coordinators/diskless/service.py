@@ -133,7 +133,7 @@ class DisklessCoordinator:
 
     @property
     def standby_ids(self) -> list[int]:
-        """The coordinators that other nodes lead, but whose state this node also keeps in tables."""
+        """The coordinators that other nodes lead. This node also keeps their state in tables."""
         return self.runtime.standbys
 
     def problem(self) -> str | None:
@@ -193,8 +193,8 @@ class DisklessCoordinator:
         After an error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is
         unknown. After ``calls.FORGOTTEN`` and ``calls.NUMBER_PASSED`` the outcome stays unknown.
         """
-        # Let the deletion clock see each change of the wall clock. When a slow wall clock is corrected, the
-        # deletion clock does not jump. Therefore the batches with early times do not all expire at once.
+        # This reading lets the deletion clock notice when the wall clock is behind. Otherwise batches with
+        # early times would expire as soon as the wall clock is corrected.
         self._machine.deletion_clock.now_ms()
         return commit_file(self.runtime, coordinator_id, call, self._cluster_now_ms)
 

@@ -62,7 +62,8 @@ class Turns:
 
     def begin(self, now_ms: int) -> Turn:
         """Make the context of an operation at the present time."""
-        # The deletion clock is read in each operation, so that it sees a wall clock that is slow for some
-        # time. Otherwise entries with early timestamps would expire as soon as the wall clock is corrected.
+        # The deletion clock is read in each operation, so that it notices when the wall clock is behind for
+        # some time. Otherwise entries with early timestamps would expire as soon as the wall clock is
+        # corrected.
         expiry_now_ms = now_ms if self.expiry_now_ms is None else self.expiry_now_ms()
         return Turn(self.settings, now_ms, expiry_now_ms, self.tally)

@@ -207,7 +207,7 @@ class _PatternParser:
         counts = self._counts()
         if counts is None:
             return node
-        self._take("?")  # how much a repetition prefers to match does not matter for a whole id
+        self._take("?")  # greedy and lazy repetitions match the same whole ids
         if self._peek() in ("*", "+", "?") or self._counts() is not None:
             self._refuse_here()
         low, high = counts

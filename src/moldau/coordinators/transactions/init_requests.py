@@ -34,11 +34,11 @@ def check_initialization(found: Transaction, request: Initialization) -> None:
 
 
 def next_identity(found: Transaction, request: Initialization) -> tuple[ProducerIdentity | None, int]:
-    """Return the producer's next id and epoch. Also return the epoch that the producer had before an increase
-    that it requested itself; -1 if it did not request the increase.
+    """Return the producer's next id and epoch, and the epoch before the increase. The epoch before the
+    increase is -1 if the producer did not request the increase itself.
 
-    A repeated request gets the current id and epoch again. ``None`` is returned instead of the id and epoch
-    when clients can get no further epoch of the id. The producer then continues with a new id.
+    A repeated request gets the current id and epoch again. If all epochs of the id that clients may get are
+    used, ``None`` is returned instead of the id and epoch. The producer then continues with a new id.
     """
     expected = request.expected
     is_first = expected is None or expected == found.identity or found.producer_epoch == NO_EPOCH

@@ -59,9 +59,9 @@ class TopicKind:
     mark needs a feature, because nodes that do not know the mark would drop it."""
 
     reason_against: Callable[[View, str, Mapping[str, str]], str | None] = _no_reason
-    """Returns a reason, which is a sentence, if a new topic with a name and some configs cannot be of this
-    kind. If there is a reason and the request does not set ``config_key``, the topic becomes classic. This
-    happens even if the default of ``config_key`` is true."""
+    """Returns the reason, as a sentence, why a new topic with this name and these configs cannot be of this
+    kind; ``None`` if it can. A topic with a reason becomes classic if its request does not set
+    ``config_key``, even if the default of ``config_key`` is true."""
     check_configs: Callable[[View, str, Mapping[str, str]], None] = _allowed
     """Raises ``KafkaError`` if no topic of this kind may have the new configs."""
     owners: Callable[[View, int], list[int]] = _no_owners

@@ -90,7 +90,7 @@ def kind_of_config(config: TopicConfig) -> TopicKind:
 
 
 def check_enabled(config: TopicConfig) -> None:
-    """Raise ``ConfigError`` for a topic whose kind the broker's configuration does not allow."""
+    """Raise ``ConfigError`` if the broker's configuration does not allow the kind of a topic."""
     kind = kind_of_config(config)
     if kind.config_key is None or kind.enable_key is None or config.broker.flag(kind.enable_key):
         return

@@ -66,8 +66,8 @@ def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionC
     """Remove the eligible leader replicas of some topics or of all topics, if they are no longer needed
     because the minimum of in-sync replicas has changed.
 
-    When enough replicas are in sync for a new minimum, the high watermark advances without the other replicas
-    (KIP-966).
+    If enough replicas are in sync for the new minimum, the high watermark advances without the other
+    replicas. These other replicas may then lack committed records, so they are no longer eligible (KIP-966).
     """
     topics = view.image.topics
     records = []

@@ -44,7 +44,7 @@ class ImagePart(Generic[T, C]):
     """Functions for records of other parts that also change this part. Each function is called before its
     record is applied."""
     versions: Mapping[type[Message], RecordVersions] = field(default_factory=dict)
-    """The versions of records whose version depends on the level of metadata.version."""
+    """The versions of those records that have a different version at different levels of metadata.version."""
     features: Mapping[type[Message], SupportedFeature] = field(default_factory=dict)
     """For each of Moldau's own records, its feature. Kafka's records have no feature."""
 

@@ -287,12 +287,12 @@ class PruneCall(NamedTuple):
     """Remove the positions in objects for the offsets [from_offset, to_offset). These offsets can be read
     from remote storage.
 
-    This is the only compare-and-set of consolidation. ``from_offset`` must be the partition's wal_start, and
-    ``epoch`` must not be older than the epoch of any earlier prune. But the last prune may be repeated, and
-    then succeeds again.
+    This is the only compare-and-set of consolidation. A prune is accepted if ``from_offset`` is the
+    partition's wal_start and ``epoch`` is not older than the epoch of any earlier prune. A repetition of the
+    last prune is also accepted.
 
-    With ``FENCE_ONLY`` for both offsets, wal_start does not move. But prunes of older epochs are refused from
-    then on, and the result contains the partition's state.
+    With ``FENCE_ONLY`` for both offsets, wal_start does not move. From then on, prunes of older epochs are
+    refused. The result contains the partition's state.
     """
 
     topic_id: UUID

@@ -19,8 +19,8 @@ from moldau.runtime import ErrorCode, KafkaError
 
 PARTITIONS_MAX: Final = 1_000
 """Maximum number of partitions in one request. The limit is needed because a partition count takes only four
-bytes, so a small request could ask for very many partitions. The records of so many partitions are replayed
-in one iteration of the event loop, which takes about 10 ms."""
+bytes, so a small request could ask for very many partitions. The records of one request are replayed in one
+iteration of the event loop. With this limit, the iteration takes about 10 ms."""
 
 
 def _result_rows(row: Callable[..., Any], results: Iterable[calls.TopicResult]) -> list[Any]:

@@ -66,7 +66,8 @@ class EndedTransactionPart(NamedTuple):
 
 
 class ProducerOfPartition(NamedTuple):
-    """A producer whose last batches a partition has stored. A number that is not known is -1."""
+    """A producer that has written to a partition. The partition stores the producer's last batches. A number
+    that is not known is -1."""
 
     producer_id: int
     producer_epoch: int

@@ -17,9 +17,8 @@ BATCHES_A_TURN: Final = 1_000
 PARTITION_BATCHES_MAX: Final = 4_000
 """Maximum number of batches of a partition in a response. Finding them takes about 30 ms without a pause."""
 ANSWER_BATCHES_MAX: Final = 32_768
-"""Maximum number of batches in a response. It limits the memory of the response to about 30 MB. The limit is
-needed for objects with small batches, because the bytes that a caller may request can contain more
-batches."""
+"""Maximum number of batches in a response. It limits the memory of the response to about 30 MB. The limit of
+bytes in a request is not enough for this purpose, because batches may be very small."""
 
 
 class Finder:
@@ -80,8 +79,8 @@ def _ids(partitions: Iterable[PartitionToFind]) -> list[PartitionId]:
 class _Search:
     """One search for the batches of a call, and its results so far.
 
-    The limits of bytes and batches are applied in the order of the call. "At least one batch" applies to the
-    call as a whole.
+    The limits of bytes and batches are applied in the order of the call. If there is any batch, the call as a
+    whole returns at least one batch, even above the limits.
     """
 
     def __init__(self, call: FindBatchesCall) -> None:

@@ -9,8 +9,8 @@ from moldau.coordinators.shard import CanonicalState
 
 
 def canonical(table: PartitionTable, files: FileMemory) -> CanonicalState:
-    """Return the partitions, the producers, and the files whose outcome the coordinator remembers, in
-    canonical form."""
+    """Return the state in canonical form: the partitions, the producers, and the files with remembered
+    outcomes."""
     partitions = sorted(table, key=lambda partition: partition.number)
     return CanonicalState(
         parts={

@@ -486,7 +486,7 @@ def result_of(
         strict=False,
     )
     found: list[CommittedBatch] = list(map(tuple.__new__, repeat(CommittedBatch), rows))
-    # The insertions are in ascending order of position, so earlier insertions do not move later insertions.
+    # The positions are ascending indexes of the complete list, so each batch gets its final place.
     for rejected in receipt.rejected:
         found.insert(rejected.position, _rejected(rejected))
     return CommitFileResult(found)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 PATIENCE_MS: Final = 30_000
-"""Maximum wait for a missing batch of a known producer. After OUT_OF_ORDER_SEQUENCE_NUMBER a client begins a
-new epoch. Batches of the old epoch that are still in progress are then lost or duplicated."""
+"""Maximum wait for a missing batch of a known producer. The wait is long, because a client begins a new epoch
+after the error OUT_OF_ORDER_SEQUENCE_NUMBER. Batches of the old epoch that are still in progress are then
+lost or duplicated."""
 BELIEF_MS: Final = 10_000
 """Maximum wait for sequence 0 of an unknown producer. After that time the coordinator makes an assumption:
 the producer began at another broker and was then removed at this coordinator. In this case it is not certain

@@ -1,9 +1,9 @@
 """Idempotent producers of a partition: their last batches and Kafka's sequence rules. Pure.
 
-A window is one byte string, which is the same in memory and in the store. The byte string is used because it
-is fast. Each batch changes a window, and with tuples of tuples these changes would take a third of the
-coordinator's time. The string consists of native 64-bit integers. It begins with the epoch, and the time of
-the last batch in ms. An :data:`Entry` for each of the last batches of that epoch follows, oldest first.
+A window is one byte string, which is the same in memory and in the store. Byte strings are used because they
+are fast. Each batch changes a window. If windows were tuples of tuples, these changes would take a third of
+the coordinator's time. The string consists of native 64-bit integers. It begins with the epoch, and the time
+of the last batch in ms. An :data:`Entry` for each of the last batches of that epoch follows, oldest first.
 """
 
 from array import array

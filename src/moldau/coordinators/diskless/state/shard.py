@@ -330,8 +330,9 @@ class DisklessShard:
     def expire(self, token: Token, now_ms: int, cluster_ms: int | None = None) -> Effects[DisklessRecord]:
         """Remove outdated entries. The result is ``None``.
 
-        If ``cluster_ms`` is earlier than ``now_ms``, it is used for results and closed keys. The age of a
-        file is measured with this time, too, and the result of a young file must be known.
+        For results and closed keys, the earlier of the two times is used. The reason is that the age of a
+        file is measured with ``cluster_ms``, and that the result of a file must be kept while the file is
+        young.
         """
         cutoff_ms = expiry_cutoff_ms(now_ms, self.settings.producer_id_expiration_ms)
         files_now_ms = now_ms if cluster_ms is None else min(now_ms, cluster_ms)

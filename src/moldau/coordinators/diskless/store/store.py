@@ -316,9 +316,9 @@ class DisklessStore:
         if len(self._unwritten) >= FLUSH_RECORDS or materialiser.to_trim:
             self._handle = asyncio.get_running_loop().call_soon(self._turn)
         else:
-            # The remaining records wait, so that they are written in one transaction with later records. A
-            # few more records hardly increase the cost of a transaction, which depends on the number of
-            # changed pages.
+            # The remaining records wait, so that they are written in one transaction with later records. The
+            # cost of a transaction depends on the number of changed pages, so a few more records hardly
+            # increase it.
             self._plan_writing()
 
     def _next_unwritten(self) -> list[Unwritten]:

@@ -58,8 +58,8 @@ class AbortedRow(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The effects of a record. They are the partitions whose waiting readers must continue, and the rows to
-    write."""
+    """The effects of a record: the rows to write, and the changed partitions. Readers that wait for these
+    partitions must continue."""
 
     partitions: Sequence[StoredPartition] = ()
     extents: Sequence[Extent] = ()

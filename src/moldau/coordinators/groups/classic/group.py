@@ -61,7 +61,7 @@ class Group:
         self.static_ids: dict[str, str] = {}
         """Member id by ``group.instance.id``."""
         self.pending_joins: dict[str, None] = {}
-        """Ids that were given out with MEMBER_ID_REQUIRED, and whose clients have not joined again yet
+        """Member ids in responses with MEMBER_ID_REQUIRED. The clients have not joined with these ids yet
         (KIP-394)."""
         self.pending_syncs: dict[str, None] = {}
         """Members of this generation that have not requested their assignment yet."""

@@ -217,9 +217,9 @@ def _replace_static(turn: Turn, group: Group, event: Join, old_id: str) -> None:
 def _resumed(group: Group, event: Join, old_leader: str | None) -> JoinGroupResponse:
     """Answer a static member that has joined again. The generation continues with its assignment.
 
-    A leader must not compute a new assignment. From version 9 on, a field of the response prevents this
-    (KIP-814). Older versions have no such field. In these versions the response names the leader by its
-    former member id, so the member does not see itself as the leader.
+    If the member is the leader, it must not compute a new assignment. From version 9 on, a field of the
+    response prevents this (KIP-814). In older versions, the response names the leader by its former member
+    id, so the member does not see itself as the leader.
     """
     member_id = event.new_member_id
     is_leader = group.is_leader(member_id)

@@ -146,7 +146,7 @@ def without_repetitions(groups: Sequence[OffsetFetchRequestGroup]) -> Iterator[O
     """The groups without repetitions. If all offsets of a group are requested, the group appears once, even
     if the request names it several times.
 
-    Otherwise a few bytes could request all of these offsets many times.
+    Otherwise a small request could cause a very large response.
     """
     whole: set[str] = set()
     for group in groups:

@@ -42,8 +42,8 @@ class ReplicaPlacement:
         self._old_racks[node_id] = rack
 
     def replicas(self, old: Sequence[int]) -> list[NewBroker]:
-        """The new replicas of a partition that had its replicas on the brokers ``old``, in the same order.
-        The first replica is the preferred leader."""
+        """The new replicas of a partition, in the order of its old replicas. The old replicas were on the
+        brokers ``old``. The first replica is the preferred leader."""
         kept = {each for each in old if each in self.brokers}
         found: list[int] = []
         for position, node_id in enumerate(old):

@@ -99,7 +99,7 @@ def list_brokers(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """List the registered brokers, including fenced ones.
+    """List the registered brokers, including fenced brokers.
 
     \b
     Example:
@@ -137,7 +137,7 @@ def log_dirs(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Show the log directories of brokers, also offline ones.
+    """Show the log directories of brokers, including offline directories.
 
     \b
     Example:
@@ -152,7 +152,7 @@ def move(
     target: Annotated[str, typer.Option("--to", metavar="DIRECTORY", help="The new log directory.")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="REPLICA", help="TOPIC, or TOPIC-PARTITION; none for all replicas."),
+        typer.Argument(metavar="REPLICA", help="TOPIC or TOPIC-PARTITION; by default all replicas."),
     ] = None,
     source: Annotated[
         str | None,

@@ -72,7 +72,7 @@ def upgrade(
     bootstrap_controller: ControllerOption = None,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Change feature levels, either all or none. This is the last step of a rolling upgrade.
+    """Change feature levels: either all of them or none. This is the last step of a rolling upgrade.
 
     kraft.version=1 makes static voters dynamic (see `moldau quorum`); this change cannot be undone.
 

@@ -27,7 +27,7 @@ _REFUSALS: Final = {
 """Explains refusals, because the response has no field for a text."""
 
 BrokersArgument: TypeAlias = Annotated[
-    list[int] | None, typer.Argument(metavar="ID", help="Ids of brokers; none for all active ones.")
+    list[int] | None, typer.Argument(metavar="ID", help="Ids of brokers; by default all active brokers.")
 ]
 
 

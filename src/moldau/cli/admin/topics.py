@@ -322,7 +322,7 @@ def reassign(
     ] = None,
     brokers: Annotated[
         str | None,
-        typer.Option("--brokers", metavar="ID,ID,…", help="The only brokers that get replicas."),
+        typer.Option("--brokers", metavar="ID,ID,…", help="Only these brokers get replicas."),
     ] = None,
     dry_run: DryRunOption = False,
     no_wait: NoWaitOption = False,

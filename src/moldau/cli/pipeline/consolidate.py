@@ -19,12 +19,15 @@ TopicsOption = Annotated[
     typer.Option("--topic", "-t", metavar="TOPIC", help="A diskless topic; may be repeated. All by default."),
 ]
 OnceOption = Annotated[
-    bool, typer.Option("--once", help="Build the segments that are due now, and end (the default).")
+    bool, typer.Option("--once", help="Build the segments that are due now, then exit (the default).")
 ]
 IntervalOption = Annotated[
     float | None,
     typer.Option(
-        "--interval", metavar="SECONDS", min=0.1, help="Repeat this at the interval, until stopped."
+        "--interval",
+        metavar="SECONDS",
+        min=0.1,
+        help="Repeat the work at this interval, until a signal stops it.",
     ),
 ]
 UnitOption = Annotated[

@@ -94,12 +94,15 @@ UnitOption = Annotated[
     int, typer.Option("--unit-records", metavar="N", min=1, help="Maximum number of offsets in a file.")
 ]
 OnceOption = Annotated[
-    bool, typer.Option("--once", help="Export up to the current end of the topic, and end (the default).")
+    bool, typer.Option("--once", help="Export up to the current end of the topic, then exit (the default).")
 ]
 IntervalOption = Annotated[
     float | None,
     typer.Option(
-        "--interval", metavar="SECONDS", min=0.1, help="Repeat this at the interval, until stopped."
+        "--interval",
+        metavar="SECONDS",
+        min=0.1,
+        help="Repeat the export at this interval, until a signal stops it.",
     ),
 ]
 FromOption = Annotated[

@@ -48,7 +48,9 @@ ControllersOption = Annotated[
 ]
 RacksOption = Annotated[
     str | None,
-    typer.Option("--racks", metavar="NAMES", help="Racks of the brokers in turn, for instance a,b,c."),
+    typer.Option(
+        "--racks", metavar="NAMES", help="Racks for the brokers, one after another, for instance a,b,c."
+    ),
 ]
 PipelineConfigOption = Annotated[
     Path | None,

@@ -48,7 +48,7 @@ IntoOption = Annotated[
     typer.Option(
         "--into",
         metavar="DIR",
-        help="Make DIR/node-ID/0 and so on instead of log.dirs, to be copied to other machines.",
+        help="Write to DIR/node-ID/0 and so on, not to log.dirs. Then copy these folders to other machines.",
     ),
 ]
 
@@ -57,7 +57,7 @@ def restore_command(
     config: Annotated[
         list[Path],
         typer.Option(
-            "--config", "-c", metavar="FILE", help="The properties file of a new node; once for each node."
+            "--config", "-c", metavar="FILE", help="The properties file of a new node; may be repeated."
         ),
     ],
     source: Annotated[

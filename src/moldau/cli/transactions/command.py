@@ -39,7 +39,10 @@ def list_transactions(
     longer_than_s: Annotated[
         float | None,
         typer.Option(
-            "--longer-than", metavar="SECONDS", min=0, help="Only transactions that are open for longer."
+            "--longer-than",
+            metavar="SECONDS",
+            min=0,
+            help="Only transactions that have been open for longer than this.",
         ),
     ] = None,
     pattern: Annotated[

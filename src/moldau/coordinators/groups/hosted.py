@@ -53,7 +53,8 @@ def _is_in(topics: set[str], topic: str, partition: int) -> bool:
 
 
 def _watch(meters: Meters, groups: GroupService) -> None:
-    """Register the meters of Kafka's older group coordinator, and those of its newer one."""
+    """Register the meters of Kafka's older group coordinator, and the meters of its newer group
+    coordinator."""
 
     def count_of(*states: GroupState) -> Callable[[], float]:
         return lambda: sum(

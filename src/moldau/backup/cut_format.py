@@ -9,9 +9,9 @@ key                                         content
 
 A cut has the checksums of all its pieces. The key of an object with data has the generation of the cluster
 that wrote it, the time (milliseconds since the epoch), and the broker. The object of a cut is stored last.
-Therefore a cut is complete if its object exists. Its key has the generation, the number of the cut in that
-generation, the time, and the broker that made it. Cuts are ordered by generation and number, because the
-clocks of brokers may differ.
+Therefore a cut is complete if its object exists. The key of this object has the generation, the number of the
+cut in that generation, the time, and the broker that made the cut. Cuts are ordered by generation and number,
+because the clocks of brokers may differ.
 
 *Order.* The logs are read in the order of :data:`STEPS`, and the metadata after them. Therefore a cut is
 consistent. If it contains a committed offset, it also contains the records before this offset. If it shows

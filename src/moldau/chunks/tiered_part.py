@@ -2,8 +2,8 @@
 
 The remote tier has no gaps. It begins at the start of the log, and ends at its *copied end*. Chunks before
 the copied end are removed from the brokers when local retention no longer keeps them. A chunk that still
-exists is read from its brokers. If none of them can send a record, the record is read from the tier if it is
-there.
+exists is read from its brokers. If none of these brokers can send a record, the record is read from the tier,
+if the tier has it.
 """
 
 import asyncio

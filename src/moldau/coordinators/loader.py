@@ -1,11 +1,11 @@
 """Loads a shard from its log: restores the store, then replays records in chunks of limited size.
 
-In some logs, records are independent of each other (committed offsets, groups, transactional ids). There, an
-unreadable record must not make a partition unavailable forever, so the record is skipped, logged and counted.
-In other logs, later records depend on earlier ones (diskless metadata). There, loading stops at the
-unreadable record and reports its offset. If records are independent, records of unknown types are also
-skipped, as in Kafka, because a later version may have written them. Loading also stops at a damaged batch
-that may have contained the decision about a transaction.
+In some logs, records are independent of each other (committed offsets, groups, transactional ids). In such a
+log, an unreadable record must not make a partition unavailable forever, so the record is skipped, logged and
+counted. In other logs, later records depend on earlier records (diskless metadata). In such a log, loading
+stops at the unreadable record and reports its offset. If records are independent, records of unknown types
+are also skipped, as in Kafka, because a later version may have written them. Loading also stops at a damaged
+batch that may have contained the decision about a transaction.
 """
 
 import asyncio

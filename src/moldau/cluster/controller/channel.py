@@ -52,8 +52,8 @@ class ControllerChannel(Protocol):
 
         If the response has a field for an error code, the refusal of a whole request is in that field, and no
         exception is raised. Raises ``KafkaError(not_controller)``, which is retriable, while no controller is
-        known. This error is also raised when the controller lost its leadership. The outcome is then unknown.
-        Raises ``request_timed_out`` when the deadline passed before the response. Then the outcome is
-        unknown, too.
+        known, and when the controller lost its leadership. Raises ``request_timed_out`` when the deadline
+        passed before the response. After a lost leadership or a passed deadline, it is unknown whether the
+        change was made.
         """
         ...

@@ -19,9 +19,9 @@ coordinators' partitions. The current leader of a coordinator has no effect, so 
 
 A *host* is a broker that is the preferred replica of a coordinator. While no broker is fenced, the number of
 network commit calls for a WAL object is limited. In a saturated rack a broker makes at most one call. In a
-smaller rack with ``brokers`` brokers, a broker calls the hosts of each other rack. For a rack with ``hosts``
-hosts, it makes at most ``ceil(hosts / brokers)`` calls. If all racks have the same size, this is one call to
-each other rack.
+smaller rack with ``brokers`` brokers, a broker calls the hosts of each other rack. If the other rack has
+``hosts`` hosts, the broker makes at most ``ceil(hosts / brokers)`` calls to this rack. If all racks have the
+same size, this is one call to each other rack.
 """
 
 from collections import defaultdict

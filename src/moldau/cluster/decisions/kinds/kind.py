@@ -54,9 +54,9 @@ class TopicKind:
     config of a node forbids them. Then only the feature's level decides."""
     feature: SupportedFeature | None = None
     """The feature whose levels above 0 allow topics of this kind. New clusters have its highest level if
-    ``enable_key`` is true at the first active controller. Without an ``enable_key`` they have level 0, and an
-    operator raises it, because nodes of Apache Kafka cannot join a cluster with the feature. A kind with a
-    mark needs a feature, because nodes that do not know the mark would drop it."""
+    ``enable_key`` is true at the first active controller. Without an ``enable_key`` new clusters have level
+    0, because nodes of Apache Kafka cannot join a cluster with the feature. An operator can raise the level.
+    A kind with a mark needs a feature, because nodes that do not know the mark would drop it."""
 
     reason_against: Callable[[View, str, Mapping[str, str]], str | None] = _no_reason
     """Returns the reason, as a sentence, why a new topic with this name and these configs cannot be of this

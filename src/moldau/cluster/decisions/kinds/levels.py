@@ -1,7 +1,7 @@
 """The levels of Moldau's own features, and the check of nodes that do not know these features. Pure.
 
-Nodes of Apache Kafka fail on an unknown feature level, and their snapshots drop our tagged fields of metadata
-records. Therefore such a node cannot be in a cluster that has a level above 0. While such a node is
+Nodes of Apache Kafka fail on an unknown feature level, and their snapshots drop Moldau's tagged fields of
+metadata records. Therefore such a node cannot be in a cluster that has a level above 0. While such a node is
 registered or part of the quorum, a level above 0 is refused. While a level is above 0, the registration of
 such a node is refused.
 """

@@ -1,6 +1,6 @@
 """Records of ``__diskless_metadata``: the coordinator's decisions, as values. Pure.
 
-``codec`` converts them to keys and values.
+``codecs/codec.py`` converts them to keys and values.
 """
 
 from collections.abc import Mapping, Sequence

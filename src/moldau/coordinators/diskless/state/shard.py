@@ -3,7 +3,8 @@
 Only ``replay`` changes persistent state. The runtime replays a decision immediately, so the shard's state
 contains all decisions, committed or not. A read through the runtime may use decisions that are not committed
 yet. Its result is therefore sent only when these decisions are committed. The positions of batches and the
-files in use are in the store. The store writes the same records into its tables after their commit.
+files in use are not in this object, but in the store. After the commit of records, the store writes them into
+its tables.
 """
 
 from collections.abc import Collection, Sequence

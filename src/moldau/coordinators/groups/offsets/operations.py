@@ -103,7 +103,7 @@ def fetch(
     *,
     require_stable: bool,
 ) -> list[OffsetFetchResponseTopics]:
-    """The group's offsets for these partitions; -1 for a partition without an offset.
+    """The group's offsets for these partitions. The offset is -1 if the group has no offset for a partition.
 
     An offset that belongs to an earlier topic with the same name is ignored, because it refers to other data.
     """

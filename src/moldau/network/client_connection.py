@@ -9,6 +9,7 @@ from typing import Any, cast
 from moldau.network.context import Buffers
 from moldau.network.frames import FrameReceiver
 from moldau.network.memory import ReceiveMemory
+from moldau.network.wakeups import WakeupThreshold
 from moldau.network.writing import WriteQueue, transport_sends_vectors
 from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import ProtocolError, decode_response
@@ -48,6 +49,7 @@ class ClientConnection(FrameReceiver):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._wakeups = WakeupThreshold.of(transport)
         self._writes = WriteQueue(self._transport, vectored=transport_sends_vectors(self._loop))
         self.is_open = True
 

@@ -20,6 +20,7 @@ from moldau.network.context import Answer, Buffers, ConnectionContext, LaterAnsw
 from moldau.network.frames import FrameReceiver
 from moldau.network.limits import NetworkCounters, NetworkLimits
 from moldau.network.memory import ReceiveMemory, RequestMemory
+from moldau.network.wakeups import WakeupThreshold
 from moldau.network.writing import TurnShare, WriteQueue
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.framing import read_request_header, response_frame
@@ -116,6 +117,7 @@ class ServerConnection(FrameReceiver):
             return
         self._admitted = True
         self.context = context
+        self._wakeups = WakeupThreshold.of(transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_high_water_bytes)
         self._writes = WriteQueue(self._transport, vectored=self._owner.vectored)
 

@@ -9,6 +9,7 @@ import asyncio
 import struct
 
 from moldau.network.memory import ReceiveMemory
+from moldau.network.wakeups import WakeupThreshold
 
 _LENGTH = struct.Struct(">i")
 _unpack_length = _LENGTH.unpack_from
@@ -30,6 +31,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         # The pool's buffer that contains _partial. None if the subclass provided the memory.
         self._partial_home: memoryview | None = None
         self._filled = 0
+        self._wakeups: WakeupThreshold | None = None
         self._stash: memoryview | None = None
         self._stalled = False
         self._finished = False  # no more frames are read, because the connection closes or has failed
@@ -80,8 +82,11 @@ class FrameReceiver(asyncio.BufferedProtocol):
             return
         partial = self._partial
         if partial is not None:
-            self._filled += nbytes
-            if self._filled == len(partial):
+            self._filled = filled = self._filled + nbytes
+            wakeups = self._wakeups
+            if wakeups is not None:
+                wakeups.received(len(partial) - filled)
+            if filled == len(partial):
                 self._complete_partial(partial)
             return
         if self._head:
@@ -147,6 +152,8 @@ class FrameReceiver(asyncio.BufferedProtocol):
         partial[: self._filled] = first
         self._partial_home = home
         self._partial = partial
+        if self._wakeups is not None:
+            self._wakeups.begin_frame(size - len(first))
         self._on_partial(size)
 
     def _replay_stash(self) -> None:

@@ -16,7 +16,11 @@ from moldau.backup.restore.restoring import RestoreReport, Restoring, examine
 from moldau.backup.stored_cuts import FoundCut
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
-from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from moldau.cluster.internal_topics import (
+    CONSUMER_OFFSETS_TOPIC,
+    DISKLESS_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from moldau.coordinators.diskless.calls import (
     CREATE_TIME,
     TRANSACTIONAL,
@@ -31,6 +35,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.objects import MemoryStorage
+from moldau.protocol.records import groups
 from moldau.protocol.records import metadata as r
 from moldau.protocol.records import transactions as schema
 from moldau.protocol.schema import Message
@@ -104,7 +109,11 @@ class SavedCluster:
         self._storage = MemoryStorage(self._machine.clock)
         self._logs: dict[LogId, LogPieces] = {}
         self._image = MetadataImage()
-        self._topics = {TRANSACTION_STATE_TOPIC: UUID(int=1), DISKLESS_METADATA_TOPIC: UUID(int=2)}
+        self._topics = {
+            TRANSACTION_STATE_TOPIC: UUID(int=1),
+            DISKLESS_METADATA_TOPIC: UUID(int=2),
+            CONSUMER_OFFSETS_TOPIC: UUID(int=3),
+        }
 
     async def save_transactions(self, values: dict[str, schema.TransactionLogValue]) -> None:
         """Save ``values``, by transactional id, in the log of ``__transaction_state``."""
@@ -121,6 +130,19 @@ class SavedCluster:
         log.initialize_epoch(_EPOCH)
         log.append_as_leader(build_batch(records), _EPOCH)
         await self._save(log, TRANSACTION_STATE_TOPIC, 0)
+
+    async def save_pending_offsets(self, producer_ids: Sequence[int]) -> None:
+        """Save a log of ``__consumer_offsets``. Each producer has committed an offset in a transaction that
+        has no marker yet."""
+        log = self._open(self._folder / "old", CONSUMER_OFFSETS_TOPIC, 0)
+        log.initialize_epoch(_EPOCH)
+        for producer_id in producer_ids:
+            key = groups.OffsetCommitKey(group="g", topic=NAME, partition=producer_id)
+            value = groups.OffsetCommitValue(offset=1)
+            record = Record(0, 0, groups.RECORDS.encode_key(key), groups.RECORDS.encode_value(value))
+            batch = build_batch([record], producer_id=producer_id, producer_epoch=0, transactional=True)
+            log.append_as_leader(batch, _EPOCH)
+        await self._save(log, CONSUMER_OFFSETS_TOPIC, 0)
 
     @asynccontextmanager
     async def saving_partition(self, index: int) -> AsyncIterator[Writer]:
@@ -198,6 +220,13 @@ class SavedCluster:
         log.close()
         return found
 
+    def pending_offsets(self) -> set[int]:
+        """The producers whose transactions are open in the restored log of ``__consumer_offsets``."""
+        log = self._open(self._folder / "new", CONSUMER_OFFSETS_TOPIC, 0)
+        producers = list(log.log.producers.state)
+        log.close()
+        return {each.producer_id for each in producers if each.current_txn_first_offset is not None}
+
     def _open(self, folder: Path, topic: str, index: int) -> SnapshotLog:
         name = TopicPartition(topic, index)
         return SnapshotLog.open(
@@ -233,7 +262,11 @@ class SavedCluster:
 
     def _metadata(self) -> Sequence[Message]:
         records: list[Message] = [r.FeatureLevelRecord(name="metadata.version", feature_level=26)]
-        topics = [(TRANSACTION_STATE_TOPIC, 1), (DISKLESS_METADATA_TOPIC, self._count)]
+        topics = [
+            (TRANSACTION_STATE_TOPIC, 1),
+            (DISKLESS_METADATA_TOPIC, self._count),
+            (CONSUMER_OFFSETS_TOPIC, 1),
+        ]
         for name, count in topics:
             records += self._topic(name, self._topics[name], count)
         return [*records, *self._topic(NAME, TOPIC, self._count, has_owners=True)]

@@ -11,6 +11,7 @@ from moldau.backup.cut_format import ClusterCut, LogId, LogPiece, LogPieces
 from moldau.backup.restore.folders import NewCluster, NewNode, copy_log, write_log
 from moldau.backup.restore.local_log import LocalCoordinatorLog
 from moldau.backup.restore.metadata import EPOCH_MARGIN, NewGeneration, new_metadata, new_position
+from moldau.backup.restore.open_producers import abort_pending_offsets
 from moldau.backup.restore.recommit import (
     FoundObject,
     ObjectWindow,
@@ -37,6 +38,7 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.partition import NO_OWNER
 from moldau.cluster.internal_topics import (
+    CONSUMER_OFFSETS_TOPIC,
     DISKLESS_METADATA_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
     STATE_TOPICS,
@@ -367,7 +369,11 @@ class Restoring:
                 coordinator_logs[log_id.partition] = log
                 closing.callback(log.close)
             elif saved.topic != TRANSACTION_STATE_TOPIC:
-                (await self._write_log(log_id, saved.topic, pieces)).close()
+                log = await self._write_log(log_id, saved.topic, pieces)
+                if saved.topic == CONSUMER_OFFSETS_TOPIC:
+                    abort_pending_offsets(log, self._committing, self._machine.clock.now_ms())
+                    await log.flush()
+                log.close()
         return coordinator_logs
 
     async def _write_log(

@@ -37,7 +37,15 @@ from moldau.runtime import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["FoundObject", "ObjectWindow", "Recommit", "RecommitReport", "deleted_objects", "find_objects"]
+__all__ = [
+    "FoundObject",
+    "ObjectWindow",
+    "Recommit",
+    "RecommitReport",
+    "batches_with_owners",
+    "deleted_objects",
+    "find_objects",
+]
 
 _KEPT_NAMES: Final = 20
 _FOOTERS_AT_A_TIME: Final = 256
@@ -75,7 +83,8 @@ class RecommitReport:
     """Number of batches of idempotent producers that the cut already contains."""
     refused_batches: int = 0
     transactional_batches: int = 0
-    """Number of batches that were skipped because they belong to transactions."""
+    """Number of batches that were skipped because they belong to transactions. Batches that the cut already
+    contains are not counted."""
     unknown_topics: dict[UUID, int] = field(default_factory=dict)
     """Topics that are not in the cut, with the number of their batches."""
     kept: dict[str, set[UUID]] = field(default_factory=dict)
@@ -179,6 +188,30 @@ async def deleted_objects(
     return sorted(deleted)
 
 
+def batches_with_owners(
+    found: FoundObject, owners: Mapping[LogId, int], report: RecommitReport
+) -> list[WalBatch]:
+    """The batches of an object whose partitions are in the cut. The other batches are counted in the report,
+    and the object is kept because of them."""
+    known: list[WalBatch] = []
+    for batch in found.footer.batches():
+        if LogId(batch.topic_id, batch.partition_index) in owners:
+            known.append(batch)
+        else:
+            report.unknown_topics[batch.topic_id] = report.unknown_topics.get(batch.topic_id, 0) + 1
+            report.kept.setdefault(found.info.key, set()).add(batch.topic_id)
+    return known
+
+
+@dataclass(slots=True)
+class _Share:
+    """The batches of an object for one coordinator."""
+
+    batches: list[BatchToCommit] = field(default_factory=list)
+    """The batches without transactions."""
+    transactional_batches: int = 0
+
+
 class Recommit:
     """Commits objects at the coordinators of their partitions. All coordinators are loaded in this
     process."""
@@ -205,22 +238,22 @@ class Recommit:
                 coordinator_id for coordinator_id in shares if not await self._knows(coordinator_id, each)
             ]
             self._report.known_objects += len(unknown) < len(shares)
+            owner_ids = [coordinator_id for coordinator_id, share in shares.items() if share.batches]
             for coordinator_id in unknown:
-                await self._commit_share(coordinator_id, each, shares[coordinator_id], list(shares))
+                share = shares[coordinator_id]
+                self._report.transactional_batches += share.transactional_batches
+                if share.batches:
+                    await self._commit_share(coordinator_id, each, share.batches, owner_ids)
 
-    def _shares(self, found: FoundObject) -> dict[int, list[BatchToCommit]]:
+    def _shares(self, found: FoundObject) -> dict[int, "_Share"]:
         """The batches for each coordinator, in the order of the object."""
-        shares: dict[int, list[BatchToCommit]] = defaultdict(list)
-        for batch in found.footer.batches():
-            owner = self._owners.get(LogId(batch.topic_id, batch.partition_index))
-            if owner is None:
-                unknown = self._report.unknown_topics
-                unknown[batch.topic_id] = unknown.get(batch.topic_id, 0) + 1
-                self._report.kept.setdefault(found.info.key, set()).add(batch.topic_id)
-            elif batch.attributes & TRANSACTIONAL_BIT:
-                self._report.transactional_batches += 1
+        shares: dict[int, _Share] = defaultdict(_Share)
+        for batch in batches_with_owners(found, self._owners, self._report):
+            share = shares[self._owners[LogId(batch.topic_id, batch.partition_index)]]
+            if batch.attributes & TRANSACTIONAL_BIT:
+                share.transactional_batches += 1
             else:
-                shares[owner].append(_to_commit(batch, batch.topic_id in self._stamped))
+                share.batches.append(_to_commit(batch, batch.topic_id in self._stamped))
         return shares
 
     async def _knows(self, coordinator_id: int, found: FoundObject) -> bool:

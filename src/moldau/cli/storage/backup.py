@@ -150,7 +150,14 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
             cluster = new_cluster(wanted.nodes, found.cut.cluster_id, machine, wanted.into)
             if wanted.dry_run:
                 with tempfile.TemporaryDirectory() as scratch:
-                    report = await examine(machine, storage, found, f"{scratch}/node", wanted.until_ms)
+                    report = await examine(
+                        machine,
+                        storage,
+                        found,
+                        f"{scratch}/node",
+                        wanted.until_ms,
+                        has_tier=tiered_settings.is_enabled(wanted.storing),
+                    )
                 living = [] if report.missing else await _living(storage, found.cut, machine)
                 report.obstacles += [f"{each} still runs" for each in living]
                 report.obstacles += _folder_problems(cluster, machine)
@@ -275,7 +282,7 @@ def _as_json(report: RestoreReport, dry_run: bool) -> dict[str, Any]:
         "repeated_batches": None if dry_run else newer.repeated_batches,
         "aborted_transactions": report.aborted_transactions,
         "refused_batches": None if dry_run else newer.refused_batches,
-        "transactional_batches": newer.transactional_batches,
+        "transactional_batches": None if dry_run else newer.transactional_batches,
         "unknown_topics": {str(topic_id): count for topic_id, count in newer.unknown_topics.items()},
         "damaged_objects": newer.damaged,
     }

@@ -111,7 +111,7 @@ def restore_command(
         print_json(_as_json(report, dry_run))
     else:
         _print(report, dry_run)
-    if report.missing or report.obstacles:
+    if _missing(report) or report.obstacles:
         raise typer.Exit(1)
 
 
@@ -187,6 +187,15 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
         raise CommandError(one_line(error)) from error
 
 
+def restored_at_start(nodes: Sequence[BrokerConfig]) -> RestoreReport:
+    """Restore the newest state into the log folders of nodes that start afterwards. Missing data are printed
+    on stderr. Raises the same errors as :func:`restored`."""
+    report = restored(RestoreRequest(nodes))
+    for reason in _missing(report):
+        print(f"missing: {reason}", file=sys.stderr, flush=True)
+    return report
+
+
 def _print_wait(left_s: float) -> None:
     print(
         f"waiting {left_s:.0f} s for the last records of old nodes that may still run (--no-wait: all of them"
@@ -224,6 +233,10 @@ def _folder_problems(cluster: NewCluster, machine: Machine) -> list[str]:
     return []
 
 
+def _missing(report: RestoreReport) -> list[str]:
+    return [*report.missing, *(f"{key} is damaged" for key in report.newer.damaged)]
+
+
 def _print(report: RestoreReport, dry_run: bool) -> None:
     newer, cut = report.newer, report.cut
     print(f"cluster {cut.cluster_id}, saved at {time_text(cut.created_ms)}")
@@ -255,7 +268,7 @@ def _print(report: RestoreReport, dry_run: bool) -> None:
         print(
             f"left out: {count} batches of topic id {topic_id}, which was created after the state was saved"
         )
-    for reason in (*report.missing, *(f"{key} is damaged" for key in newer.damaged)):
+    for reason in _missing(report):
         print(f"missing: {reason}")
     for obstacle in report.obstacles:
         print(f"in the way: {obstacle}")

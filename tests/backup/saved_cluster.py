@@ -75,6 +75,7 @@ _EPOCH: Final = 1
 _LATER_EPOCH: Final = 1_000_000
 _RECORDS_A_BATCH: Final = 2
 _ALL: Final = 1 << 24
+_LONG_MS: Final = 600_000
 
 
 class Writer:
@@ -120,6 +121,13 @@ class Writer:
         marker = MarkerToWrite(TOPIC, self._index, producer_id, epoch, 0, True, 0, 0, decided_at)
         (ended,) = await self._coordinators.end_transactions(self._index, [marker])
         assert ended.error is ErrorCode.none, ended
+
+    async def expire(self) -> None:
+        """Let the coordinator forget the results of all files."""
+        later_ms = Machine.real().clock.now_ms() + _LONG_MS
+        await self._coordinators.runtime.write(
+            self._index, lambda shard, _, token: shard.expire(token, later_ms)
+        )
 
 
 class SavedCluster:
@@ -179,9 +187,12 @@ class SavedCluster:
             yield Writer(coordinators, index)
             await self._save(log, DISKLESS_METADATA_TOPIC, index)
 
-    async def store_wal_object(self, topic_id: UUID = TOPIC, producer_id: int = -1) -> str:
+    async def store_wal_object(
+        self, topic_id: UUID = TOPIC, producer_id: int = -1, *, age_ms: int = 0
+    ) -> str:
         """Store a WAL object with one batch for partition 0 of a topic. With ``producer_id``, the batch
-        belongs to a transaction. Returns the object's key."""
+        belongs to a transaction. Its footer and its key say that it was created ``age_ms`` ago. Returns the
+        object's key."""
         batch = build_batch(
             [Record(0, 0, b"k", b"v")],
             producer_id=producer_id,
@@ -191,10 +202,10 @@ class SavedCluster:
         )
         content = bytearray(len(batch) + footer_size_bytes(1, 1))
         content[: len(batch)] = batch
-        now_ms = self._machine.clock.now_ms()
+        created_ms = self._machine.clock.now_ms() - age_ms
         runs = [(topic_id, 0, 0, [parse_header(batch)])]
-        write_tail(content, len(batch), runs, created_ms=now_ms, broker_id=NODE_ID)
-        key = new_object_key(now_ms, NODE_ID, self._machine.entropy)
+        write_tail(content, len(batch), runs, created_ms=created_ms, broker_id=NODE_ID)
+        key = new_object_key(created_ms, NODE_ID, self._machine.entropy)
         await self._storage.upload(key, content, len(content))
         return key
 

@@ -7,6 +7,10 @@ idempotent batch is therefore committed only once, even if the cut already has t
 contain it. Every other batch is restored at least once. The new offset of a batch may differ from its old
 offset.
 
+A coordinator forgets the outcome of an old object when it has no live batches of the object. Such an object
+may still be in the store, because another coordinator has live batches of it. If an object is so old that its
+outcome may have been forgotten before the cut, it was not committed after the cut, and it is skipped.
+
 Batches of transactions are skipped, because only the lost logs recorded whether a transaction was committed.
 """
 
@@ -22,6 +26,7 @@ from moldau.backup.cut_format import LogId
 from moldau.backup.restore.commit_order import in_commit_order
 from moldau.coordinators.diskless.calls import CREATE_TIME, LOG_APPEND_TIME, BatchToCommit, CommitFileCall
 from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.diskless.object_keys import WAL_PREFIX, parse_object_key, wal_folders
 from moldau.diskless.wal import (
     TAIL_READ_BYTES,
@@ -229,9 +234,17 @@ class Recommit:
         self._coordinators = coordinators
         self._owners = owners
         self._report = report
+        self._outcomes_from_ms: dict[int, int] = {}
+        """For each coordinator, the creation time of the oldest object whose outcome is certainly known."""
 
     async def commit(self, found: Iterable[FoundObject]) -> None:
         """Commit objects in order. Raises ``KafkaError`` when a log cannot be written."""
+        times = CoordinatorTimes()
+        for coordinator_id in set(self._owners.values()):
+            # This is read before the first commit, because each commit changes it.
+            self._outcomes_from_ms[coordinator_id] = await self._coordinators.runtime.read(
+                coordinator_id, lambda shard, _: shard.files.outcomes_from_ms(times)
+            )
         for each in found:
             shares = self._shares(each)
             unknown = [
@@ -257,6 +270,9 @@ class Recommit:
         return shares
 
     async def _knows(self, coordinator_id: int, found: FoundObject) -> bool:
+        """Whether the object was committed before the cut, or could not be committed after it."""
+        if found.footer.created_ms < self._outcomes_from_ms[coordinator_id]:
+            return True
         described = await self._coordinators.describe_files(coordinator_id, [found.info.key])
         return any(file.is_known or file.is_closed or file.has_live_batches for file in described)
 

@@ -9,14 +9,27 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from moldau.backup.cut_format import DATA_FOLDER, ClusterCut, LogId, LogPiece, LogPieces, ObjectPart
+from moldau.backup.cut_format import (
+    DATA_FOLDER,
+    DEFAULT_LEASE_MS,
+    ClusterCut,
+    LogId,
+    LogPiece,
+    LogPieces,
+    ObjectPart,
+)
 from moldau.backup.image_object import ImageEncoder
 from moldau.backup.restore.folders import NewCluster, NewNode
 from moldau.backup.restore.restoring import RestoreReport, Restoring, examine
 from moldau.backup.stored_cuts import FoundCut
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
-from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from moldau.cluster.internal_topics import (
+    CONSUMER_OFFSETS_TOPIC,
+    DISKLESS_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from moldau.coordinators.diskless.calls import (
     CREATE_TIME,
     TRANSACTIONAL,
@@ -30,18 +43,30 @@ from moldau.coordinators.diskless.calls import (
     PartitionToFind,
 )
 from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.diskless.object_keys import new_object_key
+from moldau.diskless.wal import footer_size_bytes, write_tail
 from moldau.objects import MemoryStorage
+from moldau.protocol.records import groups
 from moldau.protocol.records import metadata as r
 from moldau.protocol.records import transactions as schema
 from moldau.protocol.schema import Message
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
-from moldau.records.batch import iter_headers
+from moldau.records.batch import iter_headers, parse_header
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, iter_records
 from moldau.runtime import ErrorCode, Machine
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.records import encode_event
+from moldau.tiered.metadata.segments import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    TopicIdPartition,
+)
 
 TOPIC: Final = UUID(int=0xA)
 NAME: Final = "t"
@@ -50,6 +75,7 @@ _EPOCH: Final = 1
 _LATER_EPOCH: Final = 1_000_000
 _RECORDS_A_BATCH: Final = 2
 _ALL: Final = 1 << 24
+_LONG_MS: Final = 600_000
 
 
 class Writer:
@@ -61,8 +87,11 @@ class Writer:
         self.keys: list[str] = []
         """The keys of the WAL objects with the written batches."""
 
-    async def write(self, producer_id: int, epoch: int, sequence: int = 0) -> None:
-        """Commit a batch of two records of a transaction."""
+    async def write(
+        self, producer_id: int, epoch: int, sequence: int = 0, object_key: str | None = None
+    ) -> None:
+        """Commit a batch of two records of a transaction. By default, the key of the object is not the key of
+        a WAL object, so a restore does not read it."""
         index = self._index
         (issued,) = await self._coordinators.guard_transactions(
             index, [GuardToIssue(TOPIC, index, producer_id, epoch)]
@@ -81,7 +110,7 @@ class Writer:
             TRANSACTIONAL,
             issued.guard,
         )
-        self.keys.append(f"wal/0/file-{index}-{len(self.keys)}")
+        self.keys.append(object_key or f"wal/0/file-{index}-{len(self.keys)}")
         call = CommitFileCall(self.keys[-1], 100, Machine.real().clock.now_ms(), 1, [batch], ())
         (result,) = (await self._coordinators.commit_file(index, call)).batches
         assert result.error is ErrorCode.none, result
@@ -92,6 +121,13 @@ class Writer:
         marker = MarkerToWrite(TOPIC, self._index, producer_id, epoch, 0, True, 0, 0, decided_at)
         (ended,) = await self._coordinators.end_transactions(self._index, [marker])
         assert ended.error is ErrorCode.none, ended
+
+    async def expire(self) -> None:
+        """Let the coordinator forget the results of all files."""
+        later_ms = Machine.real().clock.now_ms() + _LONG_MS
+        await self._coordinators.runtime.write(
+            self._index, lambda shard, _, token: shard.expire(token, later_ms)
+        )
 
 
 class SavedCluster:
@@ -104,7 +140,15 @@ class SavedCluster:
         self._storage = MemoryStorage(self._machine.clock)
         self._logs: dict[LogId, LogPieces] = {}
         self._image = MetadataImage()
-        self._topics = {TRANSACTION_STATE_TOPIC: UUID(int=1), DISKLESS_METADATA_TOPIC: UUID(int=2)}
+        self.lease_ms = DEFAULT_LEASE_MS
+        self.waits: list[float] = []
+        """The seconds that the restore has waited for old nodes."""
+        self._topics = {
+            TRANSACTION_STATE_TOPIC: UUID(int=1),
+            DISKLESS_METADATA_TOPIC: UUID(int=2),
+            CONSUMER_OFFSETS_TOPIC: UUID(int=3),
+            REMOTE_LOG_METADATA_TOPIC: UUID(int=4),
+        }
 
     async def save_transactions(self, values: dict[str, schema.TransactionLogValue]) -> None:
         """Save ``values``, by transactional id, in the log of ``__transaction_state``."""
@@ -122,6 +166,19 @@ class SavedCluster:
         log.append_as_leader(build_batch(records), _EPOCH)
         await self._save(log, TRANSACTION_STATE_TOPIC, 0)
 
+    async def save_pending_offsets(self, producer_ids: Sequence[int]) -> None:
+        """Save a log of ``__consumer_offsets``. Each producer has committed an offset in a transaction that
+        has no marker yet."""
+        log = self._open(self._folder / "old", CONSUMER_OFFSETS_TOPIC, 0)
+        log.initialize_epoch(_EPOCH)
+        for producer_id in producer_ids:
+            key = groups.OffsetCommitKey(group="g", topic=NAME, partition=producer_id)
+            value = groups.OffsetCommitValue(offset=1)
+            record = Record(0, 0, groups.RECORDS.encode_key(key), groups.RECORDS.encode_value(value))
+            batch = build_batch([record], producer_id=producer_id, producer_epoch=0, transactional=True)
+            log.append_as_leader(batch, _EPOCH)
+        await self._save(log, CONSUMER_OFFSETS_TOPIC, 0)
+
     @asynccontextmanager
     async def saving_partition(self, index: int) -> AsyncIterator[Writer]:
         """Write to a diskless partition. The log of its coordinator is saved at the end of the context."""
@@ -130,16 +187,52 @@ class SavedCluster:
             yield Writer(coordinators, index)
             await self._save(log, DISKLESS_METADATA_TOPIC, index)
 
+    async def store_wal_object(
+        self, topic_id: UUID = TOPIC, producer_id: int = -1, *, age_ms: int = 0
+    ) -> str:
+        """Store a WAL object with one batch for partition 0 of a topic. With ``producer_id``, the batch
+        belongs to a transaction. Its footer and its key say that it was created ``age_ms`` ago. Returns the
+        object's key."""
+        batch = build_batch(
+            [Record(0, 0, b"k", b"v")],
+            producer_id=producer_id,
+            producer_epoch=min(0, producer_id),
+            base_sequence=min(0, producer_id),
+            transactional=producer_id >= 0,
+        )
+        content = bytearray(len(batch) + footer_size_bytes(1, 1))
+        content[: len(batch)] = batch
+        created_ms = self._machine.clock.now_ms() - age_ms
+        runs = [(topic_id, 0, 0, [parse_header(batch)])]
+        write_tail(content, len(batch), runs, created_ms=created_ms, broker_id=NODE_ID)
+        key = new_object_key(created_ms, NODE_ID, self._machine.entropy)
+        await self._storage.upload(key, content, len(content))
+        return key
+
+    async def save_remote_segment(self) -> None:
+        """Save the copy of a segment of partition 0 in a log of ``__remote_log_metadata``."""
+        id = RemoteLogSegmentId.of(TopicIdPartition(TOPIC, NAME, 0), UUID(int=1))
+        started = RemoteLogSegmentMetadata(
+            id, 0, 9, 1, NODE_ID, 1, 10, leader_epochs=(EpochStart(_EPOCH, 0),)
+        )
+        finished = RemoteLogSegmentMetadataUpdate(id, 2, RemoteLogSegmentState.COPY_SEGMENT_FINISHED, NODE_ID)
+        log = self._open(self._folder / "old", REMOTE_LOG_METADATA_TOPIC, 0)
+        log.initialize_epoch(_EPOCH)
+        records = [Record(0, 0, None, encode_event(each)) for each in (started, finished)]
+        log.append_as_leader(build_batch(records), _EPOCH)
+        await self._save(log, REMOTE_LOG_METADATA_TOPIC, 0)
+
     async def store_object(self, key: str) -> None:
         """Store an object without content."""
         await self._storage.upload(key, b"", 0)
 
-    async def restore(self, until_ms: int | None = None) -> RestoreReport:
-        """Restore the cluster as one node."""
+    async def restore(self, until_ms: int | None = None, *, waits: bool = False) -> RestoreReport:
+        """Restore the cluster as one node. With ``waits``, old nodes may still run."""
         node = NewNode(node_id=NODE_ID, path=str(self._folder / "new"), directory_id=UUID(int=900))
         voters = VoterSet([Voter(ReplicaKey(NODE_ID), "localhost", 1)])
         cluster = NewCluster(cluster_id="cluster", nodes=[node], static_voters=voters)
-        restoring = Restoring(self._machine, self._storage, await self._cut(), cluster, until_ms)
+        restoring = Restoring(self._machine, self._storage, await self._cut(), cluster, until_ms, waits=waits)
+        restoring.on_wait = self.waits.append
         report = await restoring.run()
         self._image = restoring._image
         return report
@@ -156,6 +249,7 @@ class SavedCluster:
         cut = ClusterCut(
             cluster_id="cluster",
             created_ms=now_ms,
+            lease_ms=self.lease_ms,
             metadata=await self._stored("image", content),
             metadata_offset=1,
             metadata_epoch=1,
@@ -198,6 +292,13 @@ class SavedCluster:
         log.close()
         return found
 
+    def pending_offsets(self) -> set[int]:
+        """The producers whose transactions are open in the restored log of ``__consumer_offsets``."""
+        log = self._open(self._folder / "new", CONSUMER_OFFSETS_TOPIC, 0)
+        producers = list(log.log.producers.state)
+        log.close()
+        return {each.producer_id for each in producers if each.current_txn_first_offset is not None}
+
     def _open(self, folder: Path, topic: str, index: int) -> SnapshotLog:
         name = TopicPartition(topic, index)
         return SnapshotLog.open(
@@ -233,7 +334,12 @@ class SavedCluster:
 
     def _metadata(self) -> Sequence[Message]:
         records: list[Message] = [r.FeatureLevelRecord(name="metadata.version", feature_level=26)]
-        topics = [(TRANSACTION_STATE_TOPIC, 1), (DISKLESS_METADATA_TOPIC, self._count)]
+        topics = [
+            (TRANSACTION_STATE_TOPIC, 1),
+            (DISKLESS_METADATA_TOPIC, self._count),
+            (CONSUMER_OFFSETS_TOPIC, 1),
+            (REMOTE_LOG_METADATA_TOPIC, 1),
+        ]
         for name, count in topics:
             records += self._topic(name, self._topics[name], count)
         return [*records, *self._topic(NAME, TOPIC, self._count, has_owners=True)]

@@ -1,7 +1,7 @@
 """A node of an older generation neither writes nor deletes, and reports the reason."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from uuid import UUID
 
 import pytest
@@ -86,6 +86,29 @@ def test_an_old_node_deletes_nothing(change: Change) -> None:
         await change(node)
         await node.restore()
         await _refused(node, change)
+
+    play(story)
+
+
+def test_an_old_node_does_not_repeat_a_deletion_after_a_restore() -> None:
+    """The first attempt fails, and the cluster is restored before the second attempt."""
+
+    async def story(node: OldNode) -> None:
+        await node.storage.upload("wal/x", b"x", 1)
+        deleted, attempts = node.memory.delete, 0
+
+        async def failing_once(keys: Collection[str]) -> None:
+            nonlocal attempts
+            attempts += 1
+            if attempts == 1:
+                await node.restore()
+                raise StorageError("busy", transient=True)
+            await deleted(keys)
+
+        node.memory.delete = failing_once  # type: ignore[method-assign]
+        with pytest.raises(StorageError, match="of generation 0: it may neither write"):
+            await node.storage.delete(["wal/x"])
+        assert attempts == 1
 
     play(story)
 

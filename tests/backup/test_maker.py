@@ -181,6 +181,19 @@ async def test_a_cut_contains_every_log() -> None:
 
 
 @on_a_loop
+async def test_a_save_that_does_not_end_is_not_explained_by_an_earlier_error() -> None:
+    cluster = Cluster()
+    maker = cluster.maker()
+    assert maker.last_error == "no state was saved yet"
+    cluster.is_broken = True
+    with pytest.raises(KafkaError):
+        await maker.run_once()
+    cluster.is_broken = False
+    await maker.run_once()
+    assert maker.last_error == "the next save has not ended"
+
+
+@on_a_loop
 async def test_nothing_is_stored_when_nothing_has_changed() -> None:
     cluster = Cluster()
     maker = cluster.maker()

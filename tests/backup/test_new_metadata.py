@@ -133,6 +133,14 @@ def test_producer_ids_begin_above_all_that_were_seen() -> None:
     assert _new(seen=77_000).next_producer_id == 77_001 + PRODUCER_ID_MARGIN
 
 
+def test_producer_ids_begin_above_ids_that_were_allocated_after_the_save() -> None:
+    """The first producer of the cluster may have got its id after the save, and its client may still run."""
+    old = [each for each in OLD if not isinstance(each, r.ProducerIdsRecord)]
+    generation = NewGeneration(1, {}, restores=2)
+    image = MetadataDelta().replay_all(new_metadata(old, (NODE,), generation, -1)).apply()
+    assert image.next_producer_id == 2 * PRODUCER_ID_MARGIN
+
+
 def test_another_restore_of_the_same_state_gives_out_other_numbers() -> None:
     first, second = _new(restores=1), _new(restores=2)
     assert second.next_producer_id == first.next_producer_id + PRODUCER_ID_MARGIN

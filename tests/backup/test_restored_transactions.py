@@ -14,6 +14,7 @@ from saved_cluster import NAME, SavedCluster
 
 from moldau.backup.restore import restoring
 from moldau.backup.restore.revoked_commits import SavedDecisions
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.protocol.records import transactions as schema
 
 ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT = 1, 2, 3, 4
@@ -21,8 +22,10 @@ STRAY, LATER, KNOWN, DECIDED = 7, 8, 9, 10
 """The producer ids of four transactions. A test saves different states of these transactions."""
 
 
-def _value(producer_id: int, status: int, partitions: Sequence[int] = ()) -> schema.TransactionLogValue:
-    rows = [schema.PartitionsSchema(topic=NAME, partition_ids=partitions)] if partitions else []
+def _value(
+    producer_id: int, status: int, partitions: Sequence[int] = (), topic: str = NAME
+) -> schema.TransactionLogValue:
+    rows = [schema.PartitionsSchema(topic=topic, partition_ids=partitions)] if partitions else []
     return schema.TransactionLogValue(
         producer_id=producer_id,
         producer_epoch=0,
@@ -136,6 +139,30 @@ async def _restore_a_transaction_after_a_decided_one(folder: Path) -> None:
 
 def test_the_next_transaction_of_the_same_epoch_is_aborted(tmp_path: Path) -> None:
     asyncio.run(_restore_a_transaction_after_a_decided_one(tmp_path))
+
+
+async def _restore_pending_offsets(folder: Path) -> None:
+    cluster = SavedCluster(folder)
+    # The logs of the groups are saved first. Each transaction that has pending offsets there may end before
+    # the logs of the transaction coordinators are saved.
+    await cluster.save_pending_offsets([STRAY, LATER, KNOWN, DECIDED])
+    await cluster.save_transactions(
+        {
+            "later": _value(LATER, COMPLETE_COMMIT),
+            "known": _value(KNOWN, ONGOING, [0], CONSUMER_OFFSETS_TOPIC),
+            "decided": _value(DECIDED, PREPARE_COMMIT, [0], CONSUMER_OFFSETS_TOPIC),
+        }
+    )
+    async with cluster.saving_partition(0):
+        pass
+    await cluster.restore()
+    # The coordinator of DECIDED commits its offsets after the start. If other offsets stayed pending, no
+    # member of the group would get an offset for its partition again.
+    assert cluster.pending_offsets() == {DECIDED}
+
+
+def test_pending_offsets_of_ended_transactions_are_aborted(tmp_path: Path) -> None:
+    asyncio.run(_restore_pending_offsets(tmp_path))
 
 
 async def _abort_none(*_: Any) -> set[int]:

@@ -108,7 +108,7 @@ class CutMaker:
         self._current_at: float | None = None
         """Time of the event loop. All changes before this time are saved."""
         self.last_error = "no state was saved yet"
-        """The reason why the last attempt to make a cut failed."""
+        """The reason why there is no newer cut: the error of the last attempt, if it failed."""
         scope = meters.scoped("moldau.backup", "Cuts")
         self._cuts = scope.counter("CutsPerSec", "Cuts of the cluster's state that were stored.")
         self._bytes = scope.counter("BytesPerSec", "Bytes of logs and metadata stored for cuts.")
@@ -150,6 +150,7 @@ class CutMaker:
             await self._abandon(error)
             raise
         self._current_at = begun_at
+        self.last_error = "the next save has not ended"
         self._ledger.rounds += 1
         if cut is not None and begun_at >= self._next_deletion_s:
             settings = self._settings

@@ -115,8 +115,12 @@ class RetryingStorage:
         return await self._run(lambda: fetch_once(self._storage, key, offset, size))
 
     async def delete(self, keys: Collection[str]) -> None:
-        await self.fence.before_delete()
-        await self._run(lambda: self._storage.delete(keys))
+        async def attempt() -> None:
+            # The fence is asked before each attempt, because the cluster may be restored between them.
+            await self.fence.before_delete()
+            await self._storage.delete(keys)
+
+        await self._run(attempt)
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
         """After an error the listing continues after the last key."""

@@ -10,6 +10,8 @@ from crc32c import crc32c
 from cli.conftest import Run
 from moldau.backup.cut_format import DATA_FOLDER, ClusterCut, ObjectPart, cut_key, encode_cut
 from moldau.backup.image_object import ImageEncoder
+from moldau.cli.serving.serve import read_config
+from moldau.cli.storage.backup import restored_at_start
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.protocol.records.metadata import FeatureLevelRecord
 
@@ -85,6 +87,26 @@ def test_missing_parts_of_a_state_are_named(tmp_path: Path, properties: Path, cl
     assert done.err.startswith(f"moldau: no object {image.relative_to(tmp_path / 'store')}")
     assert "see --until" in done.err
     assert not (tmp_path / "new").exists()
+
+
+def test_a_damaged_object_with_records_is_named(tmp_path: Path, properties: Path, cli: Run) -> None:
+    _save(tmp_path, 0)
+    key = f"wal/0/2023111422/{CREATED_MS:012x}-1-0"
+    _store(tmp_path, key, b"damaged")
+    seen = cli("storage", "restore", "-c", str(properties), "--dry-run")
+    assert (seen.code, seen.out.splitlines()[-1]) == (1, f"missing: {key} is damaged")
+    done = cli("storage", "restore", "-c", str(properties), "--no-wait")
+    assert (done.code, f"missing: {key} is damaged" in done.out) == (1, True)
+
+
+def test_a_node_that_restores_at_its_start_names_what_is_missing(
+    tmp_path: Path, properties: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _save(tmp_path, 0)
+    key = f"wal/0/2023111422/{CREATED_MS:012x}-1-0"
+    _store(tmp_path, key, b"damaged")
+    restored_at_start([read_config(properties, {})])
+    assert capsys.readouterr().err.splitlines()[-1] == f"missing: {key} is damaged"
 
 
 def test_a_folder_with_data_prevents_a_restore(tmp_path: Path, properties: Path, cli: Run) -> None:

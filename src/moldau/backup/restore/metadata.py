@@ -103,9 +103,9 @@ def new_metadata(
         written = rule(state, record)
         if written is not None:
             yield written
-    if state.next_producer_id > 0:
-        next_producer_id = state.next_producer_id + generation.restores * PRODUCER_ID_MARGIN
-        yield r.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=next_producer_id)
+    # The saved image has no producer ids if the first of them was allocated after the save.
+    next_producer_id = state.next_producer_id + generation.restores * PRODUCER_ID_MARGIN
+    yield r.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=next_producer_id)
 
 
 class NewState:

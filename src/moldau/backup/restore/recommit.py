@@ -7,6 +7,10 @@ idempotent batch is therefore committed only once, even if the cut already has t
 contain it. Every other batch is restored at least once. The new offset of a batch may differ from its old
 offset.
 
+A coordinator forgets the outcome of an old object when it has no live batches of the object. Such an object
+may still be in the store, because another coordinator has live batches of it. If an object is so old that its
+outcome may have been forgotten before the cut, it was not committed after the cut, and it is skipped.
+
 Batches of transactions are skipped, because only the lost logs recorded whether a transaction was committed.
 """
 
@@ -22,6 +26,7 @@ from moldau.backup.cut_format import LogId
 from moldau.backup.restore.commit_order import in_commit_order
 from moldau.coordinators.diskless.calls import CREATE_TIME, LOG_APPEND_TIME, BatchToCommit, CommitFileCall
 from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.diskless.object_keys import WAL_PREFIX, parse_object_key, wal_folders
 from moldau.diskless.wal import (
     TAIL_READ_BYTES,
@@ -37,7 +42,15 @@ from moldau.runtime import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["FoundObject", "ObjectWindow", "Recommit", "RecommitReport", "deleted_objects", "find_objects"]
+__all__ = [
+    "FoundObject",
+    "ObjectWindow",
+    "Recommit",
+    "RecommitReport",
+    "batches_with_owners",
+    "deleted_objects",
+    "find_objects",
+]
 
 _KEPT_NAMES: Final = 20
 _FOOTERS_AT_A_TIME: Final = 256
@@ -75,7 +88,8 @@ class RecommitReport:
     """Number of batches of idempotent producers that the cut already contains."""
     refused_batches: int = 0
     transactional_batches: int = 0
-    """Number of batches that were skipped because they belong to transactions."""
+    """Number of batches that were skipped because they belong to transactions. Batches that the cut already
+    contains are not counted."""
     unknown_topics: dict[UUID, int] = field(default_factory=dict)
     """Topics that are not in the cut, with the number of their batches."""
     kept: dict[str, set[UUID]] = field(default_factory=dict)
@@ -179,6 +193,30 @@ async def deleted_objects(
     return sorted(deleted)
 
 
+def batches_with_owners(
+    found: FoundObject, owners: Mapping[LogId, int], report: RecommitReport
+) -> list[WalBatch]:
+    """The batches of an object whose partitions are in the cut. The other batches are counted in the report,
+    and the object is kept because of them."""
+    known: list[WalBatch] = []
+    for batch in found.footer.batches():
+        if LogId(batch.topic_id, batch.partition_index) in owners:
+            known.append(batch)
+        else:
+            report.unknown_topics[batch.topic_id] = report.unknown_topics.get(batch.topic_id, 0) + 1
+            report.kept.setdefault(found.info.key, set()).add(batch.topic_id)
+    return known
+
+
+@dataclass(slots=True)
+class _Share:
+    """The batches of an object for one coordinator."""
+
+    batches: list[BatchToCommit] = field(default_factory=list)
+    """The batches without transactions."""
+    transactional_batches: int = 0
+
+
 class Recommit:
     """Commits objects at the coordinators of their partitions. All coordinators are loaded in this
     process."""
@@ -196,34 +234,45 @@ class Recommit:
         self._coordinators = coordinators
         self._owners = owners
         self._report = report
+        self._outcomes_from_ms: dict[int, int] = {}
+        """For each coordinator, the creation time of the oldest object whose outcome is certainly known."""
 
     async def commit(self, found: Iterable[FoundObject]) -> None:
         """Commit objects in order. Raises ``KafkaError`` when a log cannot be written."""
+        times = CoordinatorTimes()
+        for coordinator_id in set(self._owners.values()):
+            # This is read before the first commit, because each commit changes it.
+            self._outcomes_from_ms[coordinator_id] = await self._coordinators.runtime.read(
+                coordinator_id, lambda shard, _: shard.files.outcomes_from_ms(times)
+            )
         for each in found:
             shares = self._shares(each)
             unknown = [
                 coordinator_id for coordinator_id in shares if not await self._knows(coordinator_id, each)
             ]
             self._report.known_objects += len(unknown) < len(shares)
+            owner_ids = [coordinator_id for coordinator_id, share in shares.items() if share.batches]
             for coordinator_id in unknown:
-                await self._commit_share(coordinator_id, each, shares[coordinator_id], list(shares))
+                share = shares[coordinator_id]
+                self._report.transactional_batches += share.transactional_batches
+                if share.batches:
+                    await self._commit_share(coordinator_id, each, share.batches, owner_ids)
 
-    def _shares(self, found: FoundObject) -> dict[int, list[BatchToCommit]]:
+    def _shares(self, found: FoundObject) -> dict[int, "_Share"]:
         """The batches for each coordinator, in the order of the object."""
-        shares: dict[int, list[BatchToCommit]] = defaultdict(list)
-        for batch in found.footer.batches():
-            owner = self._owners.get(LogId(batch.topic_id, batch.partition_index))
-            if owner is None:
-                unknown = self._report.unknown_topics
-                unknown[batch.topic_id] = unknown.get(batch.topic_id, 0) + 1
-                self._report.kept.setdefault(found.info.key, set()).add(batch.topic_id)
-            elif batch.attributes & TRANSACTIONAL_BIT:
-                self._report.transactional_batches += 1
+        shares: dict[int, _Share] = defaultdict(_Share)
+        for batch in batches_with_owners(found, self._owners, self._report):
+            share = shares[self._owners[LogId(batch.topic_id, batch.partition_index)]]
+            if batch.attributes & TRANSACTIONAL_BIT:
+                share.transactional_batches += 1
             else:
-                shares[owner].append(_to_commit(batch, batch.topic_id in self._stamped))
+                share.batches.append(_to_commit(batch, batch.topic_id in self._stamped))
         return shares
 
     async def _knows(self, coordinator_id: int, found: FoundObject) -> bool:
+        """Whether the object was committed before the cut, or could not be committed after it."""
+        if found.footer.created_ms < self._outcomes_from_ms[coordinator_id]:
+            return True
         described = await self._coordinators.describe_files(coordinator_id, [found.info.key])
         return any(file.is_known or file.is_closed or file.has_live_batches for file in described)
 

@@ -11,21 +11,23 @@ from moldau.backup.cut_format import ClusterCut, LogId, LogPiece, LogPieces
 from moldau.backup.restore.folders import NewCluster, NewNode, copy_log, write_log
 from moldau.backup.restore.local_log import LocalCoordinatorLog
 from moldau.backup.restore.metadata import EPOCH_MARGIN, NewGeneration, new_metadata, new_position
+from moldau.backup.restore.open_producers import abort_pending_offsets
 from moldau.backup.restore.recommit import (
     FoundObject,
     ObjectWindow,
     Recommit,
     RecommitReport,
+    batches_with_owners,
     deleted_objects,
     find_objects,
 )
+from moldau.backup.restore.remote_partitions import remote_chains, without_tier
 from moldau.backup.restore.revoked_commits import SavedDecisions
 from moldau.backup.restore.saved_state import check_part, metadata_of, pieces_of
 from moldau.backup.restore.tiered_logs import (
     RemoteChain,
     RemoteSegments,
     TieredLog,
-    remote_chain,
     write_tiered_logs,
 )
 from moldau.backup.restore.transactions import DecidedCommit, abort_strays, fence_producers
@@ -37,6 +39,7 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.partition import NO_OWNER
 from moldau.cluster.internal_topics import (
+    CONSUMER_OFFSETS_TOPIC,
     DISKLESS_METADATA_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
     STATE_TOPICS,
@@ -92,13 +95,19 @@ class RestoreReport:
 
 
 async def examine(
-    machine: Machine, storage: ObjectStorage, found: FoundCut, scratch_path: str, until_ms: int | None = None
+    machine: Machine,
+    storage: ObjectStorage,
+    found: FoundCut,
+    scratch_path: str,
+    until_ms: int | None = None,
+    *,
+    has_tier: bool = False,
 ) -> RestoreReport:
     """Report which parts of the cluster a restore of this cut would restore. Raises ``StorageError`` and
     ``KafkaError``.
 
     Writes nothing into the store. With ``until_ms``, the coordinators' logs are written into the folder
-    ``scratch_path``.
+    ``scratch_path``. ``has_tier`` is whether the restore would have access to the remote segments.
     """
     cut = found.cut
     report = RestoreReport(cut, damaged_cuts=found.damaged)
@@ -109,10 +118,17 @@ async def examine(
     for part in parts:
         reason = await check_part(storage, part)
         report.missing += [] if reason is None else [reason]
-    if not report.missing:
-        _describe(report, _image_of(await metadata_of(storage, cut)))
-    await find_objects(storage, _window(found, until_ms), report.newer)
-    if until_ms is not None and not report.missing:
+    newer = await find_objects(storage, _window(found, until_ms), report.newer)
+    if report.missing:
+        return report
+    image = _image_of(await metadata_of(storage, cut))
+    _describe(report, image)
+    owners, _ = _diskless_partitions(image)
+    for each in newer:
+        batches_with_owners(each, owners, report.newer)
+    if not has_tier:
+        report.missing += without_tier(await _remote_segments(storage, cut), image)
+    if until_ms is not None:
         node = NewNode(node_id=0, path=scratch_path, directory_id=new_directory_id(machine.entropy))
         cluster = NewCluster(cluster_id=cut.cluster_id, nodes=[node])
         report.missing += await Restoring(machine, storage, found, cluster, until_ms).deleted_later()
@@ -204,10 +220,13 @@ class Restoring:
             self._report.aborted_transactions = len(self._aborted)
             await self._until_nobody_writes(begun_s)
             newer = await find_objects(self._storage, self._window, self._report.newer)
-            chains = await self._remote_chains(image)
+            segments = await _remote_segments(self._storage, self._cut)
+            chains = remote_chains(segments, image)
             await self._write_metadata(old, generation, newer, chains)
             owners, stamped = _diskless_partitions(image)
             await Recommit(coordinators, owners, stamped, self._report.newer).commit(newer)
+            if self._tier is None:
+                self._report.missing += without_tier(segments, image)
             await self._keep_unknown(number)
             if self._until_ms is not None:
                 self._report.missing += await self._deleted_from(coordinators, logs)
@@ -244,12 +263,20 @@ class Restoring:
 
     async def _until_nobody_writes(self, begun_s: float) -> None:
         """Wait until the nodes of the old cluster can no longer write. ``begun_s`` is the time of the event
-        loop after the generation was stored."""
-        if self._waits and self._until_ms is None:
-            left_s = begun_s + self._cut.lease_ms / 1000 - asyncio.get_running_loop().time()
-            if left_s > 0:
-                self.on_wait(left_s)
-                await asyncio.sleep(left_s)
+        loop after the generation was stored.
+
+        An earlier state contains no records that old nodes still write, so its restore does not wait.
+        """
+        if not self._waits:
+            return
+        passed_s = asyncio.get_running_loop().time() - begun_s
+        begun_ms = self._machine.clock.now_ms() - 1000 * passed_s
+        if self._until_ms is not None and self._until_ms < begun_ms - CoordinatorTimes().clock_skew_ms:
+            return
+        left_s = self._cut.lease_ms / 1000 - passed_s
+        if left_s > 0:
+            self.on_wait(left_s)
+            await asyncio.sleep(left_s)
 
     async def _take_later_cut(self) -> None:
         """Use the newest cut of the old cluster, because the old cluster may have made cuts until now. Each
@@ -298,30 +325,9 @@ class Restoring:
             if self._work_path not in paths:
                 machine.disk.remove_tree(source)
 
-    async def _remote_chains(self, image: MetadataImage) -> dict[TopicIdPartition, RemoteChain]:
-        """The remote segments of classic tiered partitions. ``image`` has the metadata of the cut."""
-        segments = RemoteSegments()
-        for _, saved in self._saved(REMOTE_LOG_METADATA_TOPIC):
-            await segments.add(pieces_of(self._storage, saved))
-        chains: dict[TopicIdPartition, RemoteChain] = {}
-        for topic in image.topics:
-            config = image.config(ResourceType.TOPIC, topic.name)
-            if DISKLESS.is_kind_of(topic) or config.get("remote.storage.enable", "").lower() != "true":
-                continue
-            for index in range(len(topic.partitions)):
-                name = TopicIdPartition(topic.topic_id, topic.name, index)
-                chain = remote_chain(segments.finished(name))
-                if chain is not None:
-                    chains[name] = chain
-        return chains
-
     async def _begin_tiered_logs(self, chains: Mapping[TopicIdPartition, RemoteChain]) -> None:
         """Make the logs of classic tiered topics begin after their remote records."""
         if self._tier is None:
-            self._report.missing += [
-                f"remote records of {name.topic}-{name.partition}: remote.log.storage.system.enable is false"
-                for name in chains
-            ]
             return
         logs = {name: self._tiered_log(name, chain) for name, chain in chains.items()}
         written = await write_tiered_logs(self._machine, self._tier, logs, self._committing)
@@ -336,12 +342,9 @@ class Restoring:
         folders = [self._cluster.path_of(each) for each in partition.replicas]
         return TieredLog(chain, folders, partition.leader_epoch)
 
-    def _saved(self, topic: str) -> list[tuple[LogId, LogPieces]]:
-        return [(log_id, saved) for log_id, saved in self._cut.logs.items() if saved.topic == topic]
-
     async def _write_transactions(self) -> SavedDecisions:
         """Write the logs of the transaction coordinators, in which all producers are fenced."""
-        for log_id, saved in self._saved(TRANSACTION_STATE_TOPIC):
+        for log_id, saved in _saved(self._cut, TRANSACTION_STATE_TOPIC):
             log = await self._write_log(log_id, saved.topic, pieces_of(self._storage, saved))
             epoch = log.last_epoch + 1
             log.initialize_epoch(epoch)
@@ -351,7 +354,10 @@ class Restoring:
             await log.flush()
             log.close()
         return SavedDecisions(
-            {log_id.partition: saved.end_offset for log_id, saved in self._saved(TRANSACTION_STATE_TOPIC)},
+            {
+                log_id.partition: saved.end_offset
+                for log_id, saved in _saved(self._cut, TRANSACTION_STATE_TOPIC)
+            },
             {each.decision for each in self._committing.values()},
         )
 
@@ -367,7 +373,11 @@ class Restoring:
                 coordinator_logs[log_id.partition] = log
                 closing.callback(log.close)
             elif saved.topic != TRANSACTION_STATE_TOPIC:
-                (await self._write_log(log_id, saved.topic, pieces)).close()
+                log = await self._write_log(log_id, saved.topic, pieces)
+                if saved.topic == CONSUMER_OFFSETS_TOPIC:
+                    abort_pending_offsets(log, self._committing, self._machine.clock.now_ms())
+                    await log.flush()
+                log.close()
         return coordinator_logs
 
     async def _write_log(
@@ -398,6 +408,17 @@ class Restoring:
             if not coordinators.is_active(coordinator_id):
                 raise KafkaError(ErrorCode.kafka_storage_error, coordinators.problem() or "not loaded")
         return coordinators
+
+
+def _saved(cut: ClusterCut, topic: str) -> list[tuple[LogId, LogPieces]]:
+    return [(log_id, saved) for log_id, saved in cut.logs.items() if saved.topic == topic]
+
+
+async def _remote_segments(storage: ObjectStorage, cut: ClusterCut) -> RemoteSegments:
+    segments = RemoteSegments()
+    for _, saved in _saved(cut, REMOTE_LOG_METADATA_TOPIC):
+        await segments.add(pieces_of(storage, saved))
+    return segments
 
 
 async def _create_partitions(image: MetadataImage, coordinators: DisklessCoordinator) -> None:

@@ -11,14 +11,14 @@ Therefore the restore aborts the transaction, except if the restored coordinator
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.backup.cut_format import LogPiece
+from moldau.backup.restore.open_producers import abort_marker, open_producers
 from moldau.backup.restore.transactions import DecidedCommit
 from moldau.records.batch import check_batch, iter_headers, parse_header
-from moldau.records.control import build_end_transaction_marker
 from moldau.records.record import iter_records
 from moldau.runtime import Machine
 from moldau.storage.folders.checkpoint import write_offset_checkpoint
@@ -28,7 +28,6 @@ from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.leader_epochs import EpochEntry
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.producers.producer_state import ProducerEntry
 from moldau.storage.topic_partition import TopicPartition
 from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.metadata.records import decode_event
@@ -160,10 +159,10 @@ async def write_tiered_logs(
             problems.append(f"earlier records of {partition.topic}-{partition.partition}: {error}")
             state = _state_behind(chain.newest)
         name = TopicPartition(partition.topic, partition.partition)
-        open_producers = list(_open_producers(name, state, committing))
-        aborted.update(each.producer_id for each in open_producers)
+        unfinished = list(open_producers(name, state.producers, committing))
+        aborted.update(each.producer_id for each in unfinished)
         # The replicas must be equal byte for byte, so they get the same markers.
-        markers = [_abort_marker(each, machine.clock.now_ms()) for each in open_producers]
+        markers = [abort_marker(each, machine.clock.now_ms()) for each in unfinished]
         for folder in wanted.folders:
             path = f"{folder}/{folder_of(name)}"
             await _write(machine, path, name, partition.topic_id, state, markers, wanted.leader_epoch)
@@ -171,28 +170,6 @@ async def write_tiered_logs(
     for folder, offsets in starts.items():
         write_offset_checkpoint(machine.disk, f"{folder}/{LOG_START_OFFSETS}", offsets)
     return WrittenLogs(problems, aborted)
-
-
-def _open_producers(
-    name: TopicPartition, state: AuxiliaryState, committing: Mapping[int, DecidedCommit]
-) -> Iterator[ProducerEntry]:
-    """The producers with a transaction that is open at the end of the newest segment and will not be
-    committed, in the order of the transactions."""
-    found = [each for each in state.producers if each.current_txn_first_offset is not None]
-    for each in sorted(found, key=lambda each: each.current_txn_first_offset or 0):
-        decided = committing.get(each.producer_id)
-        if decided is None or not decided.includes(name.topic, name.partition, each.producer_epoch):
-            yield each
-
-
-def _abort_marker(producer: ProducerEntry, now_ms: int) -> bytes:
-    return build_end_transaction_marker(
-        producer.producer_id,
-        producer.producer_epoch,
-        committed=False,
-        coordinator_epoch=max(0, producer.coordinator_epoch),
-        timestamp=now_ms,
-    )
 
 
 def _state_behind(segment: RemoteLogSegmentMetadata) -> AuxiliaryState:

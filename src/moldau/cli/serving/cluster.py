@@ -257,9 +257,9 @@ class _ClusterProcesses:
 
 def _restored(configs: list[BrokerConfig]) -> str:
     """Restore the saved cluster into the folders of its new nodes. Returns its id."""
-    from moldau.cli.storage.backup import RestoreRequest, restored  # Only a restore needs this module.
+    from moldau.cli.storage.backup import restored_at_start  # Only a restore needs this module.
 
-    return restored(RestoreRequest(configs)).cut.cluster_id
+    return restored_at_start(configs).cut.cluster_id
 
 
 def _named(node: ClusterNode) -> str:

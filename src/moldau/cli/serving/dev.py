@@ -149,9 +149,9 @@ def _single_node(
         refuse_cluster(folder)
         config = partial(development_config, str(folder), port, properties, host=host, diskless=True)
         if is_restored:
-            from moldau.cli.storage.backup import RestoreRequest, restored
+            from moldau.cli.storage.backup import restored_at_start
 
-            restored(RestoreRequest([config()]))
+            restored_at_start([config()])
         serve.run_node(
             config,
             log_level,

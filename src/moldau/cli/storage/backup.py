@@ -111,7 +111,7 @@ def restore_command(
         print_json(_as_json(report, dry_run))
     else:
         _print(report, dry_run)
-    if report.missing or report.obstacles:
+    if _missing(report) or report.obstacles:
         raise typer.Exit(1)
 
 
@@ -150,7 +150,14 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
             cluster = new_cluster(wanted.nodes, found.cut.cluster_id, machine, wanted.into)
             if wanted.dry_run:
                 with tempfile.TemporaryDirectory() as scratch:
-                    report = await examine(machine, storage, found, f"{scratch}/node", wanted.until_ms)
+                    report = await examine(
+                        machine,
+                        storage,
+                        found,
+                        f"{scratch}/node",
+                        wanted.until_ms,
+                        has_tier=tiered_settings.is_enabled(wanted.storing),
+                    )
                 living = [] if report.missing else await _living(storage, found.cut, machine)
                 report.obstacles += [f"{each} still runs" for each in living]
                 report.obstacles += _folder_problems(cluster, machine)
@@ -178,6 +185,15 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
         return asyncio.run(run())
     except (FormatError, StorageError, RemoteStorageError, KafkaError, OSError, ValueError) as error:
         raise CommandError(one_line(error)) from error
+
+
+def restored_at_start(nodes: Sequence[BrokerConfig]) -> RestoreReport:
+    """Restore the newest state into the log folders of nodes that start afterwards. Missing data are printed
+    on stderr. Raises the same errors as :func:`restored`."""
+    report = restored(RestoreRequest(nodes))
+    for reason in _missing(report):
+        print(f"missing: {reason}", file=sys.stderr, flush=True)
+    return report
 
 
 def _print_wait(left_s: float) -> None:
@@ -217,6 +233,10 @@ def _folder_problems(cluster: NewCluster, machine: Machine) -> list[str]:
     return []
 
 
+def _missing(report: RestoreReport) -> list[str]:
+    return [*report.missing, *(f"{key} is damaged" for key in report.newer.damaged)]
+
+
 def _print(report: RestoreReport, dry_run: bool) -> None:
     newer, cut = report.newer, report.cut
     print(f"cluster {cut.cluster_id}, saved at {time_text(cut.created_ms)}")
@@ -248,7 +268,7 @@ def _print(report: RestoreReport, dry_run: bool) -> None:
         print(
             f"left out: {count} batches of topic id {topic_id}, which was created after the state was saved"
         )
-    for reason in (*report.missing, *(f"{key} is damaged" for key in newer.damaged)):
+    for reason in _missing(report):
         print(f"missing: {reason}")
     for obstacle in report.obstacles:
         print(f"a restore would be refused: {obstacle}")
@@ -275,7 +295,7 @@ def _as_json(report: RestoreReport, dry_run: bool) -> dict[str, Any]:
         "repeated_batches": None if dry_run else newer.repeated_batches,
         "aborted_transactions": report.aborted_transactions,
         "refused_batches": None if dry_run else newer.refused_batches,
-        "transactional_batches": newer.transactional_batches,
+        "transactional_batches": None if dry_run else newer.transactional_batches,
         "unknown_topics": {str(topic_id): count for topic_id, count in newer.unknown_topics.items()},
         "damaged_objects": newer.damaged,
     }

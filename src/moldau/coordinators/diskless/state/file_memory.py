@@ -46,6 +46,8 @@ class FileMemory:
     def __init__(self) -> None:
         self._results: dict[str, Remembered] = {}
         self._closed: dict[str, int] = {}
+        self._forgotten_before_ms: int | None = None
+        """Results and closed keys before this time were removed."""
 
     def result(self, object_key: str) -> Remembered | None:
         return self._results.get(object_key)
@@ -74,6 +76,7 @@ class FileMemory:
         All entries are checked, because the clock of a new leader may be behind the clock of the previous
         leader.
         """
+        self._forgotten_before_ms = max(time_ms, self._forgotten_before_ms or 0)
         results, closed = self._results, self._closed
         self._results = {key: found for key, found in results.items() if found.committed_ms >= time_ms}
         self._closed = {key: closed_ms for key, closed_ms in closed.items() if closed_ms >= time_ms}
@@ -83,6 +86,18 @@ class FileMemory:
 
     def results(self) -> Iterator[tuple[str, Remembered]]:
         yield from self._results.items()
+
+    def outcomes_from_ms(self, times: CoordinatorTimes) -> int:
+        """A creation time. If a file was created before it and is not known, its outcome may have been
+        forgotten, and the coordinator would refuse it as too old. ``times`` are the limits of the coordinator
+        that wrote the records."""
+        newest_ms = max(
+            (min(found.created_ms, found.committed_ms) for found in self._results.values()), default=0
+        )
+        from_ms = newest_ms - times.repeat_age_ms
+        if self._forgotten_before_ms is not None:
+            from_ms = max(from_ms, self._forgotten_before_ms + times.clock_skew_ms)
+        return from_ms
 
     @property
     def oldest_created_ms(self) -> int | None:

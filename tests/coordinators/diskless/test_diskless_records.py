@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -150,14 +149,32 @@ def histories(draw: st.DrawFn) -> list[CommitFileCall]:
     return calls
 
 
+def decided_one_by_one(
+    partitions: PartitionTable, call: CommitFileCall, now_ms: int
+) -> records.FileCommitted:
+    """The record of a decision that checks each batch separately."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(commit, "_is_plain", lambda columns, file_bytes: False)
+        return CommitDecision(partitions, call, now_ms).record
+
+
+class DecisionByColumns(CommitDecision):
+    """A decision that only accepts whole files by columns. It records nothing for other files."""
+
+    def _decide_plain(self, *args: object) -> None:
+        pass
+
+    def _check_each(self, *args: object) -> None:
+        pass
+
+
 @given(histories())
 def test_decisions_by_columns_equal_decisions_batch_by_batch(calls: list[CommitFileCall]) -> None:
     ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
     by_columns, one_by_one = partitions_of(*ids), partitions_of(*ids)
     for now_ms, call in enumerate(calls):
         record = CommitDecision(by_columns, call, now_ms).record
-        with patch.object(commit, "_is_plain", return_value=False):
-            expected = CommitDecision(one_by_one, call, now_ms).record
+        expected = decided_one_by_one(one_by_one, call, now_ms)
         assert record == expected
         answers = [commit.result_of(each, now_ms, by_columns) for each in (record, expected)]
         assert answers[0] == answers[1]
@@ -208,8 +225,7 @@ def check_ways_to_decide(first_sequence: int, files: int, oddities: Sequence[tup
                 odd[at] = ODDITIES[name](odd[at])
             call = replace(call, batches=odd)
         record = CommitDecision(at_once, call, number).record
-        with patch.object(commit, "_is_plain", return_value=False):
-            expected = CommitDecision(one_by_one, call, number).record
+        expected = decided_one_by_one(one_by_one, call, number)
         assert record == expected
         codec = DisklessCodec()
         from_log = codec.decode(*codec.encode(record))
@@ -244,8 +260,7 @@ def test_a_file_with_only_consecutive_sequences_is_decided_by_columns() -> None:
     table = partitions_of(PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1))
     for number in range(5):
         replay.replay_file(table, CommitDecision(table, steady_file(number), number).record)
-    with patch.object(CommitDecision, "_decide_plain"), patch.object(CommitDecision, "_check_each"):
-        record = CommitDecision(table, steady_file(5), 5).record
+    record = DecisionByColumns(table, steady_file(5), 5).record
     assert [run.batches for run in record.runs] == [2, 2]
     assert len(record.base_sequences) == 4
 

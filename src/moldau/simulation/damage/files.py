@@ -149,8 +149,8 @@ def damage(
     count: int,
     trusts_indexes: bool,
 ) -> list[FileDamage]:
-    """Damage up to ``count`` files. Each file is in another folder and of another kind. All kinds are equally
-    likely.
+    """Damage up to ``count`` files. No two of them are in the same folder or of the same kind. All kinds are
+    equally likely.
 
     ``older`` are copies from earlier moments. ``kinds`` is a text that the names of the chosen kinds contain.
     ``trusts_indexes`` means that all written bytes exist, so the indexes show whether a log file was

@@ -142,7 +142,7 @@ class DamageStory:
 
     async def _program(self, machine: Machine) -> None:
         assert isinstance(machine.disk, MountedDisk)
-        machine.disk.make_dirs(DATA)  # the mount point of a disk, older than the node
+        machine.disk.make_dirs(DATA)  # the mount point of the disk exists before the node
         machine.disk.sync_dir("/")
         config = development_config(DATA, PORT, self._properties, host="node-1", diskless=True)
         node = ServerNode(config, machine, format_new=self._node.life == 1)

@@ -71,7 +71,7 @@ def replace_partition(index: int) -> TopicIdPartition:
     return NAME._replace(partition=index)
 
 
-def test_the_log_begins_where_segments_lead_to_the_newest_one() -> None:
+def test_the_log_begins_with_the_first_segment_of_a_chain_without_gaps_to_the_newest_segment() -> None:
     assert remote_chain([]) is None
     newest = segment(5, 40, 49, epoch=6)
     some = [segment(1, 0, 9), segment(2, 20, 32), segment(3, 30, 39), newest]

@@ -28,13 +28,17 @@ BROKER = 1
         ((10, 10), True, LogFate.BEGIN),
     ],
 )
-def test_the_log_of_a_broker_with_both_chunks(log: tuple[int, int], state: bool, fate: LogFate) -> None:
+def test_the_fate_of_a_log_on_a_broker_with_both_chunks(
+    log: tuple[int, int], state: bool, fate: LogFate
+) -> None:
     two = partition(chunk(0, 9, 1, 2), chunk(10, 19, 1, 2))
     assert fate_of(LogRange(*log), two, BROKER, has_state=state, has_chunk=False)[0] is fate
 
 
 @pytest.mark.parametrize(("state", "fate"), [(True, LogFate.BEGIN), (False, LogFate.KEEP)])
-def test_an_empty_log_of_a_follower_begins_by_itself_only_with_the_state(state: bool, fate: LogFate) -> None:
+def test_an_empty_log_of_a_follower_begins_at_the_border_only_with_the_state(
+    state: bool, fate: LogFate
+) -> None:
     two = partition(chunk(0, 9, 1, 2), replicas=(2, 1))
     assert fate_of(LogRange(0, 0), two, BROKER, has_state=state, has_chunk=False)[0] is fate
 

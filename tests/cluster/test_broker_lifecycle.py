@@ -303,7 +303,7 @@ def test_a_stop_that_others_have_announced_does_not_end_a_broker(tmp_path: pathl
     run(test())
 
 
-def test_a_second_broker_with_the_same_id_says_so_and_gives_up(
+def test_a_second_broker_with_the_same_id_reports_this_and_stops(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING")
@@ -347,7 +347,7 @@ class ScriptedController:
         return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=self.fences)
 
 
-def test_a_fenced_broker_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fenced_broker_reports_that_it_is_fenced(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     controller = ScriptedController()
 

@@ -143,7 +143,9 @@ def test_a_host_is_a_gateway_of_its_own_coordinators(cluster: Cluster) -> None:
 
 @settings(max_examples=40)
 @given(clusters(), st.data())
-def test_a_fenced_broker_moves_only_what_it_had(cluster: Cluster, data: st.DataObject) -> None:
+def test_fencing_a_broker_moves_only_the_coordinators_of_this_gateway(
+    cluster: Cluster, data: st.DataObject
+) -> None:
     before = cluster.gateways
     fenced = data.draw(st.sampled_from(cluster.brokers))
     brokers = [each._replace(is_live=each is not fenced) for each in cluster.brokers]
@@ -162,7 +164,7 @@ def test_a_fenced_broker_moves_only_what_it_had(cluster: Cluster, data: st.DataO
 
 @settings(max_examples=40)
 @given(clusters(), st.data())
-def test_the_order_of_registrations_does_not_count(cluster: Cluster, data: st.DataObject) -> None:
+def test_gateways_do_not_depend_on_the_order_of_registrations(cluster: Cluster, data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(cluster.brokers))
     assert produce_gateways(shuffled, cluster.hosts) == cluster.gateways
 

@@ -17,7 +17,7 @@ def samples(meters: Meters) -> dict[tuple[str, tuple[tuple[str, str], ...]], flo
     }
 
 
-def test_names_are_those_of_the_jmx_exporter() -> None:
+def test_metrics_have_the_names_that_the_jmx_exporter_gives_them() -> None:
     meters = Meters("kafka.server", "BrokerTopicMetrics")
     meters.counter("MessagesInPerSec", "Messages in", topic="orders").mark(3)
     assert meters.render() == (
@@ -31,7 +31,7 @@ def test_an_empty_registry_has_an_empty_text() -> None:
     assert Meters().render() == b""
 
 
-def test_a_meter_that_is_there_is_returned() -> None:
+def test_an_existing_meter_is_returned_instead_of_a_new_one() -> None:
     meters = Meters("kafka.network", "RequestMetrics")
     first = meters.counter("RequestsPerSec", request="Produce", version="13")
     first.mark()
@@ -100,7 +100,7 @@ def test_a_removed_topic_leaves_no_series() -> None:
     assert topics.topic("a").messages_in.value == 1
 
 
-def test_removing_by_no_tag_removes_nothing() -> None:
+def test_a_removal_without_tags_removes_no_series() -> None:
     meters = Meters()
     meters.counter("x", topic="t")
     meters.counter("x")

@@ -57,7 +57,7 @@ def talk(*requests, **options):
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 10_000, b"HTTP/1.1 431", b"too large"),
     ],
 )
-def test_answers(request_bytes, first_line, body):
+def test_each_request_gets_the_fitting_status_and_body(request_bytes, first_line, body):
     (answer,) = talk(request_bytes)
     head, _, content = answer.partition(b"\r\n\r\n")
     assert head.startswith(first_line)

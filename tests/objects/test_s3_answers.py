@@ -122,7 +122,7 @@ def test_a_check_that_fails_is_one_line_with_the_name_of_the_store(
     asyncio.run(main())
 
 
-def test_an_upload_holds_our_memory_until_the_store_lets_go_of_it() -> None:
+def test_the_memory_of_an_upload_is_locked_while_the_library_reads_it() -> None:
     """While the library reads the memory of an upload, Python must not resize this memory. The code that
     reuses the memory depends on this rule."""
 

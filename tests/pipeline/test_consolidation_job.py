@@ -216,7 +216,7 @@ def test_another_driver_continues_the_work_of_a_killed_driver(
     check(node, topic)
 
 
-def test_two_drivers_at_once(node: moldau.testing.Node, topic: str) -> None:
+def test_two_concurrent_drivers_consolidate_each_record_once(node: moldau.testing.Node, topic: str) -> None:
     reports: list[dict[str, Any]] = []
     problems: list[BaseException] = []
 

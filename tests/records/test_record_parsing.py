@@ -152,7 +152,7 @@ def test_data_that_was_cut_off_is_refused(codec: Compression) -> None:
             decompress(codec, data[:-cut])
 
 
-def test_snappy_comes_raw_as_well() -> None:
+def test_raw_snappy_blocks_are_decompressed() -> None:
     assert decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(b"librdkafka"))) == b"librdkafka"
 
 

@@ -220,7 +220,7 @@ def test_removing_an_absent_file_is_no_error(place: tuple[Disk, str]) -> None:
         disk.open(f"{folder}/absent/file", create=True)
 
 
-def test_folders(place: tuple[Disk, str]) -> None:
+def test_folders_are_created_listed_renamed_and_removed(place: tuple[Disk, str]) -> None:
     disk, folder = place
     disk.make_dirs(f"{folder}/one/two")
     disk.make_dirs(f"{folder}/one/two")
@@ -252,7 +252,7 @@ def test_a_file_in_the_place_of_a_folder(place: tuple[Disk, str]) -> None:
         disk.rename(f"{folder}/file", f"{folder}/dir")
 
 
-def test_rename_replaces(place: tuple[Disk, str]) -> None:
+def test_a_rename_replaces_an_existing_file(place: tuple[Disk, str]) -> None:
     disk, folder = place
     write(disk, f"{folder}/old", b"old")
     write(disk, f"{folder}/new", b"new")

@@ -46,7 +46,7 @@ def listed(node: Node, *timestamps: int, version: int | None = None) -> list[Any
 
 
 @pytest.mark.parametrize("version", [3, 6, 7, 9, 12])
-def test_zstd_comes_with_version_seven(node: Node, version: int) -> None:
+def test_zstd_is_refused_before_version_seven(node: Node, version: int) -> None:
     refused = ErrorCode.unsupported_compression_type
     assert produced(node, Compression.ZSTD, version) is (refused if version < 7 else NONE)
     assert produced(node, Compression.LZ4, version) is NONE

@@ -86,7 +86,7 @@ def test_entries_that_contradict_a_new_entry_are_removed() -> None:
     assert epochs.entries == ((1, 0), (4, 30))
 
 
-def test_neighbours() -> None:
+def test_the_next_epoch_and_an_unknown_epoch_are_looked_up() -> None:
     epochs = LeaderEpochs([EpochEntry(1, 0), EpochEntry(4, 10)])
     assert [epochs.following(epoch) for epoch in (0, 1, 4)] == [(1, 0), (4, 10), None]
     assert epochs.end_offset_for(-1, 99) == (-1, -1)

@@ -378,7 +378,7 @@ def test_periodic_work_runs_automatically_and_ends_with_the_manager(box: Any) ->
     box.run(scenario())
 
 
-def test_a_walk_over_the_logs_keeps_no_deleted_one(box: Any) -> None:
+def test_an_iteration_over_the_logs_does_not_keep_deleted_logs(box: Any) -> None:
     """The list of ten thousand deleted logs must not be freed when the function ends, because this would
     happen in one iteration of the event loop."""
 

@@ -139,7 +139,7 @@ def restart(box: Any, config: LogConfig, damage: Any = None) -> tuple[int, int, 
     return asyncio.run(scenario())
 
 
-def test_a_restart_knows_what_is_remote(box: Any) -> None:
+def test_a_restarted_log_has_its_start_and_its_local_start(box: Any) -> None:
     assert restart(box, TIERED) == (1, 3, 3)
 
 
@@ -151,7 +151,7 @@ def test_a_topic_that_is_not_tiered_any_more_begins_with_what_is_local(box: Any)
     assert restart(box, LogConfig()) == (3, 3, -1)
 
 
-def test_a_start_that_no_checkpoint_knows_yet_does_not_move_back(box: Any) -> None:
+def test_a_persisted_log_start_without_a_checkpoint_does_not_move_back(box: Any) -> None:
     log = open_log(box)
     append_segments(box, log, 4)
     log.highest_copied_offset = 1
@@ -167,7 +167,7 @@ def test_a_start_that_no_checkpoint_knows_yet_does_not_move_back(box: Any) -> No
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_start_at_the_end_outlives_crashes_that_no_checkpoint_saw(new_box: Any, seed: int) -> None:
+def test_a_log_start_at_the_end_survives_crashes_without_a_checkpoint(new_box: Any, seed: int) -> None:
     box = new_box()
     log = open_log(box)
     append_segments(box, log, 3)

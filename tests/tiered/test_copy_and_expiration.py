@@ -159,7 +159,7 @@ def test_a_failure_at_any_step_leaves_one_copy(tmp_path: Path, after_effect: boo
     assert fail_at == 7, "two segments of three steps each"
 
 
-def test_a_copy_of_records_that_were_deleted_is_given_up(play: Callable[[Story], None]) -> None:
+def test_an_unfinished_copy_of_deleted_records_is_removed(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(1)
         house.faults.fail_at = house.faults.count + 2
@@ -453,7 +453,7 @@ def test_a_segment_that_ends_in_records_of_a_replaced_leader_keeps_the_start(
     play(story)
 
 
-def test_a_duplicate_that_nobody_reads_is_removed(play: Callable[[Story], None]) -> None:
+def test_a_second_copy_that_is_never_read_is_removed(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(1)
         await house.copying.run()

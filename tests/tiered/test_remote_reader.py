@@ -325,7 +325,7 @@ def test_the_pool_and_its_queue_are_bounded(play: Callable[[Story], None]) -> No
     play(story)
 
 
-def test_where_a_request_has_no_room_left_nothing_is_fetched(play: Callable[[Story], None]) -> None:
+def test_a_request_whose_byte_limit_is_used_up_fetches_nothing(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(2)
         await house.copying.run()

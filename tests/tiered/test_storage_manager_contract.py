@@ -278,7 +278,7 @@ def test_keys_are_parsed_back(partition: TopicIdPartition, start: int, attempt: 
         assert parse_segment_key(key) == (of.id, start, attempt, is_log)
 
 
-def test_other_keys_are_none_of_a_segment() -> None:
+def test_keys_of_other_objects_are_not_parsed_as_keys_of_segments() -> None:
     keys = segment_keys("tiered", started().id, 70)
     for key in (
         "wal/0/2026/x",

@@ -125,7 +125,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
         world.run(test)
 
 
-def test_a_node_that_does_not_lead_says_so() -> None:
+def test_a_controller_that_does_not_lead_refuses_changes() -> None:
     async def test() -> None:
         node = Node()
         response = await node.create("t")

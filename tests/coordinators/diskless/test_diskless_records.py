@@ -38,7 +38,7 @@ ERRORS = st.sampled_from([ErrorCode.none, ErrorCode.invalid_record, ErrorCode.ou
 
 
 @given(st.lists(INT64) | st.lists(st.integers(0, 300)))
-def test_columns_come_back(values: list[int]) -> None:
+def test_decoded_columns_equal_the_encoded_columns(values: list[int]) -> None:
     out = bytearray()
     put_column(out, values)
     reader = ColumnReader(out)
@@ -87,13 +87,13 @@ def files(draw: st.DrawFn) -> records.FileCommitted:
 
 
 @given(files())
-def test_file_committed_comes_back(record: records.FileCommitted) -> None:
+def test_a_decoded_file_committed_record_equals_the_encoded_record(record: records.FileCommitted) -> None:
     codec = DisklessCodec()
     assert codec.decode(*codec.encode(record)) == record
 
 
 @given(files())
-def test_kips_form_comes_back(record: records.FileCommitted) -> None:
+def test_a_record_in_the_form_of_the_kip_is_decoded(record: records.FileCommitted) -> None:
     value = wire.RECORDS.decode_value(wire.DisklessFileCommittedKey(), encode_kip_file(record))
     assert isinstance(value, wire.DisklessFileCommittedRecord)
     again = decode_kip_file(value)
@@ -115,13 +115,13 @@ def test_kips_form_comes_back(record: records.FileCommitted) -> None:
         records.Pruned(UUID(int=1), 2, 3, 4, 5, 6),
     ],
 )
-def test_other_records_come_back(record: records.DisklessRecord) -> None:
+def test_other_decoded_records_equal_the_encoded_records(record: records.DisklessRecord) -> None:
     codec = DisklessCodec()
     assert codec.decode(*codec.encode(record)) == record
 
 
 @pytest.mark.parametrize("pair", [(b"\x03\xe7", b"\x00\x00"), (None, b"x"), (b"\x00\x00", None), (b"", b"")])
-def test_each_record_has_to_be_known(pair: tuple[bytes | None, bytes | None]) -> None:
+def test_unknown_records_are_refused(pair: tuple[bytes | None, bytes | None]) -> None:
     with pytest.raises(ProtocolError):
         DisklessCodec().decode(*pair)
 
@@ -332,7 +332,7 @@ BATCHES = st.builds(
 
 
 @given(st.lists(BATCHES, max_size=8))
-def test_request_columns_come_back(batches: list[BatchToCommit]) -> None:
+def test_decoded_request_columns_equal_the_encoded_columns(batches: list[BatchToCommit]) -> None:
     assert decode_batches(encode_batches(batches)) == batches
 
 
@@ -341,10 +341,10 @@ def test_request_columns_come_back(batches: list[BatchToCommit]) -> None:
         st.builds(CommittedBatch, ERRORS, INT64, INT64, INT64, st.none() | st.text(max_size=5), st.booleans())
     )
 )
-def test_response_columns_come_back(results: list[CommittedBatch]) -> None:
+def test_decoded_response_columns_equal_the_encoded_columns(results: list[CommittedBatch]) -> None:
     assert decode_results(encode_results(results)) == results
 
 
 @given(st.lists(st.tuples(INT64, st.binary(max_size=9), st.text(max_size=5)), min_size=1))
-def test_snapshot_rows_come_back(rows: list[tuple[int, bytes, str]]) -> None:
+def test_decoded_snapshot_rows_equal_the_encoded_rows(rows: list[tuple[int, bytes, str]]) -> None:
     assert decode_rows(encode_rows(3, rows)) == (3, rows)

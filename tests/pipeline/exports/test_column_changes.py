@@ -75,7 +75,7 @@ def columns_of(found: ValueFormat) -> str:
         ),
     ],
 )
-def test_a_change_in_words(text: str, path: tuple[str, ...], type_text: str) -> None:
+def test_a_column_change_is_parsed(text: str, path: tuple[str, ...], type_text: str) -> None:
     found = parse_column_change(text)
     assert (found.path, render_type(found.type)) == (path, type_text)
 
@@ -153,7 +153,7 @@ def test_values_go_to_the_first_column_that_holds_them() -> None:
         ("l.element INT", "column l is ARRAY<INT>: it has no column element inside"),
     ],
 )
-def test_changes_that_cannot_be(change: str, problem: str) -> None:
+def test_impossible_column_changes_are_refused(change: str, problem: str) -> None:
     with pytest.raises(ToolError, match=problem):
         changed("a INT, s STRING, l ARRAY<INT>", change)
     with pytest.raises(ToolError, match="tables of JSON values"):

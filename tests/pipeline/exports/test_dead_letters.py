@@ -242,7 +242,9 @@ def test_a_driver_may_die_between_its_two_commits(
         assert len(read_table(job)) == len(told(job)) == number + 1
 
 
-def test_of_two_replays_one_commits(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path) -> None:
+def test_only_one_of_two_concurrent_replays_commits(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
     job = job_of(node, topic, tmp_path, "iceberg", avro_format(SCHEMA, {}, framed=False))
     produce_values(node, topic, [HEADER + avro(number) for number in range(5)])
     export_once(job, run_here)
@@ -259,7 +261,9 @@ def test_of_two_replays_one_commits(node: moldau.testing.Node, topic: str, tmp_p
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
-def test_backfill(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str) -> None:
+def test_a_new_export_adds_the_records_before_the_start_of_the_table(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
+) -> None:
     """A table began at the end of its topic. A new export adds the earlier records, and adds no
     record twice."""
     job = job_of(node, topic, tmp_path, table_format, ValueFormat())

@@ -119,7 +119,7 @@ def test_a_plan_of_a_driver_that_died_before_its_first_unit_is_done_by_the_next(
     assert names == set(plan.units)
 
 
-def test_a_unit_that_is_written_twice_is_there_once(
+def test_a_unit_that_is_written_twice_is_in_the_table_once(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
 ) -> None:
     """A task may be repeated, or run twice at the same time."""
@@ -175,7 +175,7 @@ def test_a_plan_number_is_given_once(node: moldau.testing.Node, topic: str, tmp_
     assert values(job) == list(range(RECORDS))
 
 
-def test_of_two_iceberg_drivers_one_commits(
+def test_only_one_of_two_concurrent_iceberg_exports_commits(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
 ) -> None:
     job = job_of(node, topic, tmp_path, "iceberg")

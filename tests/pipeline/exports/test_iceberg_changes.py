@@ -307,7 +307,7 @@ def test_a_table_that_was_dropped_leaves_no_dead_letters_behind(
     assert [row["offset"] for row in read_dead_letters(job)] == [1, 2]
 
 
-def test_records_of_a_table_that_nobody_changed_are_not_rebuilt(job: ExportJob) -> None:
+def test_records_for_an_unchanged_table_are_not_rearranged(job: ExportJob) -> None:
     produce(job, 0, 4)
     export_once(job, run_here)
     layout = layout_of(table_of(job).metadata, job.values.schema, "t")

@@ -55,7 +55,7 @@ def test_offsets_cut_ranges(given: Filter, start: int, end: int) -> None:
     assert pushed(given).cut(EVERYTHING) == OffsetRange(1, start, end)
 
 
-def test_filters_hold_together() -> None:
+def test_a_range_satisfies_all_of_its_filters() -> None:
     narrowing = pushed(GreaterThan(("offset",), 5), LessThan(("offset",), 9), IsNotNull(("offset",)))
     assert narrowing.cut(EVERYTHING) == OffsetRange(1, 6, 9)
 

@@ -82,7 +82,7 @@ def test_records_of_one_size_are_taken_at_once(monkeypatch: pytest.MonkeyPatch) 
         (b"", 1),
     ],
 )
-def test_counts_and_lengths_that_lie_are_refused(content: bytes, count: int, copies: int) -> None:
+def test_batches_with_wrong_counts_or_lengths_are_refused(content: bytes, count: int, copies: int) -> None:
     good = b"".join(records_of([5, 5]))
     with pytest.raises(InvalidRecordError):
         found([good] * (copies - 1) + [content], [2] * (copies - 1) + [count])

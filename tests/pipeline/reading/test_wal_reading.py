@@ -146,7 +146,7 @@ def test_many_rounds_of_few_coordinates(
 
 
 @pytest.mark.usefixtures("no_broker")
-def test_the_time_of_append_is_the_commits(node: moldau.testing.Node) -> None:
+def test_the_append_time_is_the_time_of_the_commit(node: moldau.testing.Node) -> None:
     create(node, "appended", 1, message_timestamp_type="LogAppendTime")
     produce(node, "appended", 10, partition=0, timestamp=5)
     (found,) = pinned(node, subscribe="appended")

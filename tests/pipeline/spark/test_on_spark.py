@@ -120,7 +120,7 @@ def test_impossible_requests_are_reported(
 
 @pytest.mark.every_spark
 @pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
-def test_exported_twice_each_record_is_there_once(
+def test_each_record_is_in_the_table_once_after_two_exports(
     spark: SparkSession, node: moldau.testing.Node, tmp_path: pathlib.Path, table_format: str
 ) -> None:
     job = ExportJob(node.bootstrap_servers, "orders", str(tmp_path), table_format, unit_records_max=300)

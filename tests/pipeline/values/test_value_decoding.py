@@ -47,7 +47,7 @@ def test_columns_are_read_back_from_their_text(columns: list[tuple[str, Any]]) -
     assert parse_ddl(render_ddl(pa.struct(columns))) == pa.struct(columns)
 
 
-def test_columns_in_words() -> None:
+def test_column_definitions_are_parsed() -> None:
     found = parse_ddl("total int, `odd name` LONG, lines ARRAY<STRUCT<sku: STRING, price DECIMAL(9,2)>>")
     line = pa.struct([("sku", pa.string()), ("price", pa.decimal128(9, 2))])
     assert found == pa.struct([("total", pa.int32()), ("odd name", pa.int64()), ("lines", pa.list_(line))])

@@ -98,7 +98,7 @@ def test_a_cut_metadata_log_without_its_durable_offset_stops_the_start(folder: P
 
 
 @pytest.mark.parametrize("lost", ["durable-offset", None])
-def test_folders_of_unknown_topics_stop_the_start_where_the_log_cannot_tell(
+def test_folders_of_unknown_topics_stop_the_start_if_the_metadata_log_may_be_cut(
     folder: Path, lost: str | None
 ) -> None:
     metadata = folder / "__cluster_metadata-0"
@@ -183,7 +183,7 @@ def test_a_folder_that_the_metadata_does_not_know_is_kept(folder: Path) -> None:
     assert not (folder / "unknown-0").exists()
 
 
-def test_a_damaged_topic_id_is_put_right(folder: Path) -> None:
+def test_a_damaged_topic_id_is_repaired(folder: Path) -> None:
     path = folder / "classic-0" / "partition.metadata"
     whole = path.read_bytes()
     damaged = bytearray(whole)

@@ -55,7 +55,7 @@ def lose(data: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("lost", [None, "t-*", "*/*.sqlite*"])
-def test_a_producer_is_remembered(tmp_path: Path, lost: str | None) -> None:
+def test_an_idempotent_producer_continues_after_a_restart(tmp_path: Path, lost: str | None) -> None:
     async def before(client: Requests) -> None:
         await client.create("t")
         for n in range(7):

@@ -113,7 +113,7 @@ def test_answers_to_slices_are_the_answer_to_the_whole(sizes, most, version):
 
 
 @given(st.lists(st.lists(st.integers(0, 20), max_size=5), max_size=5), st.integers(3, 15))
-def test_three_floors_of_rows(groups, most):
+def test_requests_with_three_levels_of_rows_are_cut(groups, most):
     request = offset_fetch.OffsetFetchRequest(
         groups=[
             offset_fetch.OffsetFetchRequestGroup(

@@ -184,7 +184,7 @@ def test_a_leader_that_resigns_does_not_know_the_outcome_of_its_append(tmp_path:
     asyncio.run(main())
 
 
-def test_late_news_of_leadership_end_no_term(tmp_path: Path) -> None:
+def test_late_changes_of_an_earlier_epoch_do_not_end_the_term(tmp_path: Path) -> None:
     async def main() -> None:
         async with housed(tmp_path) as house:
             house.lead(epoch=4)

@@ -112,7 +112,7 @@ async def waits_for_ever(machine: Machine) -> None:
         await asyncio.sleep(1)
 
 
-def test_a_story_without_an_end_is_a_failure_that_says_where() -> None:
+def test_a_story_without_an_end_is_a_failure_that_names_the_place() -> None:
     scenario = replace(tiny(), step_limit=20_000, time_limit_s=50.0, cpu_limit_s=20.0)
     (turning,) = run_seed(replace(scenario, program=turns_for_ever), 1).violations
     assert turning.startswith("LimitError: no end after 20001 steps")

@@ -73,7 +73,7 @@ def test_records_in_the_active_segment_are_not_cleaned(cleaned: CleanedLog) -> N
     assert [r.value for r in cleaned.read_from(0)] == [b"2", b"3"]
 
 
-def test_a_tombstone_goes_once_its_horizon_has_passed(cleaned: CleanedLog) -> None:
+def test_a_tombstone_is_removed_after_its_delete_horizon(cleaned: CleanedLog) -> None:
     cleaned.append([(b"a", b"1"), (b"b", b"2")])
     cleaned.append([(b"a", None)])
     cleaned.append([(b"z", b"")])
@@ -277,7 +277,7 @@ def test_a_log_that_changes_meanwhile_is_left_for_later(box: Any) -> None:
     assert [r.offset for r in cleaned.read_from(0)] == list(range(5))
 
 
-def test_bytes_that_cannot_be_read_are_never_thrown_away(box: Any) -> None:
+def test_a_log_with_unreadable_bytes_is_not_compacted(box: Any) -> None:
     cleaned = CleanedLog(box)
     for number in range(30):
         cleaned.append([(b"a", b"%d" % number)])

@@ -100,7 +100,7 @@ def test_a_loss_of_power_may_take_a_segment(box: Any) -> None:
     box.run(scenario())
 
 
-def test_a_segment_that_the_node_was_removing_is_not_missed(box: Any) -> None:
+def test_a_segment_that_the_node_was_removing_is_not_reported_as_lost(box: Any) -> None:
     async def scenario() -> None:
         await killed(box)
         path = f"{FOLDER}/{SEGMENTS[1]}.log"

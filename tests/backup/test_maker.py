@@ -1,5 +1,5 @@
-"""``backup.cut_maker`` with a cluster in memory: the order in which logs are saved, failures, and rounds
-without a change."""
+"""Tests ``backup.cut_maker`` with a cluster in memory. They check the order in which logs are saved,
+failures, and rounds without a change."""
 
 import asyncio
 import functools

@@ -77,7 +77,7 @@ def test_the_log_begins_with_the_first_segment_of_a_chain_without_gaps_to_the_ne
     some = [segment(1, 0, 9), segment(2, 20, 32), segment(3, 30, 39), newest]
     assert remote_chain(some) == RemoteChain(newest, 20)
     # An earlier leader has copied more records. The latest leader had lost these records before it copied its
-    # own.
+    # own records.
     assert remote_chain([*some, segment(4, 40, 60, epoch=5)]) == RemoteChain(newest, 20)
     assert remote_chain([replace(newest, start_offset=41), *some[:3]]) == RemoteChain(
         replace(newest, start_offset=41), 41

@@ -1,4 +1,5 @@
-"""The next step for the log of a partition when the image shows where the active chunk begins."""
+"""The image shows where the active chunk of a partition begins. The tests check what a broker then does with
+the log of the partition."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -44,9 +45,9 @@ def test_an_empty_log_of_a_follower_begins_at_the_border_only_with_the_state(
 
 
 def test_an_empty_log_that_is_not_in_sync_gets_the_state_from_the_leader() -> None:
-    """The handed-over state contains the start of the log at the moment of the hand-over. A later deletion
-    may have moved the start. If this replica used the old state and became the leader, the deletion would be
-    undone."""
+    """The state that is handed over contains the start of the log at that moment. A later deletion may have
+    moved the start. If this replica used the old state and then became the leader, the deleted records would
+    be readable again."""
     two = replace(partition(chunk(0, 9, 1, 2), replicas=(2, 1)), isr=(2,))
     assert fate_of(LogRange(0, 0), two, BROKER, has_state=True, has_chunk=False)[0] is LogFate.KEEP
 

@@ -111,7 +111,8 @@ def test_commit_calls_of_a_file_are_bounded(cluster: Cluster) -> None:
 @settings(max_examples=40)
 @given(st.integers(2, 5), st.integers(1, 6), st.integers(1, 3))
 def test_equal_racks_need_at_most_one_call_for_each_other_rack(racks: int, size: int, held: int) -> None:
-    """Several coordinators have the same host, so a broker needs fewer calls than there are other brokers."""
+    """One call reaches all coordinators of a host, so a broker needs at most as many calls as there are other
+    racks."""
     brokers = [RackBroker(number, f"rack-{number % racks}") for number in range(racks * size)]
     found = produce_gateways(brokers, [number % len(brokers) for number in range(held * len(brokers))])
     assert all(found.commit_calls(each.broker_id) <= racks - 1 for each in brokers)

@@ -52,7 +52,7 @@ class FixedClock:
 
 
 class OneTopic:
-    """``orders`` with three partitions."""
+    """Metadata with a single topic: ``orders``, which has three partitions."""
 
     def __init__(self, orders: UUID) -> None:
         self.orders = orders

@@ -316,7 +316,7 @@ def test_retention_by_time_goes_on_until_nothing_is_too_old(
 
 
 async def nothing_new() -> None:
-    """The broker's metadata contain all committed changes."""
+    """Return immediately, because the broker's metadata contain all committed changes."""
 
 
 def _topic(number: int, owners: Sequence[int]) -> Topic:

@@ -22,7 +22,8 @@ from moldau.objects import (
 
 IMPATIENT = RetryPolicy(first_backoff_ms=1, max_backoff_ms=1, attempt_timeout_ms=200, deadline_ms=200)
 PATIENT = RetryPolicy(first_backoff_ms=1, max_backoff_ms=1, attempt_timeout_ms=30_000, deadline_ms=30_000)
-"""This time limit is long enough for a busy machine. The attempts end when the number of retries is used up.
+"""Settings for retries. The time limit is long enough for a busy machine, so the attempts end only when the
+number of retries is used up.
 """
 
 

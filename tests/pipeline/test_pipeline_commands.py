@@ -101,8 +101,8 @@ def test_a_line_for_people_and_json_for_scripts(
 def test_a_reader_that_has_gone_is_no_failure(
     node: moldau.testing.Node, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
-    """The table is complete before the command prints its line. The reader of the output has closed the pipe,
-    and the output is not buffered, so the print fails immediately."""
+    """The table is complete before the command prints its line. The print then fails immediately, because the
+    reader of the output has closed the pipe and the output is not buffered."""
     reader, writer = os.pipe()
     os.close(reader)
     with io.TextIOWrapper(os.fdopen(writer, "wb", 0), write_through=True) as output:

@@ -49,7 +49,7 @@ def test_the_codec_imports_no_message_and_no_schema_of_kio() -> None:
 
 @pytest.mark.parametrize("api_key", map(int, ApiKey))
 def test_an_answer_with_nothing_but_error_codes_can_be_encoded(api_key: int) -> None:
-    """Each row has at most the fields that identify it, because all other fields have valid defaults."""
+    """The test sets at most the fields that identify a row, because all other fields have valid defaults."""
     response_class = codec.response_class(api_key)
     versions = parse_versions(response_class.VERSIONS)
     for version in range(versions.min, versions.max + 1):

@@ -1,5 +1,4 @@
-"""An image has very large topics. The tests check the order in which a broker opens and closes partitions for
-such an image."""
+"""The order in which a broker opens and closes partitions if the image contains very large topics."""
 
 import asyncio
 from types import SimpleNamespace

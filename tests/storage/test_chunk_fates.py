@@ -166,8 +166,8 @@ def test_the_incomplete_log_of_a_broker_that_leaves_is_kept_aside(box: Any) -> N
 
 @pytest.mark.parametrize("epochs", [b"", b"0\n1\n2 0\n"])
 def test_a_leader_without_the_state_begins_at_the_border(box: Any, epochs: bytes) -> None:
-    """The leader may lack the state at the border, because the leader was not in sync when it was elected, or
-    has lost its first log folder."""
+    """The leader may lack the state at the border. This happens if it was not in sync when it was elected, or
+    if it has lost its first log folder."""
 
     async def story(broker: Broker) -> None:
         log = await broker.log(0)

@@ -379,8 +379,8 @@ def test_periodic_work_runs_automatically_and_ends_with_the_manager(box: Any) ->
 
 
 def test_an_iteration_over_the_logs_does_not_keep_deleted_logs(box: Any) -> None:
-    """The list of ten thousand deleted logs must not be freed when the function ends, because this would
-    happen in one iteration of the event loop."""
+    """If an iteration kept ten thousand deleted logs until its end, all of them would be freed in one
+    iteration of the event loop."""
 
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/one"])

@@ -523,8 +523,9 @@ def test_a_deletion_that_dies_at_any_step_is_finished_by_the_next_life(
 
 
 def test_a_copy_that_finishes_while_its_topic_is_removed_leaves_nothing(tmp_path: Path) -> None:
-    """The copy of the segment is still in progress at the remover's first check, and has ended at its second
-    check. Consolidation recorded the start of the copy long before it began to store the segment."""
+    """The copy of the segment is still in progress at the first check of the remover, and has ended at the
+    second check. The start of the copy was recorded long before the segment was stored, as in
+    consolidation."""
 
     async def story(house: House) -> None:
         house.fill(1)

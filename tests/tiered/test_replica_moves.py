@@ -85,7 +85,8 @@ class TieredBroker:
 
     @contextlib.asynccontextmanager
     async def cut(self) -> AsyncIterator[ClassicPartition]:
-        """Begin a truncation of the partition's log. It does not end before the ``async with`` block ends."""
+        """Begin a truncation of the partition's log. The truncation ends only after the end of the ``async
+        with`` block."""
         partition = self.registry.get("t", 0)
         assert isinstance(partition, ClassicPartition)
         log, gate = partition.log, asyncio.Event()

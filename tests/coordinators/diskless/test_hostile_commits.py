@@ -28,7 +28,8 @@ EXTREMES = (-(2**77), -(2**63), -(2**31), -1, 0, 1, 2**15, 2**31, 2**40, 2**62, 
 
 
 def equal_batches(count: int) -> bytes:
-    """The columns of ``count`` equal batches, which take no bytes."""
+    """The encoded columns of ``count`` equal batches. Equal values need no bytes for each batch, so the size
+    does not depend on ``count``."""
     out = bytearray()
     put_varint(out, count)
     put_varint(out, 1)

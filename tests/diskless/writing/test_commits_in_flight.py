@@ -149,8 +149,8 @@ def test_an_older_coordinator_gets_only_the_first_commit(caplog: pytest.LogCaptu
 
 
 def test_a_refused_commit_uses_its_number() -> None:
-    """If the coordinator refuses a commit, the later commits still get their responses. No later commit uses
-    the number of the refused commit again."""
+    """If the coordinator refuses a commit, later commits still get their responses. The number of the refused
+    commit is not used again."""
 
     async def story(machine: Machine) -> None:
         coordinator = DistantCoordinator(machine)

@@ -29,7 +29,7 @@ class Defect(Exception):
 
 
 class Faults:
-    """The number of the next calls that raise an exception, by the name of the called function."""
+    """For the name of each function, how many of its next calls raise an exception."""
 
     def __init__(self) -> None:
         self.left: dict[str, int] = {}

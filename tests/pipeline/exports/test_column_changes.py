@@ -1,4 +1,4 @@
-"""Columns of JSON values get another type. After that, dead letters can be decoded."""
+"""Columns of JSON values get another type, so that dead letters can be decoded."""
 
 import json
 import pathlib
@@ -103,7 +103,7 @@ def test_changes_that_widen_a_column_and_changes_that_need_a_new_column(
 ) -> None:
     assert columns_of(changed("a INT", change, promote=True)) == in_iceberg
     assert columns_of(changed("a INT", change)) == elsewhere
-    # If the change is made a second time, the columns stay as they are.
+    # If the same change is requested again, the columns stay unchanged.
     assert columns_of(changed("a INT", change, change)) == elsewhere
 
 

@@ -131,8 +131,8 @@ def test_a_topic_may_be_deleted_while_a_batch_is_read(
     (unit,) = reader.partitions(start, end)
     delete(node, topic)
     if may_lose:
-        # The reads succeed until the coordinator learns of the deletion, which takes a moment, because the
-        # objects are kept for an hour.
+        # The coordinator learns of the deletion a moment later. Until then reads succeed, because the objects
+        # are kept for an hour.
         eventually(lambda: not list(reader.read(unit)))
         assert f"data was lost: topic {topic} was deleted" in caplog.text
         assert reader_of(node, subscribe=topic, **options).partitions(start, end) == []

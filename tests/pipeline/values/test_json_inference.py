@@ -383,7 +383,8 @@ def is_nothing(value: Any) -> bool:
 
 
 def test_counts_are_bounded_by_depth_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one order the limit of positions is reached early, and in the other order late."""
+    """There is a limit for the number of positions. In one order of the values it is reached early, and in
+    the other order late."""
     monkeypatch.setattr(json_inference, "POSITIONS_MAX", 12)
     monkeypatch.setattr(json_inference, "_LOOK_EVERY", 1)
     values = encoded(

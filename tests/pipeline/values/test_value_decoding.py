@@ -112,8 +112,8 @@ COLUMNS = (
     ids=range(28),
 )
 def test_a_value_that_is_no_row_is_rejected_alone(value: bytes) -> None:
-    """A decoder that joins all values into one text would accept some of these values, because the text
-    before or after such a value would complete it."""
+    """Some of these values are incomplete. A decoder that joins all values into one text would accept them,
+    because the text before or after such a value would complete it."""
     values = pa.array([b'{"a":1}', value, b",{}]}", b'{"a":2,"more":[{"deep":null}]}', None], pa.binary())
     found, rejected = decode_json(values, parse_ddl(COLUMNS))
     assert set(rejected) == {1, 2}

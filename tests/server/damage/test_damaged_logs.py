@@ -136,9 +136,9 @@ def test_an_older_metadata_folder_beside_newer_partitions_stops_the_start(tmp_pa
     reason = refusal(folder)
     assert reason is not None
     assert "replication-offset-checkpoint" in reason
-    # The mark of the clean stop may be lost, and the checkpoint may come from the same backup or may have no
-    # line for this log. In these cases, the leader epochs that the node wrote after its second start still
-    # prove the loss.
+    # The mark of the clean stop may be lost. The checkpoint may come from the same backup, or may have no
+    # line for this log. Even then, the leader epochs that the node wrote after its second start prove the
+    # loss.
     (folder / ".kafka_cleanshutdown").unlink()
     shutil.rmtree(folder / "second-0")
     checkpoint.write_text(line)

@@ -213,8 +213,8 @@ REPEATED = {
 
 @pytest.mark.parametrize("field", REPEATED)
 def test_equal_rows_are_answered_once(cuts, field):
-    """Equal rows are found at any distance from each other, because the response to a row may be many times
-    as long as the row."""
+    """Equal rows get one answer, even if other rows are between them. Otherwise the response could be very
+    large, because the answer to a row may be many times as long as the row."""
     api_key, cls, row = REPEATED[field]
     request = cls(**{field: [row(number) for number in (*range(40), *range(40)) for _ in range(300)]})
     parts = list(slices(request, cut_of(cuts[api_key], request)))

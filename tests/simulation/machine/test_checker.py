@@ -1,4 +1,5 @@
-"""The checker detects errors. With the checker, the simulation detects flaws that a test inserts."""
+"""The checker detects wrong histories. Simulations that use the checker detect the flaws that a test
+inserts."""
 
 import asyncio
 from dataclasses import replace

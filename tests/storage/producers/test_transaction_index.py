@@ -1,4 +1,5 @@
-"""The transaction index uses binary search, so earlier aborted transactions cost no time."""
+"""The transaction index uses binary search, so a lookup takes little time even after many earlier aborted
+transactions."""
 
 from collections.abc import Sequence
 from typing import overload

@@ -1,5 +1,6 @@
-"""A segment of a log is removed while the node is stopped. The next start must detect this even if the
-segment was in the middle of the log, and even if no checkpoint contains the end of the log yet."""
+"""A segment of a log is removed while the node is stopped. The next start must detect this, even if the
+segment was in the middle of the log. It must also detect this if no checkpoint contains the end of the log
+yet."""
 
 import uuid
 from collections.abc import Callable, Coroutine

@@ -40,8 +40,8 @@ async def furnished() -> World:
 
 
 async def settled(world: World, epoch: int, *, scans: bool = False) -> None:
-    """Let a leader that is not killed complete all work. After that, all records are consolidated, and no
-    unneeded objects remain.
+    """Let a leader that is not killed complete all work. Check that all records are then consolidated, and
+    that no unneeded objects remain.
 
     With ``scans``, the grace period passes, and the leader scans for orphans. This is needed after an old
     leader has stored a segment that another leader had already deleted.

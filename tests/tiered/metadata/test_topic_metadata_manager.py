@@ -136,8 +136,8 @@ def test_the_writer_of_the_second_event_gets_an_error(tmp_path: Path) -> None:
 
 
 def test_a_writer_is_told_that_its_event_was_dropped_before_it_knew_the_offset(tmp_path: Path) -> None:
-    """If the writer did not learn that its event was dropped, it would copy a segment that has no event, and
-    no broker would ever delete the segment's objects."""
+    """If the writer did not learn that its event was dropped, it would copy a segment without an event. No
+    broker would ever delete the objects of such a segment."""
 
     async def main() -> None:
         topic = TopicInMemory()

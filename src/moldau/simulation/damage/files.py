@@ -84,7 +84,7 @@ def siblings_of(path: str, copy: Copy, *, trusts_indexes: bool) -> list[str]:
     """Return the files that an operator might restore by mistake instead of this file. They are files with
     the same name in other folders, and files of the same folder with the same suffix.
 
-    For a log file whose indexes cannot show that the file was replaced, no files are returned, because no
+    If the indexes of a log file cannot show that the file was replaced, no files are returned, because no
     check could detect the replacement.
     """
     folder, name = posixpath.split(path)

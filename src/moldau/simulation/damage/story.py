@@ -189,7 +189,8 @@ class DamageStory:
             await admin.create_topic(topic, PARTITION_COUNT, dict(configs))
 
     async def _work(self, before: Contents) -> Contents:
-        """Produce, commit, create and delete. Returns the contents, which must be complete."""
+        """Produce records, commit offsets, and create and delete topics. Returns the contents of the node,
+        which must be complete."""
         first = len(self.history.productions)
         producers = []
         for partition in self._partitions:

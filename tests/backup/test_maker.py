@@ -329,7 +329,7 @@ async def test_a_cut_that_may_be_stored_keeps_its_data() -> None:
 
 
 @on_a_loop
-async def test_a_cluster_that_is_older_than_a_saved_state_does_not_go_on() -> None:
+async def test_a_cluster_that_is_older_than_a_saved_state_saves_nothing() -> None:
     cluster = Cluster()
     await cluster.maker().run_once()
     stored = await cluster.keys(CUTS_FOLDER)

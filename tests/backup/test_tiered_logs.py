@@ -46,7 +46,7 @@ def segment(number: int, start: int, end: int, epoch: int = 3) -> RemoteLogSegme
     )
 
 
-def test_only_segments_that_can_be_read_count() -> None:
+def test_only_readable_segments_are_considered() -> None:
     segments = RemoteSegments()
     for number in range(4):
         segments.apply(segment(number, 10 * number, 10 * number + 9))

@@ -180,8 +180,8 @@ def test_a_node_starts_stops_and_comes_back(tmp_path: pathlib.Path) -> None:
 
 
 class PatientChannel:
-    """A controller that unfences a broker. From the broker's first request for a shutdown on, every request
-    fails for ``away_s`` seconds. Then the controller agrees to the shutdown."""
+    """A controller that unfences a broker. When the broker first requests a shutdown, every request fails for
+    ``away_s`` seconds. After that, the controller agrees to the shutdown."""
 
     def __init__(self, away_s: float) -> None:
         self._away_s = away_s

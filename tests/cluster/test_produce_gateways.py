@@ -103,7 +103,8 @@ def test_commit_calls_of_a_file_are_bounded(cluster: Cluster) -> None:
             others = [set(cluster.in_rack(other)) & set(cluster.hosts) for other in cluster.racks - {rack}]
             bound = sum(_ceil(len(hosts), len(members)) for hosts in others)
             if len(set(cluster.hosts)) < len(members):
-                bound = 1  # a group is divided, and each broker serves a part of one group
+                # There are more brokers than hosts, so each broker serves coordinators of only one host.
+                bound = 1
         for broker_id in members:
             assert found.commit_calls(broker_id) <= bound
 

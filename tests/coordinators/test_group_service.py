@@ -1,4 +1,5 @@
-"""The group service over the runtime and a log in memory: whole conversations, including restarts."""
+"""The group service over the runtime and a log in memory. The tests send whole sequences of requests, also
+over restarts."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

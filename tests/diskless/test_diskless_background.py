@@ -153,7 +153,7 @@ def test_a_file_is_deleted_after_its_grace_and_only_when_every_owner_is_done(tmp
     run(story())
 
 
-def test_deletion_is_tried_again_until_the_store_does_it(tmp_path: Path) -> None:
+def test_a_failed_deletion_is_repeated_until_it_succeeds(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path) as here:
             key = await here.upload()

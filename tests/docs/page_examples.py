@@ -12,8 +12,8 @@ or TOML is run. A comment before the block can change how it is run. There are t
         Each line is run in a separate folder, because the lines are alternatives and not steps.
 
 Shell blocks are commands of ``moldau``, run by its ``main`` in this process. Some commands would run until
-they are stopped. Such a command runs once, on this machine. For this purpose the options ``--follow``,
-``--interval`` and ``--master`` are left out.
+they are stopped, or would need a Spark cluster. So that such a command runs once and on this machine, its
+options ``--follow``, ``--interval`` and ``--master`` are left out.
 """
 
 import io

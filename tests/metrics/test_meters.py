@@ -67,7 +67,7 @@ def test_label_names_are_checked() -> None:
 
 
 @given(st.text(max_size=20).filter(lambda text: ("\r" not in text and text.isprintable()) or text == "\n"))
-def test_label_values_survive(value: str) -> None:
+def test_special_characters_in_label_values_can_be_parsed(value: str) -> None:
     meters = Meters()
     meters.counter("x", client_id=value).mark(7)
     assert list(samples(meters)) == [("kafka_server_x_total", (("client_id", value),))]
@@ -139,7 +139,7 @@ def test_percentiles_are_exact_to_a_bucket(values: list[float], fraction: float)
     assert below <= estimate <= above
 
 
-def test_an_empty_histogram_says_zero() -> None:
+def test_the_percentiles_of_an_empty_histogram_are_zero() -> None:
     histogram = Histogram()
     assert (histogram.count, histogram.mean, histogram.percentile(0.99)) == (0, 0, 0)
 

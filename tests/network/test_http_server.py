@@ -18,8 +18,8 @@ PAGES = {
 
 
 async def until_the_end(reader):
-    """Return the bytes that arrive before the connection ends. Whether the connection ends with a reset
-    depends on which side closes it first."""
+    """Return the bytes that arrive before the connection ends. The connection may end with a reset, depending
+    on the side that closes it first."""
     found = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := await reader.read(65536):

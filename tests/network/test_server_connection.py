@@ -132,7 +132,7 @@ def test_answers_leave_in_request_order():
     run(scenario)
 
 
-def test_no_response_is_sent_where_the_answer_is_none():
+def test_no_response_is_sent_if_a_handler_returns_none():
     async def scenario():
         late = asyncio.get_running_loop().create_future()
         answers = iter([None, [b"1"], late, [b"3"]])

@@ -98,7 +98,7 @@ def test_a_line_for_people_and_json_for_scripts(
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_reader_that_has_gone_is_no_failure(
+def test_a_closed_output_pipe_is_no_failure(
     node: moldau.testing.Node, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
     """The table is complete before the command prints its line. The print then fails immediately, because the

@@ -131,7 +131,7 @@ def test_a_batch_keeps_all_but_its_codec(
         TargetCompression(Compression.ZSTD, 22),
     ],
 )
-def test_the_outermost_levels(target: TargetCompression) -> None:
+def test_the_lowest_and_highest_compression_levels_are_accepted(target: TargetCompression) -> None:
     batch = build_batch([Record(n, 1_000, b"k", b"value %d" % n * 20) for n in range(50)])
     assert read_records(stored(batch, target)[0]) == read_records(batch)
 

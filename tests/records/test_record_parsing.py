@@ -171,7 +171,7 @@ def test_gzip_members_may_follow_each_other() -> None:
     assert decompress(Compression.GZIP, gzip.compress(b"a") + gzip.compress(b"b")) == b"ab"
 
 
-def test_codecs_by_name() -> None:
+def test_codecs_are_found_by_their_names() -> None:
     assert Compression.of_name("uncompressed") is Compression.NONE
     assert [Compression.of_name(codec.name.lower()) for codec in Compression] == list(Compression)
 

@@ -1,5 +1,5 @@
-"""The controller's response may be lost or late. The watermark must still never be higher than the log of a
-member of the in-sync set."""
+"""The controller's response may be lost or late. Even then, the watermark must never be higher than the end
+of the log of a member of the in-sync set."""
 
 import asyncio
 from collections.abc import Callable, Sequence

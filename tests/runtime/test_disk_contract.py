@@ -299,10 +299,11 @@ def test_a_simulated_disk_fills_up() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="this system has no such writes")
 @pytest.mark.parametrize("refusal", [errno.EINVAL, errno.EIO])
-def test_a_file_system_that_cannot_pass_its_cache_is_written_as_others(
+def test_a_file_system_that_refuses_direct_writes_is_written_through_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
-    """The file system accepts a part of the first write, and refuses the next write."""
+    """The file system accepts a part of the first direct write (O_DIRECT), and refuses the next direct
+    write."""
     flags = os.O_RDWR
     refused: list[int] = []
     write_now = os.pwrite

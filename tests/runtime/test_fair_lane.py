@@ -164,7 +164,7 @@ def test_no_job_waits_after_its_lane_was_cancelled():
     asyncio.run(main())
 
 
-def test_a_job_can_be_done_on_the_spot():
+def test_a_job_can_run_without_the_thread():
     journal = Journal()
     assert exhaust(journal.job("spot", result="x")) == "x"
     assert journal.steps == ["spot"] * 3

@@ -28,5 +28,5 @@ def test_the_size_of_kept_memory_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 4_096, 4_097])
-def test_any_size_is_given(size_bytes: int) -> None:
+def test_memory_of_any_size_can_be_allocated(size_bytes: int) -> None:
     assert len(RecycledMemory().allocate(size_bytes)) == size_bytes

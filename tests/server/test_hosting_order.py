@@ -1,4 +1,5 @@
-"""The order in which a broker opens and closes partitions if the image contains very large topics."""
+"""The order in which a broker opens and closes partitions. The image of the tests contains very large
+topics."""
 
 import asyncio
 from types import SimpleNamespace

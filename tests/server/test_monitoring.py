@@ -101,7 +101,7 @@ def test_a_healthy_node_reports_that_it_is_up() -> None:
         assert health == {"status": "up", "checks": dict.fromkeys(health["checks"], "ok")}
 
 
-def test_a_node_without_a_listener_serves_none() -> None:
+def test_a_node_without_a_metrics_listener_has_no_monitoring_url() -> None:
     with Node() as node, pytest.raises(RuntimeError, match=r"metrics\.listener"):
         _ = node.monitoring_url
 

@@ -62,11 +62,11 @@ def test_special_timestamps_have_a_first_version(node: Node, timestamp: int, sin
         assert (row.offset == -1) is (timestamp in (-5, -6)), "nothing is in the remote tier"
 
 
-def test_an_unknown_special_timestamp(node: Node) -> None:
+def test_an_unknown_special_timestamp_is_refused(node: Node) -> None:
     assert [row.error_code for row in listed(node, -7)] == [UNSUPPORTED]
 
 
-def test_a_partition_that_is_asked_for_twice(node: Node) -> None:
+def test_a_partition_that_is_requested_twice_is_refused(node: Node) -> None:
     assert [row.error_code for row in listed(node, -1, -2)] == [ErrorCode.invalid_request] * 2
 
 

@@ -31,7 +31,9 @@ def test_each_offset_has_its_epoch(runs: list[tuple[int, int]]) -> None:
 
 
 @given(RUNS, st.integers(0, 30))
-def test_the_end_of_an_epoch_is_behind_its_last_record(runs: list[tuple[int, int]], epoch: int) -> None:
+def test_the_end_of_an_epoch_is_the_offset_after_its_last_record(
+    runs: list[tuple[int, int]], epoch: int
+) -> None:
     epochs, log = log_of(runs)
     answer = epochs.end_offset_for(epoch, len(log))
     if not log or epoch > log[-1]:

@@ -79,7 +79,7 @@ def test_a_timestamp_too_far_off_is_refused(box: Any, config: LogConfig, shift_m
     assert log.log_end_offset == 1
 
 
-def test_a_repeat_answers_what_the_first_append_did(box: Any) -> None:
+def test_a_repeated_batch_gets_the_result_of_the_first_append(box: Any) -> None:
     log = open_log(box)
 
     def batch(sequence: int) -> bytes:

@@ -101,7 +101,7 @@ def test_until_it_is_written_the_log_is_as_before(box: Any) -> None:
     assert [producer[0] for producer in log.active_producers()] == [7]
 
 
-def test_a_disk_that_refuses_leaves_nothing_of_what_was_staged(box: Any) -> None:
+def test_nothing_of_staged_appends_is_left_if_the_disk_refuses_the_write(box: Any) -> None:
     log = open_log(box)
     outcome(log, batch_of(box))
     size_bytes = log.size_bytes

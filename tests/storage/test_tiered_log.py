@@ -40,7 +40,7 @@ def open_log(box: Any, config: LogConfig = TIERED) -> PartitionLog:
     return PartitionLog.open(box.machine, "/data/t-0", NAME, config)
 
 
-def test_only_what_was_copied_leaves_the_disk(box: Any) -> None:
+def test_only_copied_segments_are_deleted_from_the_disk(box: Any) -> None:
     log = open_log(box)
     append_segments(box, log, 4)
     assert asyncio.run(log.delete_old_segments(box.clock.time_ms)) == []

@@ -263,7 +263,7 @@ def test_a_piece_gives_the_batches_that_its_segment_would(
 
 
 @pytest.mark.parametrize("jobs_a_turn", [1, 2, 3])
-def test_jobs_that_come_together_go_on_in_turns(jobs_a_turn: int) -> None:
+def test_jobs_that_arrive_together_run_in_several_turns(jobs_a_turn: int) -> None:
     async def story() -> None:
         loop, lane = asyncio.get_running_loop(), TurnLane(jobs_a_turn)
         turn = 0

@@ -96,7 +96,7 @@ def test_the_bytes_of_chunks_that_cannot_be_copied_are_in_the_lag(play: Callable
     play(story)
 
 
-def test_a_copy_has_all_files_and_tells_of_its_epochs(play: Callable[[Story], None]) -> None:
+def test_a_copy_has_all_files_and_its_metadata_have_the_epochs(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.append(b"a", epoch=3)
         house.append(b"b", epoch=5)
@@ -487,7 +487,7 @@ async def _idle(remover: RemotePartitionRemover) -> None:
 
 
 @pytest.mark.parametrize("after_effect", [False, True])
-def test_a_deletion_that_dies_at_any_step_is_finished_by_the_next_life(
+def test_a_deletion_that_is_killed_at_any_step_is_finished_after_a_restart(
     tmp_path: Path, after_effect: bool
 ) -> None:
     class Killed(BaseException):

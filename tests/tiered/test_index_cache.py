@@ -157,7 +157,7 @@ def test_many_concurrent_requests_fetch_an_index_once(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_restart_takes_the_files_over(tmp_path: Path) -> None:
+def test_a_restart_uses_the_existing_cache_files(tmp_path: Path) -> None:
     async def main() -> None:
         manager = new_manager()
         of = await remote(manager)

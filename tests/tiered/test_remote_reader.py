@@ -52,7 +52,9 @@ def offsets(found: ReadOutcome) -> list[tuple[int, int]]:
     return [(header.base_offset, header.last_offset) for header in headers]
 
 
-def test_every_offset_in_every_limit_reads_what_the_log_had(play: Callable[[Story], None]) -> None:
+def test_remote_reads_return_the_bytes_of_the_log_for_every_offset_and_limit(
+    play: Callable[[Story], None],
+) -> None:
     async def story(house: House) -> None:
         for count in (1, 2, 3, 1, 5, 2):
             house.append(*(b"x" * 40 * n for n in range(count)))

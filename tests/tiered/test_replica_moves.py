@@ -217,7 +217,7 @@ def test_the_remote_part_stays_with_the_leader_of_a_topic_that_is_deleted_when_a
     play(story)
 
 
-def test_an_owner_that_is_replaced_while_it_removes_a_topic_ends_there(
+def test_an_owner_that_is_replaced_stops_the_removal_of_a_topic(
     play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
 ) -> None:
     async def story(broker: TieredBroker) -> None:

@@ -292,7 +292,7 @@ def test_keys_of_other_objects_are_not_parsed_as_keys_of_segments() -> None:
 
 
 @given(st.lists(st.none() | st.integers(0, 2**31), min_size=len(ORDER), max_size=len(ORDER)))
-def test_locations_are_short_and_survive(sizes: list[int | None]) -> None:
+def test_encoded_locations_are_short_and_can_be_decoded(sizes: list[int | None]) -> None:
     encoded = encode_location("a" * 40, sizes)
     assert len(encoded) <= 128
     found = decode_location(encoded)

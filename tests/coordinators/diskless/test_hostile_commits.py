@@ -54,7 +54,7 @@ def commit_parts(*columns: bytes) -> Any:
     return COMMIT_PARTS.arguments(request)
 
 
-def test_equal_batches_take_no_bytes() -> None:
+def test_the_encoded_size_of_equal_batches_does_not_depend_on_their_number() -> None:
     assert decode_batches(equal_batches(3)) == [batch(0, at=100 * at) for at in range(3)]
     assert len(equal_batches(REQUEST_BATCHES_MAX)) < 70
 

@@ -110,7 +110,7 @@ def test_a_writer_commits_nothing_behind_a_new_producers_batch_that_timed_out() 
     run_in_virtual_time(story)
 
 
-def test_a_producer_comes_back_to_a_broker_that_dropped_a_batch_of_it() -> None:
+def test_a_producer_may_return_to_a_broker_that_dropped_one_of_its_batches() -> None:
     async def story(machine: Machine) -> None:
         coordinator = TakesAnyFirst(machine.entropy)
         weather = StorageWeather(down=True)

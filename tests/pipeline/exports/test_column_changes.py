@@ -253,7 +253,9 @@ def test_a_replay_stores_no_value_in_part(
     assert export_once(declared, run_here).records == 1
 
 
-def test_a_table_of_text(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path) -> None:
+def test_a_value_with_very_many_names_makes_the_column_text(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
     """Values with very many names become one text column, and the column stays text."""
     produce(node, topic, *({f"k{one}_{number}": 1 for number in range(100)} for one in range(11)))
     job = job_of(node, topic, tmp_path, "iceberg")

@@ -267,7 +267,9 @@ def test_a_topic_that_was_created_again_is_another_topic(
             export_once(job, run_here)
 
 
-def test_a_mistyped_topic_leaves_nothing_behind(node: moldau.testing.Node, tmp_path: pathlib.Path) -> None:
+def test_an_export_of_a_missing_topic_leaves_no_files(
+    node: moldau.testing.Node, tmp_path: pathlib.Path
+) -> None:
     for kind in ("parquet", "iceberg"):
         with pytest.raises(KafkaError, match="does not exist"):
             export_once(job_of(node, "absent", tmp_path / kind, kind), run_here)

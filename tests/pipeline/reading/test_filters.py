@@ -51,7 +51,7 @@ def pushed(*given: Filter) -> Narrowing:
         (GreaterThan(("offset",), 200), 201, 201),
     ],
 )
-def test_offsets_cut_ranges(given: Filter, start: int, end: int) -> None:
+def test_filters_by_offset_shorten_the_range(given: Filter, start: int, end: int) -> None:
     assert pushed(given).cut(EVERYTHING) == OffsetRange(1, start, end)
 
 

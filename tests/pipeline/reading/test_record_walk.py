@@ -47,7 +47,7 @@ def test_few_batches_are_walked_one_by_one(lengths: list[int], repeats: int) -> 
 
 @settings(max_examples=25)
 @given(st.lists(st.lists(sizes, max_size=4), min_size=3, max_size=6))
-def test_many_batches_are_walked_in_step(lists: list[list[int]]) -> None:
+def test_many_batches_are_walked_at_the_same_time(lists: list[list[int]]) -> None:
     batches = [records_of(lengths) for lengths in lists] * IN_STEP_COST
     counts = [len(batch) for batch in batches]
     if not sum(counts):

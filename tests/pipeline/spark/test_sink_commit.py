@@ -240,7 +240,7 @@ def test_a_refused_batch_does_not_prevent_later_batches(
     assert leftovers(node, target) == []
 
 
-def test_a_batch_that_is_refused_in_part_is_never_taken_for_done(
+def test_a_partly_refused_batch_never_counts_as_written(
     node: moldau.testing.Node, target: CommitTarget
 ) -> None:
     for _ in range(2):

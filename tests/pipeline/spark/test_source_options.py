@@ -25,7 +25,7 @@ def parsed(**options: str) -> SourceOptions:
     return parse_options({"kafka.bootstrap.servers": "localhost:9092", **options})
 
 
-def test_names_are_known_in_any_case() -> None:
+def test_option_names_are_accepted_in_upper_and_lower_case() -> None:
     storage = {"Diskless.Storage.URL": "s3://bucket"}
     options = parsed(SUBSCRIBE="a, b", failondataloss="FALSE", checkpointLocation="/here", **storage)
     assert options.topics == {"a": None, "b": None}

@@ -1,5 +1,5 @@
-"""Decoding Avro has the same results as Avro's Java library. The results of the library are committed files,
-and CI computes them again.
+"""Decoding Avro has the same results as Avro's Java library. The results of the library are stored in the
+repository, and CI computes them again.
 
 ``MOLDAU_REWRITE_GOLDEN=1`` rewrites the results. Review the diff then.
 """

@@ -244,7 +244,7 @@ def order(number: int) -> dict[str, Any]:
     return {"id": number, "price": b"\x7d", "at": 0, "key": "k", "tags": {"a": 1}, "lines": [{"sku": "s"}]}
 
 
-def test_avro_columns() -> None:
+def test_avro_values_are_decoded_into_columns() -> None:
     text = json.dumps(ORDER)
     column = avro_type(text)
     assert render_ddl(column) == (

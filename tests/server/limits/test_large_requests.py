@@ -288,7 +288,8 @@ def test_empty_names_by_the_million_close_their_connection_only(node, count):
 
 @pytest.mark.parametrize("count", [25_000, 150_000])
 def test_distinct_names_and_their_answer_fit_the_allowance_or_are_refused(count):
-    """An index is used to compare names. Its memory counts in addition to the rows and the response."""
+    """An index is used to find equal names. The memory of this index counts in addition to the memory of the
+    rows and of the response."""
     body = struct.pack(">i", count) + b"".join(b"\0\6%06d" % number for number in range(count))
 
     def handle(context, request):

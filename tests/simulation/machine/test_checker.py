@@ -49,7 +49,7 @@ def test_a_wrong_log_is_found(log: list[tuple[int, bytes]], words: str) -> None:
     assert any(words in violation for violation in check(history(), {PARTITION: log}))
 
 
-def test_a_refused_record_that_is_there_is_found() -> None:
+def test_a_refused_record_in_a_log_is_found() -> None:
     found = history()
     found.productions[1].outcome = Outcome.FAILED
     assert any("was refused" in violation for violation in check(found, {PARTITION: LOG}))
@@ -63,7 +63,7 @@ def test_deleted_records_that_come_back_are_found() -> None:
     assert back == ["t-0: begins at 1, and 2 was acknowledged as its start"]
 
 
-def test_an_unknown_outcome_may_go_either_way() -> None:
+def test_a_batch_of_unknown_outcome_may_exist_or_not() -> None:
     found = history()
     found.productions[1].outcome = Outcome.UNKNOWN
     found.observations.pop()

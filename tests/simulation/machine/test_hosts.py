@@ -141,7 +141,7 @@ def test_a_paused_program_goes_on_where_it_was() -> None:
         assert 3 <= on_client(world, story()) < 3.1
 
 
-def test_a_cut_link_holds_or_resets() -> None:
+def test_a_cut_link_delays_or_resets_its_connections() -> None:
     outcomes = set()
     for seed in range(20):
         with World(seed) as world:

@@ -195,7 +195,7 @@ def test_records_stay_for_the_minimum_lag_and_go_after_the_maximum(box: Any) -> 
     assert config.roll_ms == 5000
 
 
-def test_the_dirty_ratio_decides(box: Any) -> None:
+def test_a_log_is_cleaned_only_above_the_dirty_ratio(box: Any) -> None:
     cleaned = CleanedLog(box, replace(CONFIG, min_cleanable_dirty_ratio=0.5))
     for number in range(4):
         cleaned.append([(b"%d" % number, b"1")])

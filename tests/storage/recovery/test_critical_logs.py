@@ -200,7 +200,7 @@ def test_a_log_behind_a_snapshot_needs_the_snapshot(box: Any) -> None:
 
 
 @pytest.mark.parametrize("lost", [(FIRST,), (SECOND,), (FIRST, SECOND)])
-def test_a_loss_of_power_amid_a_deletion_below_a_snapshot_keeps_all_behind_it(
+def test_a_loss_of_power_during_a_deletion_before_a_snapshot_loses_no_record_after_it(
     box: Any, lost: tuple[str, ...]
 ) -> None:
     """A loss of power may undo each of the deletions separately. So an older segment may exist although a

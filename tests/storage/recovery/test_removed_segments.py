@@ -83,7 +83,7 @@ def test_a_removed_segment_is_reported(
     box.run(scenario())
 
 
-def test_a_killed_node_with_all_segments_tells_of_no_loss(box: Any) -> None:
+def test_a_start_after_a_kill_with_all_segments_reports_no_loss(box: Any) -> None:
     async def scenario() -> None:
         await killed(box)
         assert not await losses(box)
@@ -141,7 +141,7 @@ def test_a_removed_segment_inside_a_compacted_log_is_reported(
     box.run(scenario())
 
 
-def test_a_clean_stop_with_all_segments_tells_of_no_loss(box: Any) -> None:
+def test_a_start_after_a_clean_stop_with_all_segments_reports_no_loss(box: Any) -> None:
     async def scenario() -> None:
         await stopped(box)
         assert not await losses(box)

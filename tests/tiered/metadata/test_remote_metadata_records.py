@@ -1,5 +1,5 @@
 """Records of ``__remote_log_metadata``: golden bytes, encoding and decoding, and a comparison with Kafka's
-own serde."""
+own classes."""
 
 import os
 import shutil
@@ -97,7 +97,7 @@ EXAMPLES: list[RemoteLogMetadata] = [
 
 
 @given(EVENTS)
-def test_events_survive_their_record(of: RemoteLogMetadata) -> None:
+def test_events_are_unchanged_after_encoding_and_decoding(of: RemoteLogMetadata) -> None:
     assert decode_event(encode_event(of)) == of
 
 

@@ -428,7 +428,7 @@ def test_the_end_of_the_events_is_reported_once_for_each_loss_of_the_cache(tmp_p
     asyncio.run(main())
 
 
-def test_a_topic_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+def test_the_manager_waits_for_a_topic_that_is_created_late(tmp_path: Path) -> None:
     async def main() -> None:
         topic = TopicInMemory()
         topic.refusals = 5
@@ -441,7 +441,7 @@ def test_a_topic_that_comes_late_is_waited_for(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_follower_that_works_again_says_so_while_nothing_happens(tmp_path: Path) -> None:
+def test_the_problem_of_a_follower_ends_even_without_new_events(tmp_path: Path) -> None:
     async def main() -> None:
         topic = TopicInMemory()
         async with managing(topic, tmp_path, ORDERS) as manager:
@@ -506,7 +506,7 @@ def test_closing_answers_all_waiters(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_event_that_does_not_come_back_is_an_error(tmp_path: Path) -> None:
+def test_an_event_that_is_never_read_back_is_an_error(tmp_path: Path) -> None:
     async def main() -> None:
         topic = TopicInMemory()
         settings = MetadataManagerSettings(consume_wait_ms=1)

@@ -1,4 +1,5 @@
-"""The first checker. It compares every log with the history, after a full read at the end.
+"""The checker of records. At the end of a scenario, every log is read completely, and the checker compares it
+with the history.
 
 - No acknowledged record is lost. Each acknowledged record has the offset that was acknowledged.
 - No record occurs twice. (This is also true for a plain producer, because it does not retry.)

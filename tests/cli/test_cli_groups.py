@@ -19,7 +19,7 @@ def group(run, request):
     return name
 
 
-def test_a_group_goes_on_where_it_stopped(run, group):
+def test_a_group_continues_where_it_stopped(run, group):
     assert run("groups", "describe", group).out.splitlines()[1:] == [
         f"{'TOPIC':<{len(group)}}  PARTITION  COMMITTED  LATEST  LAG  CLIENT",
         f"{group}          0          3      10    7  -",

@@ -224,7 +224,7 @@ def test_a_broker_that_stops_repeats_its_request_while_a_controller_may_respond(
     run(test())
 
 
-def test_a_killed_node_comes_back_at_once(tmp_path: pathlib.Path) -> None:
+def test_a_killed_node_comes_back_immediately(tmp_path: pathlib.Path) -> None:
     async def test() -> None:
         _format(tmp_path)
         first = Node(tmp_path, 1)

@@ -87,7 +87,7 @@ def test_a_level_that_is_given_leaves_the_defaults_of_other_features() -> None:
     ]
 
 
-def test_a_formatted_folder_is_refused_unless_told_otherwise(tmp_path: pathlib.Path) -> None:
+def test_a_formatted_folder_is_refused_without_the_option_to_ignore_it(tmp_path: pathlib.Path) -> None:
     _format(tmp_path / "a")
     with pytest.raises(FormatError, match="already formatted"):
         _format(tmp_path / "a", tmp_path / "b")

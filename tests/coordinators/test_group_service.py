@@ -537,7 +537,7 @@ def test_offsets_of_deleted_topics_are_forgotten() -> None:
     run(test)
 
 
-def test_offsets_of_a_former_topic_of_the_same_name_are_not_told() -> None:
+def test_offsets_of_an_earlier_topic_of_the_same_name_are_not_returned() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
         await service.offsets.commit(caller(8), commit_request((0, 1)))
         await service.close()

@@ -288,7 +288,7 @@ def test_a_file_that_its_owner_does_not_know_is_adopted_and_deleted(tmp_path: Pa
     run(story())
 
 
-def test_retention_by_time_goes_on_until_nothing_is_too_old(
+def test_retention_by_time_continues_until_nothing_is_too_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wal_retention, "RETENTION_EXTENTS", 1)

@@ -407,7 +407,7 @@ def test_peer_that_sends_no_more_still_gets_the_large_answer_that_was_on_its_way
     run(scenario)
 
 
-def test_muted_connection_waits_and_then_goes_on():
+def test_muted_connection_waits_and_then_continues():
     async def scenario():
         seen = []
 

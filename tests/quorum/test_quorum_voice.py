@@ -150,7 +150,7 @@ def test_a_node_with_a_new_disk_does_not_count_as_a_second_node(
     assert not voice.problems(100)
 
 
-def test_another_directory_with_the_own_id_is_reported_at_once(
+def test_another_directory_with_the_own_id_is_reported_immediately(
     voice: QuorumVoice, caplog: pytest.LogCaptureFixture
 ) -> None:
     for now_ms in range(100):

@@ -177,7 +177,7 @@ def test_bytes_that_no_codec_made_are_refused() -> None:
         stored(bytes(batch), TargetCompression(Compression.LZ4))
 
 
-def test_records_that_a_client_numbered_wrongly_are_numbered_anew() -> None:
+def test_records_with_wrong_relative_offsets_get_new_ones() -> None:
     payload = encode_record(7, 5, b"a", b"1") + encode_record(7, 3, None, None, (("h", b"x"),))
     changed, header = stored(assembled(payload, 2, Compression.GZIP), TargetCompression(Compression.ZSTD))
     assert read_records(changed) == [

@@ -50,7 +50,7 @@ def forgotten(request: FetchRequest) -> set[PartitionKey]:
     return {PartitionKey(row.topic_id, index) for row in rows for index in row.partitions}
 
 
-def test_a_session_begins_with_everything_and_goes_on_with_what_has_changed() -> None:
+def test_a_session_begins_with_everything_and_continues_with_what_has_changed() -> None:
     follower = Follower()
     follower.follow(A, B)
     first = follower.exchange()

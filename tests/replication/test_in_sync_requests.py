@@ -160,7 +160,7 @@ def test_a_refused_change_limits_nothing_and_is_decided_again() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.invalid_update_version, ErrorCode.new_leader_elected])
-def test_a_leader_behind_the_controller_waits_for_newer_metadata(code: ErrorCode) -> None:
+def test_a_leader_with_older_metadata_than_the_controller_waits_for_newer_metadata(code: ErrorCode) -> None:
     leader, controller = ask(refused(code), for_s=5)
     assert len(controller.requests) == 1
     assert leader.maximal_in_sync == {LEADER, FOLLOWER}

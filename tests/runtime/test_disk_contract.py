@@ -90,7 +90,7 @@ def test_read_once_returns_the_bytes_of_the_file(place: tuple[Disk, str]) -> Non
         file.read_once(0, 1 << 20)
 
 
-def test_a_read_past_the_page_cache_that_stops_early_goes_on(
+def test_a_read_past_the_page_cache_that_stops_early_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = random.Random(7).randbytes(1 << 20)
@@ -281,7 +281,7 @@ def test_a_lock_has_one_holder(place: tuple[Disk, str]) -> None:
     again.close()
 
 
-def test_a_folder_tells_how_large_its_file_system_is(place: tuple[Disk, str]) -> None:
+def test_the_size_of_the_file_system_of_a_folder_is_known(place: tuple[Disk, str]) -> None:
     disk, folder = place
     total_bytes, usable_bytes = disk.space(folder)
     assert 0 < usable_bytes <= total_bytes

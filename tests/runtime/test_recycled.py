@@ -3,7 +3,7 @@ import pytest
 from moldau.runtime.recycled_memory import RecycledMemory
 
 
-def test_memory_is_used_again_when_its_last_view_is_gone() -> None:
+def test_memory_is_reused_when_its_last_view_is_freed() -> None:
     memory = RecycledMemory()
     first = memory.allocate(5_000)
     assert len(first) == 5_000

@@ -135,7 +135,7 @@ def test_an_exchanged_log_is_reported_because_its_chunk_may_be_removed_meanwhile
     on_broker(box, story)
 
 
-def test_the_incomplete_log_of_a_chunk_is_kept_aside(box: Any) -> None:
+def test_the_incomplete_log_of_a_chunk_is_kept_as_a_stray_folder(box: Any) -> None:
     """The log is incomplete, but it must be kept. All brokers of the chunk may have lost its last records
     together, so no broker may have a complete log."""
 
@@ -150,7 +150,7 @@ def test_the_incomplete_log_of_a_chunk_is_kept_aside(box: Any) -> None:
     on_broker(box, story)
 
 
-def test_the_incomplete_log_of_a_broker_that_leaves_is_kept_aside(box: Any) -> None:
+def test_the_incomplete_log_of_a_broker_that_leaves_is_kept_as_a_stray_folder(box: Any) -> None:
     async def story(broker: Broker) -> None:
         await broker.log(9)
         broker.topic = topic(replica=2, leader=2)

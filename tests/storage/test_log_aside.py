@@ -50,7 +50,7 @@ def read_all(log: PartitionLog) -> bytes:
     return content
 
 
-def test_written_aside_or_not_the_log_is_the_same(box: Any) -> None:
+def test_a_log_is_the_same_if_a_worker_writes_its_bytes(box: Any) -> None:
     boxes = box, type(box)()
     aside, plain = (open_log(each, segment_bytes=600, index_interval_bytes=100) for each in boxes)
     offset, sent = 0, b""
@@ -76,7 +76,7 @@ def test_written_aside_or_not_the_log_is_the_same(box: Any) -> None:
     assert {path: aside_files[path] for path in logs} == {path: plain_files[path] for path in logs}
 
 
-def test_bytes_that_do_not_follow_the_log_end_are_not_written_aside(box: Any) -> None:
+def test_bytes_that_do_not_follow_the_log_end_are_not_written_by_a_worker(box: Any) -> None:
     log = open_log(box)
     assert log.begin_aside(batches_at(box, 3)) is None
     assert log.begin_aside(memoryview(b"")) is None

@@ -293,7 +293,7 @@ def test_a_kill_after_the_removal_of_a_deleted_log_does_not_look_like_a_loss(box
 
 @pytest.mark.parametrize("is_emptied", [False, True])
 @pytest.mark.parametrize(("is_cache", "lost"), [(False, 1), (True, 0)])
-def test_a_missing_or_emptied_folder_is_reported_when_its_log_is_made_anew(
+def test_a_missing_or_emptied_folder_is_reported_when_its_log_is_created_again(
     box: Any, is_cache: bool, lost: int, is_emptied: bool
 ) -> None:
     config = replace(CONFIG, is_cache=is_cache)

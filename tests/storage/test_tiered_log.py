@@ -250,7 +250,7 @@ def append_of(box: Any, log: PartitionLog, sequence: int) -> int:
     return log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), epoch).first_offset
 
 
-def test_a_log_begins_behind_the_remote_tier_and_stays_there_after_a_crash(box: Any) -> None:
+def test_a_log_that_begins_after_the_remote_tier_begins_there_after_a_crash_too(box: Any) -> None:
     source = open_log(box, replace(TIERED, local_retention_bytes=-1))
     append_segments(box, source, 2, epoch=1)
     for sequence in range(3):

@@ -86,7 +86,7 @@ async def free(house: House, segments: int) -> None:
     await house.log.delete_old_segments(house.clock.time_ms, max_segments=segments)
 
 
-def test_abort_markers_that_leave_the_disk_during_a_read_are_still_told(
+def test_aborted_transactions_are_returned_if_their_markers_leave_the_disk_during_the_read(
     play: Callable[[Story], None],
 ) -> None:
     async def story(house: House) -> None:

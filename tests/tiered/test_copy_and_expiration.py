@@ -120,7 +120,7 @@ def test_a_copy_has_all_files_and_its_metadata_have_the_epochs(play: Callable[[S
     play(story)
 
 
-def test_a_lost_producer_snapshot_is_made_anew(play: Callable[[Story], None]) -> None:
+def test_a_lost_producer_snapshot_is_created_again(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.append(b"a", producer=(7, 0))
         house.end_transaction(7, commit=True)

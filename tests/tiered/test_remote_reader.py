@@ -120,7 +120,9 @@ def test_a_log_with_only_one_generation_can_be_read(play: Callable[[Story], None
     play(story)
 
 
-def test_aborted_transactions_are_told_wherever_their_marker_is(play: Callable[[Story], None]) -> None:
+def test_aborted_transactions_are_returned_at_any_position_of_their_marker(
+    play: Callable[[Story], None],
+) -> None:
     async def story(house: House) -> None:
         house.append(b"a", producer=(7, 0))
         house.append(b"b", producer=(8, 0))

@@ -204,7 +204,7 @@ def test_the_attempt_that_was_published_is_read_and_all_of_them_are_deleted() ->
     asyncio.run(main())
 
 
-def test_errors_of_the_store_say_whether_to_try_again() -> None:
+def test_errors_of_the_store_show_whether_a_retry_can_help() -> None:
     class Refusing(MemoryStorage):
         async def upload(self, key: str, data: object, length: int) -> None:
             raise StorageError(f"{key}: access denied", transient=False)

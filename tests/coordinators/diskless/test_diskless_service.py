@@ -319,7 +319,7 @@ def exclusive(path: str) -> apsw.Connection:
 
 
 @pytest.mark.parametrize("opener", [open_sqlite, exclusive])
-def test_snapshots_are_taken_while_commits_go_on(tmp_path: Path, opener: SqliteOpener) -> None:
+def test_snapshots_are_taken_while_commits_continue(tmp_path: Path, opener: SqliteOpener) -> None:
     async def scene() -> None:
         house = House(tmp_path, opener=opener)
         service = await house.start()

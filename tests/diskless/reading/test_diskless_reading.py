@@ -249,7 +249,7 @@ def test_cached_coordinates_expire_before_their_objects_are_deleted() -> None:
         check_lifetimes(10_000, 20_000, 30_000)
 
 
-def test_a_broker_without_its_folder_begins_anew() -> None:
+def test_a_broker_that_lost_its_folder_begins_with_an_empty_cache() -> None:
     async def story(broker: ReadingBroker) -> None:
         for number in range(20):
             await broker.commit((K, [b"%d" % number]))

@@ -93,7 +93,7 @@ def test_a_round_trip_of_two_milliseconds_does_not_limit_the_objects_per_second(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_offsets_follow_the_order_of_the_batches_whatever_is_lost(version: int) -> None:
+def test_offsets_follow_the_order_of_the_batches_after_any_loss_of_messages(version: int) -> None:
     async def story(machine: Machine) -> None:
         coordinator = DistantCoordinator(machine)
         coordinator.version = version

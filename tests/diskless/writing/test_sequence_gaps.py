@@ -81,7 +81,7 @@ class TakesAnyFirst(FakeCoordinator):
         return super()._commit(object_key, one)
 
 
-def test_a_writer_commits_nothing_behind_a_new_producers_batch_that_timed_out() -> None:
+def test_a_writer_commits_no_batch_after_a_new_producers_batch_that_timed_out() -> None:
     async def story(machine: Machine) -> None:
         weather = StorageWeather(down=True)
         storage = FaultyStorage(MemoryStorage(machine.clock), machine.entropy, weather)

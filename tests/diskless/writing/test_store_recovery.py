@@ -108,7 +108,7 @@ def test_producers_are_served_again_within_two_seconds(mood: str, seed: int) -> 
     run_in_virtual_time(story, seed)
 
 
-def test_a_silent_store_is_asked_a_few_times_a_second_however_long_it_is_silent() -> None:
+def test_a_store_that_does_not_respond_gets_only_a_few_requests_a_second() -> None:
     async def story(machine: Machine) -> None:
         bench = Bench(machine)
         tasks = await bench.load(2)

@@ -88,7 +88,7 @@ def test_rounds_add_only_new_records(
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
-def test_a_driver_may_die_after_any_unit(
+def test_an_export_is_completed_if_its_driver_is_killed_after_any_unit(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
 ) -> None:
     job = job_of(node, topic, tmp_path / "to", table_format)

@@ -287,7 +287,7 @@ def test_a_table_whose_old_snapshots_expired_is_extended(job: ExportJob) -> None
     assert len(rows(job)) == 6
 
 
-def test_a_table_that_was_dropped_leaves_no_dead_letters_behind(
+def test_a_new_table_does_not_get_the_dead_letters_of_a_dropped_table(
     node: moldau.testing.Node, job: ExportJob
 ) -> None:
     """A new table counts its rounds from 1. If the table of dead letters of a dropped table still exists, it

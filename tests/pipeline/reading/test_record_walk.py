@@ -56,7 +56,7 @@ def test_many_batches_are_walked_at_the_same_time(lists: list[list[int]]) -> Non
     assert found([b"".join(batch) for batch in batches], counts) == expected(batches)
 
 
-def test_records_of_one_size_are_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_one_size_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[int] = []
     walk = record_walk._walk_one_by_one
 

@@ -163,7 +163,7 @@ def test_only_what_a_unit_needs_is_read(node: moldau.testing.Node, monkeypatch: 
         assert max(sizes) <= 130_000
 
 
-def test_objects_that_are_gone_are_looked_up_again(
+def test_segments_with_deleted_objects_are_looked_up_again(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tier_reading, "RETRY_BACKOFF_S", 0)

@@ -47,7 +47,7 @@ def test_more_pieces_can_be_read_than_one_system_call_accepts(files: WalFiles) -
     assert b"".join(view for _, view in targets) == CONTENT[7 : 7 + len(targets)]
 
 
-def test_reads_that_stop_early_go_on(files: WalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_that_stop_early_continue(files: WalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     read_now = os.preadv
 
     def read_some(descriptor: int, views: Sequence[memoryview], position: int) -> int:

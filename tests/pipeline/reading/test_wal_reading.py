@@ -167,7 +167,7 @@ def test_deleted_records_are_a_loss_unless_it_is_allowed(node: moldau.testing.No
     assert by_partition(after)[1] == list(range(60, 200))
 
 
-def test_an_object_that_is_gone_is_looked_up_again_and_then_asked_of_the_broker(
+def test_batches_of_a_deleted_object_are_looked_up_again_and_then_read_from_the_broker(
     node: moldau.testing.Node, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(wal_reading, "RETRY_BACKOFF_S", 0)
@@ -237,7 +237,7 @@ def test_offsets_by_time(node: moldau.testing.Node) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_transactions_are_read_as_brokers_tell_them(node: moldau.testing.Node, isolation: str) -> None:
+def test_transactions_are_read_as_from_brokers(node: moldau.testing.Node, isolation: str) -> None:
     name = f"transactions_{isolation}"
     create(node, name, 1)
     producer = Producer({"bootstrap.servers": node.bootstrap_servers, "transactional.id": name})

@@ -149,7 +149,7 @@ def test_a_failed_task_is_one_sentence(spark: SparkSession) -> None:
     assert str(failure.value) == "a task failed: offset 5 is gone"
 
 
-def test_workers_do_not_collect_their_modules_behind_each_task(spark: SparkSession) -> None:
+def test_workers_do_not_collect_garbage_in_their_modules_after_each_task(spark: SparkSession) -> None:
     def frozen(_: int) -> int:
         return gc.get_freeze_count()
 
@@ -160,7 +160,7 @@ def test_workers_do_not_collect_their_modules_behind_each_task(spark: SparkSessi
     assert frozen(0) == ours  # only tasks freeze objects, and this process is not a task
 
 
-def test_planners_do_not_collect_their_modules_behind_each_plan(spark: SparkSession) -> None:
+def test_planners_do_not_collect_garbage_in_their_modules_after_each_plan(spark: SparkSession) -> None:
     class Planned(DataSource):
         """The name of the only column shows whether the planning process has frozen objects."""
 

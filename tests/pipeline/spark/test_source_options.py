@@ -54,7 +54,7 @@ def test_start_positions_of_a_query(options: dict[str, str], starting: object) -
     assert parsed(subscribe="a", **options).starting == starting
 
 
-def test_an_end_by_time_may_lie_behind_all_records() -> None:
+def test_an_end_by_time_may_be_after_all_records() -> None:
     assert parsed(subscribe="a", endingTimestamp="17").ending == Timestamps(everywhere=17, or_latest=True)
 
 

@@ -120,7 +120,7 @@ def test_the_results_of_java_have_not_changed() -> None:
 
 @pytest.mark.java
 @pytest.mark.parametrize("seed", range(2))
-def test_java_reads_records_of_many_fields_alike(seed: int) -> None:
+def test_java_decodes_records_of_many_fields_to_the_same_values(seed: int) -> None:
     asked = list(random_cases(seed, 300))
     assert differences(asked, ask_java(asked)) == []
 

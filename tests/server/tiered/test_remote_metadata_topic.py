@@ -358,7 +358,7 @@ def test_a_batch_whose_records_cannot_be_parsed_does_not_end_reading(codec: int,
     asyncio.run(main())
 
 
-def test_a_read_of_many_batches_that_open_large_ends_early_and_goes_on(tmp_path: Path) -> None:
+def test_a_read_of_many_batches_that_open_large_ends_early_and_continues(tmp_path: Path) -> None:
     async def main() -> None:
         async with housed(tmp_path) as house:
             large = large_record(Compression.ZSTD, 700_000, 1)

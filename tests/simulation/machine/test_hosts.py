@@ -124,7 +124,7 @@ def test_a_kill_runs_no_finally_and_no_timer() -> None:
         assert seen == ["worker"]
 
 
-def test_a_paused_program_goes_on_where_it_was() -> None:
+def test_a_paused_program_continues_where_it_was() -> None:
     with World(4) as world:
         server = world.host("server")
         server.start(echo_server)

@@ -160,7 +160,7 @@ def test_markers_outlive_their_records_by_the_horizon(box: Any) -> None:
     assert indexed == [1, 0, 0, 0]
 
 
-def test_nothing_behind_an_open_transaction_is_cleaned(cleaned: CleanedLog) -> None:
+def test_no_record_after_the_start_of_an_open_transaction_is_cleaned(cleaned: CleanedLog) -> None:
     cleaned.append([(b"a", b"1")])
     cleaned.append([(b"a", b"2")])
     cleaned.log.roll()
@@ -441,7 +441,7 @@ def test_a_crash_at_every_step_loses_nothing(new_box: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_crash_at_any_step_loses_nothing_whatever_the_disk_forgets(new_box: Any, seed: int) -> None:
+def test_a_crash_at_any_step_loses_no_key_if_unsynced_bytes_are_lost(new_box: Any, seed: int) -> None:
     power_fails_after(new_box(), random.Random(seed).randrange(90), seed)
 
 
@@ -488,7 +488,7 @@ def test_compaction_keeps_to_its_rate(box: Any) -> None:
     assert box.run(scenario()) > 0.05
 
 
-def test_a_log_that_is_also_shortened_goes_on(box: Any) -> None:
+def test_a_log_that_is_also_shortened_continues(box: Any) -> None:
     """With cleanup.policy=compact,delete, retention also deletes cleaned segments, even if they are empty."""
     cleaned = CleanedLog(
         box, replace(CONFIG, cleanup_delete=True, retention_ms=10_000, delete_retention_ms=0)

@@ -179,7 +179,7 @@ def test_a_truncation_takes_the_durable_offset_back(box: Any) -> None:
     assert open_log(box, KILLED).end_offset == 4
 
 
-def test_a_log_behind_a_snapshot_needs_the_snapshot(box: Any) -> None:
+def test_a_log_that_begins_after_a_snapshot_needs_the_snapshot(box: Any) -> None:
     async def scenario() -> None:
         log = open_log(box, KILLED)
         log.initialize_epoch(1)
@@ -217,7 +217,7 @@ def test_a_loss_of_power_during_a_deletion_before_a_snapshot_loses_no_record_aft
     assert report.count(RepairKind.LOST) == 0
 
 
-def test_a_gap_behind_the_latest_snapshot_stops_the_start(box: Any) -> None:
+def test_a_gap_after_the_latest_snapshot_stops_the_start(box: Any) -> None:
     filled(box)
     put_snapshot(box, LogPosition(4, 1))
     box.disk.remove(SECOND)

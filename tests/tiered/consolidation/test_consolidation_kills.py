@@ -94,7 +94,7 @@ def test_a_round_moves_all_that_is_due() -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_leader_may_die_at_every_step(after: bool) -> None:
+def test_a_leader_may_be_killed_at_every_step(after: bool) -> None:
     async def scene() -> None:
         for kill_at in range(1, await steps_of_a_round() + 1):
             world = await furnished()
@@ -105,7 +105,7 @@ def test_a_leader_may_die_at_every_step(after: bool) -> None:
     asyncio.run(scene())
 
 
-def test_the_next_leader_may_die_too() -> None:
+def test_the_next_leader_may_be_killed_too() -> None:
     async def scene() -> None:
         for kill_at in range(1, await steps_of_a_round() + 1, 3):
             world = await furnished()
@@ -150,7 +150,7 @@ async def built(leader: Leader) -> tuple[UUID, list[BuiltCopy]]:
     return plan.lease_id, copies
 
 
-def test_a_leader_whose_metadata_lag_behind_waits_for_what_was_pruned() -> None:
+def test_a_leader_with_old_metadata_waits_for_the_segments_of_pruned_batches() -> None:
     async def scene() -> None:
         world = await furnished()
         old = Leader(world, 1, rules=RULES)

@@ -98,7 +98,7 @@ def test_a_file_that_changed_while_it_was_closed_is_created_again(
     store.close()
 
 
-def test_flipped_bytes_after_a_kill_change_nothing_or_begin_anew(machine: Machine, path: Path) -> None:
+def test_flipped_bytes_after_a_kill_have_no_effect_or_cause_a_rebuild(machine: Machine, path: Path) -> None:
     store = MetadataStore.open(machine, str(path), TOPIC_ID)
     fill(store)
     expected = state(store)

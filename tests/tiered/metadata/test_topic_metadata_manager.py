@@ -135,7 +135,7 @@ def test_the_writer_of_the_second_event_gets_an_error(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_writer_is_told_that_its_event_was_dropped_before_it_knew_the_offset(tmp_path: Path) -> None:
+def test_a_writer_learns_that_its_event_was_dropped_before_it_knew_the_offset(tmp_path: Path) -> None:
     """If the writer did not learn that its event was dropped, it would copy a segment without an event. No
     broker would ever delete the objects of such a segment."""
 
@@ -160,7 +160,7 @@ def test_a_writer_is_told_that_its_event_was_dropped_before_it_knew_the_offset(t
     asyncio.run(main())
 
 
-def test_a_restart_goes_on_where_the_cache_ends(tmp_path: Path) -> None:
+def test_a_restart_continues_where_the_cache_ends(tmp_path: Path) -> None:
     topic = TopicInMemory()
 
     async def fill() -> None:
@@ -354,7 +354,9 @@ def test_deletions_are_resumed_and_their_segments_stay_listed(tmp_path: Path) ->
     asyncio.run(afterwards())
 
 
-def test_a_deletion_that_the_lost_cache_does_not_know_goes_on_once_the_topic_is_read(tmp_path: Path) -> None:
+def test_a_deletion_that_the_lost_cache_does_not_know_continues_once_the_topic_is_read(
+    tmp_path: Path,
+) -> None:
     """A loss of power may also remove the cache. The remover then checks for deletions before any event was
     read."""
     topic = TopicInMemory()

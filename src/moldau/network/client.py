@@ -162,7 +162,8 @@ class RpcClient:
         message: Any,
         timeout_ms: int | None = None,
     ) -> Any:
-        """The decoded response. ``version`` ``None`` means the highest version that both sides have.
+        """Return the decoded response. If ``version`` is ``None``, the request has the highest version that
+        both sides support.
 
         The time-out includes the time for connecting, for backoff, and for waiting while too many requests
         are in flight. Raises :class:`KafkaError`.

@@ -35,8 +35,8 @@ _PROPERTIES = {
     "log.retention.check.interval.ms": "700",
     "log.index.interval.bytes": "256",
     "log.segment.delete.delay.ms": "500",
-    # Time for which no remote segment is deleted after a start that truncated a log. It is shorter than the
-    # quiet time at the end.
+    # Time for which no remote segment is deleted after a start that truncated a log. This time is shorter
+    # than the quiet time at the end.
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
 }
 _SYNCED = {"log.flush.interval.messages": "1"}

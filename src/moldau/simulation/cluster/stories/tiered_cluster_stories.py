@@ -58,8 +58,8 @@ _PROPERTIES: Final = {
     "log.segment.delete.delay.ms": "500",
     "auto.leader.rebalance.enable": "true",
     "leader.imbalance.check.interval.seconds": "7",
-    # Time for which no remote segment is deleted after a start that truncated a log. It is shorter than the
-    # quiet time at the end.
+    # Time for which no remote segment is deleted after a start that truncated a log. This time is shorter
+    # than the quiet time at the end.
     "diskless.coordinator.orphan.scan.grace.period.ms": "20000",
 }
 _TIERED: Final = {"remote.storage.enable": "true", "local.retention.bytes": "1", "retention.ms": "-1"}

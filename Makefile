@@ -1,4 +1,5 @@
-# Moldau's commands. Each one makes what it needs: a machine with Python 3.11+, Java 17 and make is enough.
+# Moldau's commands. Each command first creates the environment that it needs. The machine needs only Python 3.11+,
+# Java 17 and make.
 
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OLDEST_SPARK := .venv-spark-oldest
 SEEDS ?= 200
-# More than half of what the suite does is waiting for clients and JVMs: two processes for each of two cores.
+# The suite waits for clients and JVMs for more than half of its time. So there are two processes for each of two cores.
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
@@ -21,11 +22,11 @@ $(STAMP): requirements/dev.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
-	@# Where PYTHONDONTWRITEBYTECODE is set, each start of a node would compile 500 modules: half a second.
+	@# If PYTHONDONTWRITEBYTECODE is set, each start of a node would otherwise compile 500 modules, which takes 0.5 s.
 	@$(BIN)/python -m compileall -q src
 	@touch $@
 
-demo: $(STAMP) ## Stream through a node, kill it in the middle, lose nothing (a cluster: ARGS=--cluster)
+demo: $(STAMP) ## Kill a node in the middle of a stream; no record is lost (ARGS=--cluster shows a cluster)
 	$(BIN)/python examples/demo.py $(ARGS)
 
 run: $(STAMP) ## Run a development node in ./moldau-data (PORT=9092)
@@ -46,7 +47,7 @@ $(OLDEST_SPARK)/.installed: requirements/spark-oldest.lock $(STAMP)
 test-oldest-spark: $(OLDEST_SPARK)/.installed ## Run the tests marked every_spark on the oldest supported Spark
 	$(OLDEST_SPARK)/bin/python -m pytest -m every_spark tests/pipeline $(ARGS)
 
-check: $(STAMP) ## Format, lint, types, calls in tests, floors, defaults, sizes, double names; warnings about words
+check: $(STAMP) ## Check format, lint, types, calls in tests, floors, defaults, sizes and double names; warn about words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

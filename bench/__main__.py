@@ -97,8 +97,8 @@ def bench_requests(report: Report, broker: Broker, plan: Plan) -> None:
 
 
 def bench_at_rest(report: Report, broker: Broker, plan: Plan) -> None:
-    """The start time, the resources of an idle node, and the resources of a node with many consumers that
-    wait."""
+    """Measure the start time, the resources of an idle node, and the resources of a node with many waiting
+    consumers."""
     idle = watch_idle(broker, plan.idle_s)
     title = "Start and rest"
     report.add(title, {"what": "start to ready, s", "value": round(broker.start_s, 2), "goal": ""})

@@ -262,7 +262,7 @@ def peak_mib(pid: int) -> float:
 
 
 def measure(name: str, source: str | None) -> str:
-    """One row of the table."""
+    """Run one attack. Returns its row of the table."""
     with running(source) as (pid, port):
         client = Client(port)
         client.create("bystander")

@@ -81,8 +81,8 @@ def connect(server: SocketServer) -> tuple[ServerConnection, Wire]:
 
 
 async def feed(connection: ServerConnection, wire: Wire, data: memoryview) -> None:
-    """Deliver bytes as an event loop does. Each time, deliver as many bytes as fit into the buffer. While
-    reading is paused, deliver no bytes."""
+    """Deliver bytes as an event loop does. Each delivery has as many bytes as fit into the buffer. While the
+    connection has paused reading, deliver no bytes."""
     while data:
         await wire.reading()
         room = connection.get_buffer(-1)

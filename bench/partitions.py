@@ -1,8 +1,8 @@
 """``python -m bench.partitions [COUNT ...]``: a node with many partitions.
 
 For each count, it measures five durations: the creation of this number of partitions in one request, a
-request for their metadata, the production of a record to each partition, a restart, and the deletion of the
-partitions. It also measures memory, descriptors, and the longest time for which another client gets no
+request for their metadata, sending a record to each partition, a restart, and the deletion of the partitions.
+It also measures the memory, the number of descriptors, and the longest time for which another client gets no
 response.
 """
 

@@ -69,7 +69,7 @@ class Save(NamedTuple):
 
 
 class SavesBench:
-    """A node in this process whose saves are measured one at a time."""
+    """A node in this process. Its saves are measured one at a time."""
 
     def __init__(self, node: ServerNode) -> None:
         self._subsystem = node.get(BackupSubsystem)

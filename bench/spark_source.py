@@ -1,9 +1,9 @@
 """``format("moldau")`` compared with Spark's own connector: ``python -m bench.spark_source``.
 
-Each row is a query that reads every value of the same diskless topic, with all columns decoded, in a warm
-session with compiled code. A separate column has the cost of a query for one record of each partition. CPU is
-the time of the driver, the JVM and the Python workers, without the CPU time of the broker. The benchmark
-needs PySpark and, for the comparison, the connector's jars (``tools/fetch_clients.py``).
+Each row is a query that reads every value of the same diskless topic, with all columns decoded. The session
+is warm, so its code is already compiled. A separate column has the cost of a query for one record of each
+partition. CPU is the time of the driver, the JVM and the Python workers, without the CPU time of the broker.
+The benchmark needs PySpark and, for the comparison, the connector's jars (``tools/fetch_clients.py``).
 """
 
 import argparse

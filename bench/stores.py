@@ -14,7 +14,7 @@ KEPT_OBJECTS: Final = 4
 
 
 class ForgetfulStorage:
-    """Copies each object into recycled memory, and drops it soon. So this store costs little.
+    """A store that costs little. It copies each object into recycled memory, and drops the object soon.
 
     A node does not read objects that it has just written, because their records are first in its memory and
     then in its local segments.

@@ -38,7 +38,8 @@ QUOTA_BYTES_PER_S: Final = 340_000_000
 ROUNDS_MIN: Final = 6
 WARM_UP_S: Final = 2.0
 SETTLE_S: Final = 1.0
-"""Pause before a slice. In this time the copies and removals of the previous slice end, and a reader starts.
+"""Pause before a slice. During this pause, the copies and removals of the previous slice end, and the reader
+of the next slice starts.
 """
 SEGMENT_RECORDS: Final = SEGMENT_BYTES // RECORD_SIZE
 PAST_RECORDS: Final = 5 * SEGMENT_RECORDS // 2
@@ -247,8 +248,8 @@ def catch_up_within_quota(
 
 def columns(slices: dict[str, list[Slice]]) -> dict[str, Any]:
     """The columns of a row: the read bytes per second, the producer's p99 in three cases, and the ratios of
-    these cases. The cases are: without a reader, with a reader of the other node, and with a reader of the
-    producer's node."""
+    these p99 values. The cases are: no reader, a reader of the other node, and a reader of the producer's
+    node."""
     quiet, elsewhere, here = (slices[kind] for kind in (NOBODY, OTHER, SAME))
     return {
         "MB/s beside a producer": rounded(median_of(here, "mb_per_s")),

@@ -21,7 +21,7 @@ BATCH: Final = 100
 """Number of records in a transaction."""
 MANY: Final = 100
 RATE: Final = 10
-"""Number of producers of the paced load, and the transactions of each in a second."""
+"""Number of transactions that each of the :data:`MANY` producers of the paced load begins in a second."""
 WRITERS: Final = 8
 """Number of producers that write a topic with aborted transactions."""
 ALLOWED_MS: Final = 30

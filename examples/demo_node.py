@@ -1,5 +1,5 @@
-"""The demo's node, which is a ``moldau dev`` process that can be killed, and the content and cost of its
-object store.
+"""The node of the demo: a ``moldau dev`` process that can be killed. The module also reads the content of its
+object store, and counts its requests to the store.
 """
 
 import contextlib

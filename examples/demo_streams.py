@@ -50,8 +50,8 @@ class OrderStream:
         return all(sent > moment for sent in self._sent_at.values())
 
     def pauses_s(self, begin: float, end: float) -> dict[str, float]:
-        """For each topic, the longest time without an acknowledgement in one of its partitions. Only the time
-        between ``begin`` and ``end`` is considered."""
+        """For each topic, the longest time between ``begin`` and ``end`` in which one of its partitions got
+        no acknowledgement."""
         pauses: dict[str, float] = defaultdict(float)
         for (topic, _), moments in self._acknowledged_at.items():
             gaps = (

@@ -7,8 +7,9 @@ from moldau.records.rewriting import assemble_batch
 from moldau.records.varint import encode_varint
 
 TINY_RECORD = b"\x0c\0\0\0\x01\x01\0"
-"""A record without key and value. Its offset is that of the first record, so its offset must be changed when
-it is appended again."""
+"""The bytes of a record without key and value. A batch repeats these bytes, so all its records have the
+relative offset 0. If a broker stores the batch in another codec, it must give the records new relative
+offsets."""
 
 
 def tiny_records(codec: Compression, count: int, now_ms: int, max_timestamp_ms: int | None = None) -> bytes:

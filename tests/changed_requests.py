@@ -1,4 +1,4 @@
-"""Valid requests about things that exist, in which a few fields have other values."""
+"""Valid requests for existing topics, brokers and groups, in which a few fields are changed."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,8 @@ _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 EPOCH_WEIGHT = 4
 """Epochs are changed more often than other fields, because receivers remember them."""
 _NOT_CHANGED = {"timeout_ms", "max_wait_ms"}
-"""Fields with times. A request with an extreme value in one of these fields may correctly wait for weeks."""
+"""Fields that contain a time. With an extreme value in such a field, a request may correctly wait for
+weeks."""
 
 
 class ChangedRequests:

@@ -1,5 +1,5 @@
-"""Fixtures and rules for all tests. Hypothesis checks behaviour but never time. Tests that share a node run
-in one process. All tests share one S3 server."""
+"""Fixtures and rules for all tests. Hypothesis has no time limits. Tests that share a node run in one
+process. All tests share one S3 server."""
 
 import ast
 import functools
@@ -56,8 +56,9 @@ LONG = (
     "tests/server/limits/test_amplification.py",
     "tests/cli/serving/test_cli_cluster.py",
 )
-"""Files and groups of tests that take longest. They begin in this order, so that no long test is left at the
-end. Files that need a JVM of Spark are far apart in the list, because each of them needs a core."""
+"""Files and groups of tests that take longest. They begin in the order of this list and before all other
+tests, so that no long test is left at the end. Files that need a JVM of Spark are far apart in the list,
+because each of them needs a core."""
 
 
 class ByWhatTestsShare(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
@@ -96,11 +97,11 @@ def place_of(scope: str) -> int:
 
 
 REAL_TIME = ("aiokafka", "confluent_kafka", "kafka", "moldau.testing", "pyspark", "socket", "subprocess")
-"""Imports of tests with real nodes, processes and clients, whose outcome may depend on the machine's
-speed."""
+"""Packages that are imported by tests with real nodes, processes and clients. The outcome of such tests may
+depend on the speed of the machine."""
 PURE = ("aiokafka.record", "kafka.record")
-"""Parts of the packages in ``REAL_TIME`` that only compute. A test that imports nothing else of these
-packages is deterministic."""
+"""Parts of the packages in ``REAL_TIME`` that only compute. A test that imports only these parts is
+deterministic."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -185,11 +186,12 @@ def _records_of_any_age_stay() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def free_port() -> Callable[[], int]:
-    """Returns a port that stays free until the test listens on it, also while a node is down between two
-    starts.
+    """A function that returns a free port. The port stays free until the test listens on it, and also while a
+    node is stopped between two starts.
 
-    If the system chose a port for a socket, it may assign this port to another program when the socket is
-    closed. The ports of this fixture are assigned only to programs that request one by its number.
+    The system may give a port that it has chosen itself to another program as soon as the port is not in use.
+    It never chooses the ports of this fixture, so only a program that requests such a port by its number can
+    use it.
     """
     chance = random.SystemRandom()
 

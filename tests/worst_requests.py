@@ -51,7 +51,7 @@ class _Minimal:
         if field.array:
             if not chosen:
                 return self.length(0, 4)
-            if path:  # one item, in which the array is
+            if path:  # one item that contains the array
                 assert not isinstance(field.kind, str)
                 return self.length(1, 4) + self.struct(field.kind, path, size_bytes)
             item = self.item(field)

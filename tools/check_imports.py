@@ -79,7 +79,8 @@ IMPURE: Final = frozenset(
 )
 """Modules that use an event loop, a file, a socket, a clock, a thread or randomness."""
 TOOLS: Final = frozenset({"moldau.protocol.generate"})
-"""Tools inside a pure package. They are in the same folder as the code that they generate."""
+"""Tools inside a pure package. They need not be pure. They are in the same folder as the code that they
+generate."""
 SOURCES: Final = pathlib.Path(__file__).parents[1] / "src"
 
 Imports = Mapping[str, frozenset[str]]
@@ -89,8 +90,9 @@ def imports(*, with_types: bool, external: bool = False) -> Imports:
     """The imports of each module of the package. They include modules of other packages only if ``external``
     is true.
 
-    Each kind of graph has a folder of its own for its cache. The kinds in one folder would share the times of
-    the files, and the cache of one kind would look fresh after another kind has read the changed files.
+    Each kind of graph has its own cache folder. A cache stores the times of the files that were read. If two
+    kinds shared a folder, the cache of one kind would look up to date after only the other kind had read the
+    changed files.
     """
     kind = ("all" if with_types else "running") + ("-external" if external else "")
     graph = grimp.build_graph(

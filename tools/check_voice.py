@@ -1,5 +1,5 @@
-"""List violations of the glossary's advice (docs/glossary.md) as warnings. People should read the warnings.
-Their number is not a goal.
+"""List violations of the glossary's advice (docs/glossary.md) as warnings. Read the warnings, but their
+number need not be zero.
 
 The check lists docstrings with a vague beginning, words that have a simpler synonym, and folders with too
 many files. A class name with two meanings is an error, and the exit code is then 1.
@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = ("src/moldau", "src/pyspark_moldau")
 GENERATED = "src/moldau/protocol/messages/"
-"""Nested types of several messages may have the same names, because these are Kafka's own names."""
+"""The folder of the generated messages. Nested types of several messages may have the same name there,
+because the names are Kafka's own."""
 FOLDER_FILES = 15
 
 RIDDLE = re.compile(r"(What|Whatever|Who|Whoever|Whom|Whose|The same|Those|Nobody|Somebody)\b")

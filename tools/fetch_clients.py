@@ -18,8 +18,8 @@ TARGET = pathlib.Path(__file__).resolve().parent.parent / ".tools"
 
 
 def _fetch_from_maven(pom: pathlib.Path, folder: pathlib.Path) -> None:
-    """The dependencies of a project file. They are fetched only once, because a stamp in the folder
-    identifies the project file."""
+    """Fetch the dependencies of a project file, unless the stamp in the folder shows that they were already
+    fetched for this project file."""
     stamp = folder / ".complete"
     if stamp.exists() and stamp.read_text() == pom.read_text():
         return

@@ -11,7 +11,8 @@ import subprocess
 import sys
 
 FAILURES_MAX = 5
-"""If more tests than this number failed, the cause is an error, not a slow machine."""
+"""If more tests than this number have failed, the cause is probably an error and not a slow machine. No test
+is then run again."""
 
 
 def main() -> int:

@@ -45,8 +45,8 @@ GOALS: Final = {
 MANY_TOPICS: Final = 10
 """Number of topics over which the partitions are divided."""
 TOPICS_A_REQUEST: Final = 5
-"""Kafka refuses a request that needs more than 10,000 records. A topic needs one record, and each of its
-partitions needs one record."""
+"""Number of topics that one request creates. Kafka refuses a request that needs more than 10,000 records. A
+topic needs one record, and each of its partitions needs one record."""
 
 
 @dataclass(frozen=True, slots=True)

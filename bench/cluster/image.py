@@ -32,8 +32,8 @@ FEATURES: Final = {
 }
 PARTITIONS_A_TOPIC: Final = 1_000
 SNAPSHOTS: Final = {"metadata.log.max.snapshot.interval.ms": "5000"}
-"""The next snapshot follows soon after the last creation. The no-op records of an idle controller are enough
-to cause it."""
+"""With this interval, a snapshot follows soon after the last creation. The no-op records that an idle
+controller writes are enough to trigger the snapshot."""
 
 
 class SilentBroker:
@@ -69,7 +69,7 @@ class SilentBroker:
         self._connection.close()
 
     def _register(self, request: BrokerRegistrationRequest) -> bool:
-        """Register the broker. Returns False if the newly elected controller is not active yet."""
+        """Register the broker. Returns False if the controller was elected but is not active yet."""
         answer = self._connection.call(REGISTRATION, request)
         if answer.error_code is ErrorCode.not_controller:
             return False

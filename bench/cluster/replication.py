@@ -85,7 +85,7 @@ QUICK_REPLICATION: Final = ReplicationPlan(100_000_000, 1, 2, 200, 3, 2, 200_000
 
 
 class Brokers:
-    """Some brokers of a cluster (by default all brokers), whose resources are added."""
+    """Some brokers of a cluster (by default all brokers). Their used resources are added."""
 
     def __init__(self, nodes: ClusterNodes, node_ids: Sequence[int] = ()) -> None:
         self._nodes = nodes
@@ -143,7 +143,8 @@ class ReplicationBench:
         return found
 
     def _produced(self, partitions: int, number: int) -> tuple[Sample, float]:
-        """One run, and the milliseconds of CPU time that a broker without leaderships spent for each MB."""
+        """Make one run. Returns the run, and the milliseconds of CPU time for each MB on a broker that leads
+        no partition."""
         with topic(self._brokers, f"produce-{partitions}-{number}", partitions, REPLICAS) as name:
             self._wait_until_in_sync(name)
             leaders = self._leaders(name)

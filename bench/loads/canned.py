@@ -17,10 +17,11 @@ from moldau.records.record import Record
 
 PRODUCE_VERSION = 9
 FETCH_VERSION = 11
-"""These versions are so old that every Kafka since 2.4 handles them in the same way. Both requests identify
-topics by name."""
+"""The versions of both requests are so old that every Kafka since 2.4 handles them in the same way. In these
+versions, requests identify topics by name."""
 PIPELINE_DEPTH = 256
-"""Number of requests in one write. At most twice as many are in flight (Moldau reads up to 512)."""
+"""Number of requests in one write. At most twice as many requests are in flight. (Moldau reads up to 512
+requests of a connection before the first response.)"""
 
 LONG_POLL_MS = 500
 """Maximum wait of an idle consumer's fetch. This is the default of librdkafka and of the Java client."""

@@ -1,7 +1,8 @@
 """A load in a process of its own: ``python -m bench.loads.load SPEC`` with a JSON object that describes it.
 
-It prepares (connects, fetches the metadata and the end offsets), prints ``ready``, waits for a line on stdin,
-runs, and prints its result as JSON. The parent measures the broker between the line on stdin and the result.
+The process connects, fetches the metadata and the end offsets, and prints ``ready``. Then it waits for a line
+on stdin, runs the load, and prints the result as JSON. The parent measures the broker between the line on
+stdin and the result.
 """
 
 import json

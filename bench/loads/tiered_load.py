@@ -28,12 +28,13 @@ from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffs
 
 LEAST_PRIORITY: Final = 19
 PARTITION_BYTES: Final = 1 << 20
-"""Consumers' default sizes of a request, of each partition and in total."""
+"""The default limit of consumers for the bytes of each partition in a response. :data:`ANSWER_BYTES` is their
+limit for the whole response."""
 ANSWER_BYTES: Final = 50 << 20
 LIST_OFFSETS_VERSION: Final = 8
 EARLIEST_LOCAL: Final = -4
 BATCH_HEAD_BYTES: Final = 27
-"""Bytes of a batch's header up to its last offset delta."""
+"""Number of bytes from the start of a batch to the end of the field "last offset delta" in its header."""
 DISCARD_BYTES: Final = 1 << 20
 _batch_head: Final = struct.Struct(">qi11xi").unpack_from
 

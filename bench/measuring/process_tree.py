@@ -24,7 +24,7 @@ class Process(NamedTuple):
 
 
 def processes(without: Collection[int] = ()) -> list[Process]:
-    """This process and its descendants, except ``without`` and the descendants of ``without``."""
+    """This process and its descendants. The processes in ``without`` and their descendants are left out."""
     children: dict[int, list[Process]] = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():

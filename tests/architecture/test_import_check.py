@@ -14,7 +14,8 @@ def check(check_imports: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleT
 
 
 def graph(**imported: str) -> dict[str, frozenset[str]]:
-    """Modules of ``m``, each with the names that it imports. The names are separated by blanks."""
+    """Make a graph of modules of the package ``m``. For each module, the argument has the imported names,
+    separated by blanks."""
     return {f"m.{name}": frozenset(f"m.{each}" for each in text.split()) for name, text in imported.items()}
 
 

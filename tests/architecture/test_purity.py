@@ -24,7 +24,7 @@ def test_a_module_is_pure_if_its_docstring_or_its_packages_docstring_says_so(
     assert not check_imports.says_pure("moldau.coordinators.transactions.service")
 
 
-def test_imports_of_libraries_are_seen(check_imports: ModuleType) -> None:
+def test_the_graph_contains_imports_of_libraries(check_imports: ModuleType) -> None:
     everything = check_imports.imports(with_types=True, external=True)
     assert "asyncio" in everything["moldau.coordinators.host"]
     held = [name for name in everything if name.startswith("moldau.") and check_imports.says_pure(name)]

@@ -39,7 +39,7 @@ def test_objects_without_idempotent_producers_keep_their_order() -> None:
     assert _names([_object("b", (-1, -1)), _object("a"), _object("c", (-1, -1))]) == "bac"
 
 
-def test_objects_that_wait_for_each_other_are_committed_all_the_same() -> None:
+def test_objects_that_wait_for_each_other_are_still_committed() -> None:
     assert sorted(_names([_object("a", (1, 5), (2, 0)), _object("b", (1, 0), (2, 5))])) == ["a", "b"]
 
 

@@ -70,7 +70,7 @@ def test_a_document_of_another_shape_is_no_cut(line: bytes) -> None:
 
 
 @given(CUTS, st.integers(0, 10**6))
-def test_the_key_of_a_cut_has_its_place_in_the_order_of_cuts(cut: ClusterCut, broker_id: int) -> None:
+def test_the_key_of_a_cut_has_its_generation_number_time_and_broker(cut: ClusterCut, broker_id: int) -> None:
     name = parse_cut_key(cut_key(cut, broker_id, "0123456789ab"))
     assert name == (cut.generation, cut.number, cut.created_ms, broker_id, "0123456789ab")
 
@@ -78,7 +78,7 @@ def test_the_key_of_a_cut_has_its_place_in_the_order_of_cuts(cut: ClusterCut, br
 @pytest.mark.parametrize(
     "key", ["", "x", ".moldau/backup/cuts/12-1-0-a", "0-0-0-0-a", ".moldau/backup/cuts/ü-1-0-0-a"]
 )
-def test_other_keys_are_no_cuts(key: str) -> None:
+def test_keys_of_other_objects_are_not_parsed_as_keys_of_cuts(key: str) -> None:
     assert parse_cut_key(key) is None
 
 
@@ -103,7 +103,7 @@ def test_records_that_compaction_has_removed_are_replaced_too() -> None:
     assert merged.problem() is None
 
 
-def test_overlapping_pieces_are_no_log() -> None:
+def test_overlapping_pieces_of_a_log_are_a_problem() -> None:
     assert LogPieces("__consumer_offsets", (_records(0, 100), _records(50, 200))).problem() is not None
 
 

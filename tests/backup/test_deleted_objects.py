@@ -1,4 +1,5 @@
-"""Objects of an earlier state that were deleted later. A dry run and a restore name them."""
+"""A cluster can be restored to an earlier state, but objects of this state may have been deleted since then.
+A dry run and a restore name these objects."""
 
 import asyncio
 from pathlib import Path

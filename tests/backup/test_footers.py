@@ -34,11 +34,11 @@ class SlowFirst:
         return memoryview(b"no footer!")
 
 
-def test_a_slow_footer_delays_no_others() -> None:
+def test_a_slow_footer_does_not_delay_other_footers() -> None:
     report = RecommitReport()
     found = asyncio.run(find_objects(SlowFirst(), ObjectWindow(0, 0), report))  # type: ignore[arg-type]
     assert found == []
-    assert len(report.damaged) == 20  # the number of object names in one listing is limited
+    assert len(report.damaged) == 20  # the report has the names of at most 20 objects
 
 
 class Empty(SlowFirst):

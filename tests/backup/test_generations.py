@@ -32,7 +32,7 @@ DATA = LogSegmentData(b"abc", b"", b"", None, b"", b"")
 
 
 class OldNode:
-    """A node of generation 0, with its store and the reasons that it has reported."""
+    """A node of generation 0, with its store, and with the reasons that it has reported for its refusals."""
 
     def __init__(self) -> None:
         machine = Machine.real()

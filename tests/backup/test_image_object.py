@@ -84,4 +84,4 @@ def test_only_changes_are_encoded_again(image: MetadataImage, monkeypatch: pytes
     assert 0 < encoded < 600  # only the group of small topics with this topic is encoded
     encoded = 0
     asyncio.run(encoder.encode(changed(image, partition(0, 1_700, leader=2))))
-    assert 0 < encoded < 1_700  # a part of the big topic is encoded, and the changed group again
+    assert 0 < encoded < 1_700  # a part of the big topic and the changed group are encoded

@@ -53,7 +53,7 @@ def test_the_saved_pieces_together_are_the_log_up_to_its_end(rounds: list[tuple[
         assert len(saved.pieces) <= PIECES_MAX
 
 
-def test_a_record_is_stored_a_few_times_however_many_cuts_there_are() -> None:
+def test_a_record_is_stored_only_a_few_times_even_with_many_cuts() -> None:
     ledger, stored, end = Ledger(None), 0, 0
     for number in range(2_000):
         end += 10

@@ -1,5 +1,5 @@
-"""``backup.cut_maker`` with a cluster in memory: the order in which logs are saved, failures, and rounds
-without a change."""
+"""Tests ``backup.cut_maker`` with a cluster in memory. They check the order in which logs are saved,
+failures, and rounds without a change."""
 
 import asyncio
 import functools
@@ -143,7 +143,7 @@ class Cluster:
 
 
 @on_a_loop
-async def test_logs_are_saved_before_those_that_they_refer_to() -> None:
+async def test_logs_are_saved_in_a_fixed_order_and_the_metadata_last() -> None:
     cluster = Cluster()
     await cluster.maker().run_once()
     assert cluster.events.pop(0) == "metadata"  # the metadata are also saved once before the first cut
@@ -241,7 +241,7 @@ async def test_a_broker_that_is_not_the_maker_does_nothing() -> None:
 
 
 @on_a_loop
-async def test_old_cuts_are_deleted_and_the_data_of_kept_ones_stay() -> None:
+async def test_old_cuts_are_deleted_and_the_data_of_the_other_cuts_are_kept() -> None:
     cluster = Cluster()
     await cluster.maker().run_once()
     cut = await newest_cut(cluster.storage)
@@ -342,7 +342,7 @@ async def test_a_cut_that_may_be_stored_keeps_its_data() -> None:
 
 
 @on_a_loop
-async def test_a_cluster_that_is_older_than_a_saved_state_does_not_go_on() -> None:
+async def test_a_cluster_that_is_older_than_a_saved_state_saves_nothing() -> None:
     cluster = Cluster()
     await cluster.maker().run_once()
     stored = await cluster.keys(CUTS_FOLDER)

@@ -128,7 +128,7 @@ def test_configs_of_old_nodes_are_left_out() -> None:
     assert image.config(ResourceType.BROKER, "") == {"log.retention.ms": "9"}
 
 
-def test_producer_ids_begin_above_all_that_were_seen() -> None:
+def test_new_producer_ids_are_higher_than_all_earlier_ids() -> None:
     assert _new().next_producer_id == 4_000 + PRODUCER_ID_MARGIN
     assert _new(seen=77_000).next_producer_id == 77_001 + PRODUCER_ID_MARGIN
 

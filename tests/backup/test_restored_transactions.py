@@ -44,9 +44,9 @@ async def _restore_open_transactions(folder: Path) -> None:
             "decided": _value(DECIDED, PREPARE_COMMIT, [0]),
         }
     )
-    # The transaction of STRAY is not in the saved logs of the transaction coordinator. The saved transaction
-    # of LATER is complete, and the next transaction of LATER began after the save. KNOWN has added partition
-    # 1 after the save.
+    # The saved logs of the transaction coordinator do not contain the transaction of STRAY. The saved
+    # transaction of LATER is complete, and the next transaction of LATER began after the save. KNOWN has
+    # added partition 1 after the save.
     async with cluster.saving_partition(0) as partition:
         for producer_id in (STRAY, LATER, KNOWN, DECIDED):
             await partition.write(producer_id, 0)
@@ -107,7 +107,8 @@ def test_a_commit_during_the_save_is_revoked_in_all_partitions(tmp_path: Path) -
 
 
 def _revoke_nothing(decisions: SavedDecisions, pieces: Any) -> Any:
-    """Inserted defect: the restore does not change the markers of later commits."""
+    """Inserted defect: the restore keeps the markers of commits that were decided after the transaction log
+    was saved."""
     return pieces
 
 

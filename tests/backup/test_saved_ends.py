@@ -27,7 +27,7 @@ def test_a_record_is_covered_when_another_round_has_followed_its_cut() -> None:
     assert not saved.covers(LOG, 11)
 
 
-def test_another_maker_begins_to_count_anew() -> None:
+def test_another_maker_counts_its_rounds_from_the_start() -> None:
     saved = SavedEnds()
     saved.note(LOG, 10, 5)
     saved.note(LOG, 10, 0)

@@ -41,7 +41,7 @@ def test_a_wait_is_over_after_a_round_that_began_later(steps: list[str]) -> None
     assert rounds.waiting_s == 0
 
 
-def test_the_oldest_wait_counts() -> None:
+def test_the_waiting_time_is_measured_from_the_oldest_wait() -> None:
     now = 5.0
     rounds = SavedRounds(lambda: now)
     rounds.wait()

@@ -46,7 +46,7 @@ def segment(number: int, start: int, end: int, epoch: int = 3) -> RemoteLogSegme
     )
 
 
-def test_only_segments_that_can_be_read_count() -> None:
+def test_only_readable_segments_are_considered() -> None:
     segments = RemoteSegments()
     for number in range(4):
         segments.apply(segment(number, 10 * number, 10 * number + 9))
@@ -71,13 +71,13 @@ def replace_partition(index: int) -> TopicIdPartition:
     return NAME._replace(partition=index)
 
 
-def test_the_log_begins_where_segments_lead_to_the_newest_one() -> None:
+def test_the_log_begins_with_the_first_segment_of_a_chain_without_gaps_to_the_newest_segment() -> None:
     assert remote_chain([]) is None
     newest = segment(5, 40, 49, epoch=6)
     some = [segment(1, 0, 9), segment(2, 20, 32), segment(3, 30, 39), newest]
     assert remote_chain(some) == RemoteChain(newest, 20)
     # An earlier leader has copied more records. The latest leader had lost these records before it copied its
-    # own.
+    # own records.
     assert remote_chain([*some, segment(4, 40, 60, epoch=5)]) == RemoteChain(newest, 20)
     assert remote_chain([replace(newest, start_offset=41), *some[:3]]) == RemoteChain(
         replace(newest, start_offset=41), 41

@@ -1,4 +1,5 @@
-"""The next step for the log of a partition when the image shows where the active chunk begins."""
+"""The image shows where the active chunk of a partition begins. The tests check what a broker then does with
+the log of the partition."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -28,21 +29,25 @@ BROKER = 1
         ((10, 10), True, LogFate.BEGIN),
     ],
 )
-def test_the_log_of_a_broker_with_both_chunks(log: tuple[int, int], state: bool, fate: LogFate) -> None:
+def test_the_fate_of_a_log_on_a_broker_with_both_chunks(
+    log: tuple[int, int], state: bool, fate: LogFate
+) -> None:
     two = partition(chunk(0, 9, 1, 2), chunk(10, 19, 1, 2))
     assert fate_of(LogRange(*log), two, BROKER, has_state=state, has_chunk=False)[0] is fate
 
 
 @pytest.mark.parametrize(("state", "fate"), [(True, LogFate.BEGIN), (False, LogFate.KEEP)])
-def test_an_empty_log_of_a_follower_begins_by_itself_only_with_the_state(state: bool, fate: LogFate) -> None:
+def test_an_empty_log_of_a_follower_begins_at_the_border_only_with_the_state(
+    state: bool, fate: LogFate
+) -> None:
     two = partition(chunk(0, 9, 1, 2), replicas=(2, 1))
     assert fate_of(LogRange(0, 0), two, BROKER, has_state=state, has_chunk=False)[0] is fate
 
 
 def test_an_empty_log_that_is_not_in_sync_gets_the_state_from_the_leader() -> None:
-    """The handed-over state contains the start of the log at the moment of the hand-over. A later deletion
-    may have moved the start. If this replica used the old state and became the leader, the deletion would be
-    undone."""
+    """The state that is handed over contains the start of the log at that moment. A later deletion may have
+    moved the start. If this replica used the old state and then became the leader, the deleted records would
+    be readable again."""
     two = replace(partition(chunk(0, 9, 1, 2), replicas=(2, 1)), isr=(2,))
     assert fate_of(LogRange(0, 0), two, BROKER, has_state=True, has_chunk=False)[0] is LogFate.KEEP
 

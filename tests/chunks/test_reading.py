@@ -99,7 +99,7 @@ def test_an_offset_that_is_in_no_chunk_any_more_is_out_of_range() -> None:
 
 
 def large(start: int, end: int, *isr: int) -> ChunkRegistration:
-    """A chunk for which consumers are sent to its brokers."""
+    """A chunk that is so large that consumers are sent to its brokers."""
     return replace(chunk(start, end, *isr), size_bytes=MIN_BYTES)
 
 

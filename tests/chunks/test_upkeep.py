@@ -153,7 +153,7 @@ def topic_with(*chunks: ChunkRegistration) -> Any:
 
 
 @pytest.mark.parametrize("holders", [(1, 2, 3), (1,)])
-def test_a_chunk_that_cannot_be_read_is_copied_anew_once_from_another_broker(
+def test_a_chunk_that_cannot_be_read_is_copied_once_from_another_broker(
     holders: tuple[int, ...],
 ) -> None:
     async def run() -> None:
@@ -226,7 +226,7 @@ def test_the_copy_of_a_move_that_is_cancelled_ends() -> None:
     asyncio.run(run())
 
 
-def test_copies_wait_for_their_rate_and_go_on_when_it_is_raised() -> None:
+def test_copies_wait_for_their_rate_and_continue_when_it_is_raised() -> None:
     async def run() -> None:
         meters = ChunkMeters(Meters())
         pace = CopyPace(meters)

@@ -9,7 +9,7 @@ from moldau.cli.app import command
 from moldau.cli.docs import cli_page
 
 
-def test_the_page_is_what_the_commands_say():
+def test_the_page_of_the_commands_is_up_to_date():
     page = Path(__file__).parents[2] / "docs" / "cli.md"
     assert page.read_text() == cli_page(), "run: make docs"
 
@@ -23,7 +23,7 @@ def _examples():
 
 
 @pytest.mark.parametrize("words", _examples(), ids=" ".join)
-def test_every_example_is_a_command_that_there_is(words):
+def test_every_example_uses_an_existing_command(words):
     if "ID=$(moldau" in words[0] or words[0] == "source":
         return
     found: Any = command()
@@ -43,7 +43,7 @@ def test_help_of_every_command_has_an_example(cli):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(cli, shell, monkeypatch):
+def test_commands_are_completed_in_each_shell(cli, shell, monkeypatch):
     ran = cli("completion", shell)
     assert ran.code == 0
     assert "_MOLDAU_COMPLETE" in ran.out

@@ -73,7 +73,7 @@ def rows(ran):
     return [json.loads(line) for line in ran.out.splitlines()]
 
 
-def test_a_segment(cli, partition):
+def test_the_batches_and_records_of_a_segment_are_shown(cli, partition):
     code, out, err = cli("dump-log", str(segment(partition)), "--deep")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -168,7 +168,7 @@ def test_metadata_is_decoded(cli, tmp_path):
     assert (row["record"], row["version"], row["fields"]["name"]) == ("TopicRecord", 0, "t")
 
 
-def test_small_files(cli, tmp_path):
+def test_checkpoints_and_property_files_are_shown(cli, tmp_path):
     for name, content, shown in (
         ("leader-epoch-checkpoint", "0\n1\n3 42\n", "entry epoch: 3 start_offset: 42"),
         ("replication-offset-checkpoint", "0\n1\nt 0 7\n", "entry topic: t partition: 0 offset: 7"),
@@ -182,7 +182,7 @@ def test_small_files(cli, tmp_path):
     assert cli("dump-log", str(tmp_path / "leader-epoch-checkpoint")).code == 1
 
 
-def test_a_wal_object(cli, tmp_path):
+def test_the_content_of_a_wal_object_is_shown(cli, tmp_path):
     batch = build_batch([Record(0, 1, b"k", b"v", ())])
     content = bytearray(batch) + bytearray(footer_size_bytes(1, 1))
     write_tail(content, len(batch), [(UUID(int=1), 2, 0, [parse_header(batch)])], created_ms=5, broker_id=3)
@@ -196,7 +196,7 @@ def test_a_wal_object(cli, tmp_path):
     assert cli("dump-log", str(path)).code == 1
 
 
-def test_a_wal_object_by_url(cli, tmp_path):
+def test_a_wal_object_is_read_by_its_url(cli, tmp_path):
     batch = build_batch([Record(0, 1, b"k", b"v", ())])
     content = bytearray(batch) + bytearray(footer_size_bytes(1, 1))
     write_tail(content, len(batch), [(UUID(int=1), 2, 0, [parse_header(batch)])], created_ms=5, broker_id=3)
@@ -214,7 +214,7 @@ def test_a_wal_object_by_url(cli, tmp_path):
     assert (code, "not one of s3://" in err) == (1, True)
 
 
-def test_the_log_and_a_snapshot_of_a_diskless_coordinator(cli, tmp_path):
+def test_the_log_and_a_snapshot_of_a_diskless_coordinator_are_decoded(cli, tmp_path):
     folder = tmp_path / "__diskless_metadata-0"
     folder.mkdir()
     codec, topic_id = DisklessCodec(), UUID(int=1)
@@ -244,7 +244,7 @@ def test_the_log_and_a_snapshot_of_a_diskless_coordinator(cli, tmp_path):
     assert shown["rows"] == [[2, 11, 7, 1, 190, 9, 9, 11, []]]
 
 
-def test_files_that_are_no_log_files(cli, tmp_path):
+def test_unknown_and_missing_files_are_errors(cli, tmp_path):
     (tmp_path / "notes.txt").touch()
     assert cli("dump-log", str(tmp_path / "notes.txt")) == (
         1,
@@ -255,7 +255,7 @@ def test_files_that_are_no_log_files(cli, tmp_path):
     assert cli("dump-log", str(missing)).err == f"moldau: cannot read {missing}: No such file or directory\n"
 
 
-def test_all_that_a_node_writes_is_in_order(cli, tmp_path):
+def test_dump_log_finds_no_damage_in_any_file_of_a_node(cli, tmp_path):
     data = str(tmp_path / "data")
     properties = {
         "log.diskless.enable": "false",

@@ -19,7 +19,7 @@ def group(run, request):
     return name
 
 
-def test_a_group_goes_on_where_it_stopped(run, group):
+def test_a_group_continues_where_it_stopped(run, group):
     assert run("groups", "describe", group).out.splitlines()[1:] == [
         f"{'TOPIC':<{len(group)}}  PARTITION  COMMITTED  LATEST  LAG  CLIENT",
         f"{group}          0          3      10    7  -",
@@ -61,7 +61,7 @@ def test_a_deleted_group_is_gone(run, group):
         ("--to-datetime=2050-01-01T00:00:00Z", 10),
     ],
 )
-def test_resets(run, group, option, expected):
+def test_group_offsets_are_reset_to_each_kind_of_position(run, group, option, expected):
     dry = run("groups", "reset-offsets", group, "--topic", group, option)
     assert dry.out.splitlines()[-1] == "nothing was changed: use --execute to change the offsets"
     assert run("groups", "describe", group).out.splitlines()[-1].split()[2] == "3"
@@ -74,7 +74,7 @@ def test_resets(run, group, option, expected):
     assert run("groups", "describe", group).out.splitlines()[-1].split()[2] == str(expected)
 
 
-def test_a_group_with_members_is_shown_and_left_alone(run, group, node):
+def test_a_group_with_members_is_shown_and_its_changes_are_refused(run, group, node):
     arguments = ["consume", group, "--group", group, "--follow", "--count", "8"]
     codes = []
     reader = threading.Thread(target=lambda: codes.append(main([*arguments, "-b", node.bootstrap_servers])))
@@ -92,7 +92,7 @@ def test_a_group_with_members_is_shown_and_left_alone(run, group, node):
     assert codes == [0]
 
 
-def test_ranges_are_even_and_the_first_get_more():
+def test_range_assignment_gives_the_first_members_the_extra_partitions():
     members = {"b": ["t", "u"], "a": ["t"], "c": ["t"]}
     assert range_assignment(members, {"t": 5, "u": 1}) == {
         "a": {"t": range(2)},

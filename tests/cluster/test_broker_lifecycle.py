@@ -180,8 +180,8 @@ def test_a_node_starts_stops_and_comes_back(tmp_path: pathlib.Path) -> None:
 
 
 class PatientChannel:
-    """A controller that unfences a broker. From the broker's first request for a shutdown on, every request
-    fails for ``away_s`` seconds. Then the controller agrees to the shutdown."""
+    """A controller that unfences a broker. When the broker first requests a shutdown, every request fails for
+    ``away_s`` seconds. After that, the controller agrees to the shutdown."""
 
     def __init__(self, away_s: float) -> None:
         self._away_s = away_s
@@ -224,7 +224,7 @@ def test_a_broker_that_stops_repeats_its_request_while_a_controller_may_respond(
     run(test())
 
 
-def test_a_killed_node_comes_back_at_once(tmp_path: pathlib.Path) -> None:
+def test_a_killed_node_comes_back_immediately(tmp_path: pathlib.Path) -> None:
     async def test() -> None:
         _format(tmp_path)
         first = Node(tmp_path, 1)
@@ -303,7 +303,7 @@ def test_a_stop_that_others_have_announced_does_not_end_a_broker(tmp_path: pathl
     run(test())
 
 
-def test_a_second_broker_with_the_same_id_says_so_and_gives_up(
+def test_a_second_broker_with_the_same_id_reports_this_and_stops(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING")
@@ -347,7 +347,7 @@ class ScriptedController:
         return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=self.fences)
 
 
-def test_a_fenced_broker_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fenced_broker_reports_that_it_is_fenced(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     controller = ScriptedController()
 

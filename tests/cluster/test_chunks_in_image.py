@@ -85,7 +85,7 @@ def test_an_offset_is_in_the_chunk_between_its_borders(borders: list[int], offse
 
 
 @given(st.permutations([0, 10, 20, 30]))
-def test_chunks_are_ordered_by_their_offsets_whatever_the_order_of_the_records(starts: list[int]) -> None:
+def test_chunks_are_ordered_by_their_offsets_with_any_order_of_records(starts: list[int]) -> None:
     records = [_chunk(start, start + 9) for start in starts]
     image = image_of(records, image_of([r.TopicRecord(name="t", topic_id=TOPIC_ID), PARTITION]))
     assert [chunk.start_offset for chunk in _partition(image).chunks] == [0, 10, 20, 30]

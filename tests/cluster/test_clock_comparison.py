@@ -30,7 +30,7 @@ class Node:
             self.comparison.on_commit([MetadataBatch(0, 1, self._time_ms() - lag_ms, ())])
 
     def error_ms(self) -> int:
-        """The error of the node's estimate of the controller's time."""
+        """The difference between the node's estimate and the real time of the controller."""
         return self.comparison.controller_now_ms() - self._time_ms()
 
 

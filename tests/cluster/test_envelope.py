@@ -30,7 +30,7 @@ def test_a_request_keeps_its_client_and_the_rest_of_its_time() -> None:
 
 
 @pytest.mark.parametrize("host", ["::1", "10.0.0.7", ""])
-def test_addresses_of_both_families(host: str) -> None:
+def test_an_envelope_has_ipv4_and_ipv6_addresses(host: str) -> None:
     caller = Caller(Principal("User", "ANONYMOUS"), None, host)
     assert unwrap(wrap(DescribeQuorumRequest(), 2, caller, 1)).caller == caller
 
@@ -58,7 +58,9 @@ def test_an_answer_comes_back_in_the_client_s_version() -> None:
         ({"client_host_address": b"123"}, ErrorCode.invalid_request),
     ],
 )
-def test_an_envelope_that_cannot_be_read(changes: dict[str, bytes], code: ErrorCode) -> None:
+def test_an_envelope_that_cannot_be_read_gets_the_fitting_error(
+    changes: dict[str, bytes], code: ErrorCode
+) -> None:
     good = wrap(DescribeQuorumRequest(), 2, ALICE, 1)
     values = {
         name: getattr(good, name) for name in ("request_data", "request_principal", "client_host_address")

@@ -58,7 +58,7 @@ def test_the_metadata_folder_is_made_with_the_levels_that_are_supported(
     assert not (folder / METADATA_FOLDER).exists()
 
 
-def test_a_lost_metadata_folder_beside_data_is_not_made_anew(folder: pathlib.Path) -> None:
+def test_a_lost_metadata_folder_beside_data_is_not_created_again(folder: pathlib.Path) -> None:
     (folder / "topic-0").mkdir()
     (folder / "topic-0" / "00000000000000000000.log").write_bytes(b"")
     complete_kafka_format(DISK, [str(folder)], str(folder), 1)

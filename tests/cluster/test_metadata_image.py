@@ -177,7 +177,7 @@ def test_a_snapshot_has_the_same_content_as_the_log(candidates: list[Message]) -
 
 
 @given(st.lists(records, max_size=30))
-def test_snapshots_survive_their_bytes(candidates: list[Message]) -> None:
+def test_snapshots_are_unchanged_after_encoding_and_decoding(candidates: list[Message]) -> None:
     image, _ = _replay_what_fits(candidates)
     values = [encode_record(record, 29) for record in to_records(image)]
     assert image_of(r.RECORDS.decode(value) for value in values) == image

@@ -40,7 +40,7 @@ def test_an_update_copies_one_chunk() -> None:
     assert after[5_000] == -1
 
 
-def test_absent_keys() -> None:
+def test_absent_keys_are_not_found_and_need_no_removal() -> None:
     map_ = PersistentMap({"b": 1})
     assert "a" not in map_
     assert map_.get("a") is None

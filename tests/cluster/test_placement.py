@@ -1,5 +1,5 @@
-"""Placement of replicas. Leaders are balanced, racks are used evenly, and no fenced broker becomes a
-leader."""
+"""The placement of replicas on brokers. Leaders are balanced, racks are used evenly, and no fenced broker
+becomes a leader."""
 
 import uuid
 from collections import Counter

@@ -103,7 +103,8 @@ def test_commit_calls_of_a_file_are_bounded(cluster: Cluster) -> None:
             others = [set(cluster.in_rack(other)) & set(cluster.hosts) for other in cluster.racks - {rack}]
             bound = sum(_ceil(len(hosts), len(members)) for hosts in others)
             if len(set(cluster.hosts)) < len(members):
-                bound = 1  # a group is divided, and each broker serves a part of one group
+                # There are more brokers than hosts, so each broker serves coordinators of only one host.
+                bound = 1
         for broker_id in members:
             assert found.commit_calls(broker_id) <= bound
 
@@ -111,7 +112,8 @@ def test_commit_calls_of_a_file_are_bounded(cluster: Cluster) -> None:
 @settings(max_examples=40)
 @given(st.integers(2, 5), st.integers(1, 6), st.integers(1, 3))
 def test_equal_racks_need_at_most_one_call_for_each_other_rack(racks: int, size: int, held: int) -> None:
-    """Several coordinators have the same host, so a broker needs fewer calls than there are other brokers."""
+    """One call reaches all coordinators of a host, so a broker needs at most as many calls as there are other
+    racks."""
     brokers = [RackBroker(number, f"rack-{number % racks}") for number in range(racks * size)]
     found = produce_gateways(brokers, [number % len(brokers) for number in range(held * len(brokers))])
     assert all(found.commit_calls(each.broker_id) <= racks - 1 for each in brokers)
@@ -143,7 +145,9 @@ def test_a_host_is_a_gateway_of_its_own_coordinators(cluster: Cluster) -> None:
 
 @settings(max_examples=40)
 @given(clusters(), st.data())
-def test_a_fenced_broker_moves_only_what_it_had(cluster: Cluster, data: st.DataObject) -> None:
+def test_fencing_a_broker_moves_only_the_coordinators_of_this_gateway(
+    cluster: Cluster, data: st.DataObject
+) -> None:
     before = cluster.gateways
     fenced = data.draw(st.sampled_from(cluster.brokers))
     brokers = [each._replace(is_live=each is not fenced) for each in cluster.brokers]
@@ -162,7 +166,7 @@ def test_a_fenced_broker_moves_only_what_it_had(cluster: Cluster, data: st.DataO
 
 @settings(max_examples=40)
 @given(clusters(), st.data())
-def test_the_order_of_registrations_does_not_count(cluster: Cluster, data: st.DataObject) -> None:
+def test_gateways_do_not_depend_on_the_order_of_registrations(cluster: Cluster, data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(cluster.brokers))
     assert produce_gateways(shuffled, cluster.hosts) == cluster.gateways
 

@@ -22,8 +22,8 @@ VOTERS = VoterSet(Voter(ReplicaKey(node_id), f"c{node_id}", 9093) for node_id in
 
 
 class Client:
-    """A channel that can connect only to the hosts in ``connects``. Hosts in ``answers`` send their name as
-    response. Other hosts never respond."""
+    """A channel that can connect only to the hosts in ``connects``. Hosts that are also in ``answers`` send
+    their own name as the response. All other hosts never respond."""
 
     def __init__(self, connects: set[str], answers: set[str]) -> None:
         self.connects = connects

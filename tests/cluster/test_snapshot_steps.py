@@ -50,7 +50,7 @@ class SnapshotOnly:
         self.is_open = False
 
 
-def test_a_node_that_is_far_behind_loads_a_snapshot_over_many_turns():
+def test_a_node_with_very_old_metadata_loads_a_snapshot_in_many_turns():
     async def work():
         log = SnapshotOnly()
         subscriptions = Subscriptions(log, 1)

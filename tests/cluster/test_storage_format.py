@@ -87,7 +87,7 @@ def test_a_level_that_is_given_leaves_the_defaults_of_other_features() -> None:
     ]
 
 
-def test_a_formatted_folder_is_refused_unless_told_otherwise(tmp_path: pathlib.Path) -> None:
+def test_a_formatted_folder_is_refused_without_the_option_to_ignore_it(tmp_path: pathlib.Path) -> None:
     _format(tmp_path / "a")
     with pytest.raises(FormatError, match="already formatted"):
         _format(tmp_path / "a", tmp_path / "b")
@@ -106,7 +106,9 @@ def test_a_formatted_folder_is_refused_unless_told_otherwise(tmp_path: pathlib.P
         ({"metadata_dir": "/elsewhere"}, "not one of the log folders"),
     ],
 )
-def test_mismatches_are_refused(tmp_path: pathlib.Path, changes: dict[str, object], reason: str) -> None:
+def test_a_folder_of_another_node_or_cluster_is_refused(
+    tmp_path: pathlib.Path, changes: dict[str, object], reason: str
+) -> None:
     _format(tmp_path / "a")
     with pytest.raises(FormatError, match=reason):
         _format(tmp_path / "a", ignore_formatted=True, **changes)
@@ -125,7 +127,9 @@ def test_mismatches_are_refused(tmp_path: pathlib.Path, changes: dict[str, objec
         ("version=1\ncluster.id=x\nnode.id=1\ndirectory.id=?\n", "damaged"),
     ],
 )
-def test_damaged_properties(tmp_path: pathlib.Path, content: str, reason: str) -> None:
+def test_damaged_meta_properties_are_refused_with_the_reason(
+    tmp_path: pathlib.Path, content: str, reason: str
+) -> None:
     (tmp_path / "meta.properties").write_text(content)
     with pytest.raises(FormatError, match=reason):
         read_meta_properties(LocalDisk(), str(tmp_path))

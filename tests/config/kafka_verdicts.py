@@ -30,7 +30,8 @@ BASE = {
     "log.dirs": "/tmp/logs",
     "remote.log.storage.system.enable": "true",
 }
-"""The configuration to which each case of the surface ``static`` adds values, or in which it replaces values.
+"""The base configuration of the surface ``static``. Each case adds its values to this configuration, or
+replaces values in it.
 """
 
 SURFACES_OF = {

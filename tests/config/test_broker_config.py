@@ -27,7 +27,7 @@ BROKER_ONLY = {
 }
 
 
-def test_combined_node():
+def test_the_configuration_of_a_combined_node():
     config = BrokerConfig.from_properties(COMBINED, {"log.dirs": "/a, /b"})
     assert config.node_id == 1
     assert config.is_broker
@@ -44,7 +44,7 @@ def test_combined_node():
     assert config["log.flush.interval.ms"] is None
 
 
-def test_broker_only_and_ipv6():
+def test_listeners_and_voters_may_have_ipv6_addresses():
     config = BrokerConfig.from_properties(
         BROKER_ONLY, {"listeners": "PLAINTEXT://[::1]:9092", "controller.quorum.voters": "1@[::1]:9093"}
     )
@@ -143,7 +143,7 @@ def test_contradictions_name_the_key_and_the_reason(base, changes, key, reason):
     assert "\n" not in str(caught.value)
 
 
-def test_time_in_several_units():
+def test_the_key_with_the_finest_unit_of_time_takes_precedence():
     assert BrokerConfig({}).log_retention_ms == 7 * 24 * 3_600_000
     assert BrokerConfig({"log.retention.hours": "2"}).log_retention_ms == 7_200_000
     assert (
@@ -153,7 +153,7 @@ def test_time_in_several_units():
     assert BrokerConfig({"log.retention.hours": "-1"}).log_retention_ms == -1
 
 
-def test_layers_and_sources():
+def test_dynamic_values_take_precedence_over_the_file_and_the_defaults():
     static = BrokerConfig({"log.retention.bytes": "1"})
     assert static.entry("log.retention.bytes").source is ConfigSource.STATIC_BROKER
     config = static.with_dynamic({"log.retention.bytes": "2"}, {"log.retention.bytes": "3"})
@@ -180,7 +180,7 @@ def check_dynamic(name: str, value: str, *, is_default: bool = True) -> None:
     BrokerConfig.from_properties(COMBINED).check_dynamic({name: value}, is_default=is_default)
 
 
-def test_which_configs_a_running_node_takes():
+def test_a_running_node_accepts_dynamic_configs():
     check_dynamic("log.retention.ms", "5")
     check_dynamic("a.key.of.a.plugin", "x")
     check_dynamic("sasl.enabled.mechanisms", "PLAIN", is_default=False)
@@ -203,20 +203,20 @@ def test_which_configs_a_running_node_takes():
         ("num.io.threads", "100", "not be greater than double the current value 8"),
     ],
 )
-def test_which_configs_a_running_node_refuses(name, value, reason):
+def test_a_running_node_refuses_read_only_and_invalid_configs(name, value, reason):
     with pytest.raises(ConfigError, match=re.escape(reason)) as caught:
         check_dynamic(name, value)
     assert caught.value.key == name
 
 
-def test_a_number_of_threads_can_always_go_back_to_the_files():
+def test_a_dynamic_number_of_threads_can_always_be_removed():
     config = BrokerConfig.from_properties(COMBINED).with_dynamic({"num.network.threads": "1"})
     config.check_dynamic({}, is_default=True)
     with pytest.raises(ConfigError, match="not be greater than double the current value 1"):
         config.check_dynamic({"num.network.threads": "3"}, is_default=True)
 
 
-def test_a_file_that_a_node_started_with_does_not_prevent_other_changes():
+def test_values_in_the_file_of_a_started_node_do_not_prevent_other_changes():
     static = {"log.local.retention.bytes": "10", "log.retention.bytes": "5"}
     config = BrokerConfig.from_properties(COMBINED, static)
     config.check_dynamic({"log.roll.ms": "7"}, is_default=True)

@@ -74,13 +74,13 @@ def test_secrets_are_not_shown():
         ("compression.gzip.level", "0", "Value must be between 1 and 9 or equal to -1"),
     ],
 )
-def test_bounds(name, text, reason):
+def test_values_out_of_bounds_are_refused_with_the_bound(name, text, reason):
     with pytest.raises(ConfigError) as caught:
         BROKER[name].parse(text)
     assert str(caught.value) == f"Invalid value {text} for configuration {name}: {reason}"
 
 
-def test_throttled_replicas():
+def test_lists_of_throttled_replicas_are_parsed():
     replicas = TOPIC["leader.replication.throttled.replicas"]
     assert replicas.parse("0:1,1:2") == ("0:1", "1:2")
     assert replicas.parse("*") == ("*",)
@@ -88,7 +88,7 @@ def test_throttled_replicas():
         replicas.parse("0-1")
 
 
-def test_unknown_key_offers_the_closest():
+def test_the_error_for_an_unknown_key_suggests_the_closest_key():
     with pytest.raises(ConfigError) as caught:
         BROKER.parse({"log.retention.hour": "1"})
     assert str(caught.value) == "Unknown configuration log.retention.hour. Did you mean log.retention.hours?"
@@ -109,7 +109,7 @@ def test_plug_ins_may_have_prefixes_of_their_own():
 
 
 @pytest.mark.parametrize("definition", [BROKER, TOPIC], ids=["broker", "topic"])
-def test_every_default_survives_text(definition):
+def test_every_default_is_unchanged_after_formatting_and_parsing(definition):
     for each in definition:
         if each.default is not None:
             assert each.parse(each.format(each.default)) == each.default
@@ -129,7 +129,7 @@ def test_doubles_are_written_so_that_they_are_read_back(value):
     assert double.parse(double.format(value)) == value
 
 
-def test_double_in_javas_way():
+def test_doubles_are_formatted_as_in_java():
     assert (
         BROKER["log.cleaner.io.max.bytes.per.second"].format(1.7976931348623157e308)
         == "1.7976931348623157E308"

@@ -52,8 +52,8 @@ ATTRIBUTES = {path: set(re.findall(r"\.([a-z_0-9]+)\b(?! = )", text)) for path, 
 
 
 def attributes_read(settings: type) -> tuple[set[str], dict[str, set[str]]]:
-    """Return the attributes that modules read outside the module of the class. Also return, for each method
-    of the class, the attributes that the method reads."""
+    """Return two results. The first is the set of attributes that are read outside the module of the class.
+    The second has, for each method of the class, the attributes that the method reads."""
     home = Path(str(inspect.getsourcefile(settings)))
     outside = set().union(*(names for path, names in ATTRIBUTES.items() if path != home))
     methods: dict[str, set[str]] = {}

@@ -27,8 +27,8 @@ READ_BY_PREFIX = re.compile(r"remote\.log\.manager\.(copy|fetch)\.(max\.bytes|qu
 
 def source_of_readers() -> str:
     definitions = ROOT / "config"
-    # If a key is only compared with another key, it has no effect. The code of the pipeline is not searched,
-    # because it contains names of client options.
+    # A key has no effect if code only compares it with another key. The code of the pipeline is not searched,
+    # because it contains names of client options that are equal to names of keys.
     aside = [definitions / name for name in ("keys", "synonyms.py", "node_combinations.py", "dynamic.py")]
     aside.append(ROOT / "pipeline")
     return "\n".join(

@@ -25,7 +25,7 @@ from moldau.config import ConfigError, parse_overrides, parse_properties
         ("=value", {"": "value"}),
     ],
 )
-def test_java_syntax(text, values):
+def test_property_files_are_parsed_as_in_java(text, values):
     assert parse_properties(text) == values
 
 

@@ -9,7 +9,7 @@ PLAIN = BrokerConfig({})
 TIERED = BrokerConfig({"remote.log.storage.system.enable": "true", "diskless.system.enable": "true"})
 
 
-def test_defaults():
+def test_a_topic_without_overrides_has_the_default_values():
     config = TopicConfig.effective(PLAIN, {})
     assert config.retention_ms == 604_800_000
     assert config.local_retention_ms == 604_800_000
@@ -94,14 +94,14 @@ def test_describe_filters_by_name():
         ),
     ],
 )
-def test_bad_topic_configs(broker, overrides, key, reason):
+def test_invalid_topic_configs_are_refused_with_key_and_reason(broker, overrides, key, reason):
     with pytest.raises(ConfigError) as caught:
         TopicConfig.validate(overrides, broker)
     assert caught.value.key == key
     assert reason in str(caught.value)
 
 
-def test_good_tiered_and_diskless_topics():
+def test_valid_tiered_and_diskless_configs_are_accepted():
     config = TopicConfig.validate({"remote.storage.enable": "true", "local.retention.ms": "5"}, TIERED)
     assert config.is_tiered
     assert config.local_retention_ms == 5

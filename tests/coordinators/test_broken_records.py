@@ -178,7 +178,7 @@ def test_a_batch_with_a_wrong_checksum_is_skipped_whole() -> None:
     assert loaded.notice == "__consumer_offsets-0: 1 broken records were skipped, the first at offset 1"
 
 
-def test_a_batch_that_holds_fewer_records_than_it_says_is_left_where_it_ends() -> None:
+def test_a_batch_with_too_few_records_is_replayed_up_to_its_end() -> None:
     batch = batch_of(offset_of("beside", 2))
     header = parse_header(batch)
     struct.pack_into(">i", batch, 57, header.records_count + 1)

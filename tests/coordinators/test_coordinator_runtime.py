@@ -192,7 +192,7 @@ def test_a_foreign_append_is_noticed() -> None:
     run(test)
 
 
-def test_a_commit_that_does_not_come_times_out() -> None:
+def test_waiting_for_a_commit_that_does_not_happen_times_out() -> None:
     async def test(runtime: Runtime, log: MemoryLog) -> None:
         log.held = True
         assert await code_of(runtime.write(0, add(1))) is ErrorCode.coordinator_not_available
@@ -202,7 +202,7 @@ def test_a_commit_that_does_not_come_times_out() -> None:
     run(test, policy=LogPolicy(commit_timeout_ms=1))
 
 
-def test_unknown_and_unloaded_partitions_are_not_coordinated_here() -> None:
+def test_requests_for_unknown_and_unloaded_partitions_are_refused() -> None:
     async def test(runtime: Runtime, log: MemoryLog) -> None:
         assert await code_of(runtime.write(9, add(1))) is ErrorCode.not_coordinator
         log.held = True
@@ -387,7 +387,7 @@ def test_a_store_gets_committed_records_and_the_next_load_begins_after_them() ->
     in_virtual_time(main())
 
 
-def test_a_read_that_crashes_is_an_error_and_no_more() -> None:
+def test_an_exception_in_a_read_fails_only_this_read() -> None:
     async def test(runtime: Runtime, log: MemoryLog) -> None:
         def crash(shard: CounterShard, now_ms: int) -> int:
             raise ZeroDivisionError

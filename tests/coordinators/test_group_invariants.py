@@ -176,7 +176,8 @@ class GroupLife(RuleBasedStateMachine):
             self._forget_generations()
 
     def _forget_generations(self) -> None:
-        """The group was removed. A new group with the same name counts its generations from the start."""
+        """Called when the group was removed. A new group with the same name begins again with the first
+        generation."""
         self.written_generation = self.generation = 0
         self.leaders.clear()
         self.assigned.clear()

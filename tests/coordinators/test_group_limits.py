@@ -18,7 +18,7 @@ def three_members(settings: GroupSettings) -> GroupModel:
     return model
 
 
-def test_an_assignment_too_large_to_write_is_refused_and_the_group_goes_on() -> None:
+def test_an_assignment_too_large_to_write_is_refused_and_the_group_continues() -> None:
     model = three_members(GroupSettings(initial_rebalance_delay_ms=0, max_write_bytes=1_000))
     follower = model.sync("b-2", 1)
     leader = model.sync("a-1", 1, {"b-2": b"x" * 2_000})

@@ -1,4 +1,5 @@
-"""The group service over the runtime and a log in memory: whole conversations, including restarts."""
+"""The group service over the runtime and a log in memory. The tests send whole sequences of requests, also
+over restarts."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -52,7 +53,7 @@ class FixedClock:
 
 
 class OneTopic:
-    """``orders`` with three partitions."""
+    """Metadata with a single topic: ``orders``, which has three partitions."""
 
     def __init__(self, orders: UUID) -> None:
         self.orders = orders
@@ -536,7 +537,7 @@ def test_offsets_of_deleted_topics_are_forgotten() -> None:
     run(test)
 
 
-def test_offsets_of_a_former_topic_of_the_same_name_are_not_told() -> None:
+def test_offsets_of_an_earlier_topic_of_the_same_name_are_not_returned() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
         await service.offsets.commit(caller(8), commit_request((0, 1)))
         await service.close()

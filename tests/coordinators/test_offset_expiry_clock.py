@@ -1,5 +1,5 @@
-"""Committed offsets expire by a special clock. If the machine's clock jumps ahead, this clock does
-not jump."""
+"""Committed offsets expire by the clock for deletions. This clock does not jump if the machine's clock jumps
+ahead."""
 
 import asyncio
 from uuid import UUID
@@ -30,7 +30,7 @@ TOPIC_ID = UUID(int=1)
 
 
 class OneTopic:
-    """``orders`` with one partition."""
+    """Metadata with a single topic: ``orders``, which has one partition."""
 
     def topic_name(self, topic_id: UUID) -> str | None:
         return "orders" if topic_id == TOPIC_ID else None

@@ -354,7 +354,7 @@ class ReadingBroker:
         return object_key
 
     def rounds(self) -> int:
-        """Rounds of the cacher in which it found batches to read."""
+        """The number of rounds of the cacher that found batches to read."""
         scope = self.meters.scoped("moldau.diskless", "Read")
         return int(sum(scope.value("RoundsPerSec", path=path) or 0 for path in ("tail", "catch-up")))
 
@@ -386,7 +386,7 @@ async def read(
 
 
 def values_of(outcome: ReadOutcome, from_offset: int) -> list[tuple[int, bytes]]:
-    """Offsets and values that a consumer reads in one fetch."""
+    """The offsets and values that a consumer reads in one fetch."""
     found = []
     for view in outcome.views:
         for position, header in iter_headers(view):

@@ -153,7 +153,7 @@ def test_a_file_is_deleted_after_its_grace_and_only_when_every_owner_is_done(tmp
     run(story())
 
 
-def test_deletion_is_tried_again_until_the_store_does_it(tmp_path: Path) -> None:
+def test_a_failed_deletion_is_repeated_until_it_succeeds(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path) as here:
             key = await here.upload()
@@ -216,7 +216,7 @@ def test_objects_with_records_of_unknown_topics_are_kept(tmp_path: Path) -> None
     run(story())
 
 
-def test_a_commit_after_the_judgement_is_refused(tmp_path: Path) -> None:
+def test_a_commit_of_an_object_that_was_deleted_as_an_orphan_is_refused(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path) as here:
             created_ms = here.clock.now_ms()
@@ -232,7 +232,7 @@ def test_a_commit_after_the_judgement_is_refused(tmp_path: Path) -> None:
     run(story())
 
 
-def test_no_orphan_is_judged_while_a_coordinator_is_away(tmp_path: Path) -> None:
+def test_no_orphan_is_deleted_while_a_coordinator_does_not_respond(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path) as here:
             key = await here.upload()
@@ -245,7 +245,7 @@ def test_no_orphan_is_judged_while_a_coordinator_is_away(tmp_path: Path) -> None
     run(story())
 
 
-def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: Path) -> None:
+def test_a_file_that_its_owner_does_not_know_is_adopted_and_deleted(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path) as here:
             strays = UnownedFileScan(here.service, here.service, lambda: (0, 1), here.clock, 180_000)
@@ -288,7 +288,7 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
     run(story())
 
 
-def test_retention_by_time_goes_on_until_nothing_is_too_old(
+def test_retention_by_time_continues_until_nothing_is_too_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wal_retention, "RETENTION_EXTENTS", 1)
@@ -316,7 +316,7 @@ def test_retention_by_time_goes_on_until_nothing_is_too_old(
 
 
 async def nothing_new() -> None:
-    """The broker's metadata contain all committed changes."""
+    """Return immediately, because the broker's metadata contain all committed changes."""
 
 
 def _topic(number: int, owners: Sequence[int]) -> Topic:

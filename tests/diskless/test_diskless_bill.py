@@ -18,7 +18,7 @@ def readings(text: str) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def test_requests_are_set_against_bytes() -> None:
+def test_the_bill_is_the_number_of_requests_for_each_gib() -> None:
     meters = Meters()
     fetched = FetchMeters(meters)
     watch_bill(meters, fetched)

@@ -43,7 +43,7 @@ class OneCoordinator:
 
 
 async def nothing_new() -> None:
-    """The broker's metadata contain all committed changes."""
+    """Return immediately, because the broker's metadata contain all committed changes."""
 
 
 def topic(number: int) -> Topic:

@@ -37,8 +37,8 @@ def test_a_store_is_claimed_once_and_refused_to_others() -> None:
 
 
 class BothAtOnce(MemoryStorage):
-    """A store in which the first listings of two clusters wait for each other. So neither listing contains
-    the claim of the other cluster."""
+    """A store that returns the first listing of each of two clusters only when both have requested it. So
+    neither listing contains the claim of the other cluster."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())

@@ -12,8 +12,8 @@ or TOML is run. A comment before the block can change how it is run. There are t
         Each line is run in a separate folder, because the lines are alternatives and not steps.
 
 Shell blocks are commands of ``moldau``, run by its ``main`` in this process. Some commands would run until
-they are stopped. Such a command runs once, on this machine. For this purpose the options ``--follow``,
-``--interval`` and ``--master`` are left out.
+they are stopped, or would need a Spark cluster. So that such a command runs once and on this machine, its
+options ``--follow``, ``--interval`` and ``--master`` are left out.
 """
 
 import io
@@ -48,8 +48,8 @@ REASONS = (
     "it takes minutes",
 )
 REFERENCE = "docs/cli.md"
-"""The other examples of this page come from the help of the commands. Tests of the commands parse these
-examples."""
+"""The page of the commands. Most of its examples come from the help of the commands, and tests of the
+commands parse them."""
 ELSEWHERE = ("docs/pipeline-notebook.md",)
 """A separate test runs this page, and checks its output."""
 FILES = {
@@ -64,7 +64,8 @@ FILES = {
     "listeners=PLAINTEXT://127.0.0.1:9092\n",
     "order.avsc": '{"type": "record", "name": "Order", "fields": [{"name": "total", "type": "long"}]}',
 }
-"""Files that the examples need, for each folder."""
+"""Content of the files that examples need, by name. A file is created in the folder in which the example
+runs."""
 LEFT_OUT = {"--follow": 0, "--interval": 1, "--master": 1}
 """Options that are removed when an example runs, with the number of values of each option."""
 PROPERTIES = {

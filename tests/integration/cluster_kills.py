@@ -204,8 +204,8 @@ class GroupLoad(Load):
             self.committed[key] = max(offset, self.committed.get(key, 0))
 
     def check(self) -> list[str]:
-        """One line for each partition whose committed offset is lower than an offset whose commit was
-        acknowledged."""
+        """Return a line for each partition if its committed offset is lower than an offset that the broker
+        has acknowledged."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": GROUP, **QUIET})
         names = [TopicPartition(*key) for key in self.committed]
         found = {(row.topic, row.partition): row.offset for row in consumer.committed(names, 60)}

@@ -132,7 +132,7 @@ def check_a_move_from_kafka_and_back(
     java: Java, bootstrap: str, kafka: int, ours: tuple[int, int], folders: Mapping[int, Path]
 ) -> None:
     """Move a topic from Kafka's broker to two of our brokers and back. Each broker leads the topic once.
-    Compare the bytes of the replicas. At last, Kafka's own tool moves the topic to our brokers in one
+    Compare the bytes of the replicas. Finally, Kafka's own tool moves the topic to our brokers in one
     step."""
     topic = MovingTopic(bootstrap, kafka, folders)
     topic.move(kafka, *ours)

@@ -29,7 +29,7 @@ class Load:
         self._consumer.subscribe(["events"])
 
     def go_on_until(self, count: int) -> None:
-        """Write and read until ``count`` additional records are acknowledged."""
+        """Write and read until ``count`` more records are acknowledged."""
         wanted = len(self.acknowledged) + count
         deadline = time.monotonic() + LIMIT_S
         while len(self.acknowledged) < wanted:

@@ -35,7 +35,7 @@ def described(bootstrap: str, transactional_id: str, capsys: pytest.CaptureFixtu
     return str(row["state"])
 
 
-def test_a_producer_that_is_gone_holds_readers_back_until_its_time_out(bootstrap: str, topic: str) -> None:
+def test_an_abandoned_transaction_delays_readers_only_until_its_time_out(bootstrap: str, topic: str) -> None:
     create(bootstrap, topic)
     gone = Producer(
         {

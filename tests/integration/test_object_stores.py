@@ -1,4 +1,4 @@
-"""A node whose objects are on S3 servers of several makes, in buckets with and without versions.
+"""A node stores its objects on S3 servers of several makers, in buckets with and without versions.
 
 Records leave the WAL, are read again, and are deleted with their topic.
 """

@@ -120,7 +120,7 @@ def test_offsets_are_committed_together_with_the_output_records(
     assert values(bootstrap, out) == taken
 
 
-def test_a_zombie_commits_nothing(bootstrap: str, topic: str) -> None:
+def test_a_fenced_producer_commits_nothing(bootstrap: str, topic: str) -> None:
     create(bootstrap, topic)
     zombie = producer(bootstrap, topic)
     zombie.begin_transaction()

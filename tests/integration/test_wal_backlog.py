@@ -1,5 +1,5 @@
-"""The size of the WAL backlog is measured. The backlog slows producers down only if its bytes could leave the
-WAL but have not left it."""
+"""The size of the WAL backlog is measured. The backlog slows producers down only if it consists of bytes that
+could have left the WAL already."""
 
 import urllib.request
 

@@ -53,7 +53,7 @@ _LATER: Final = frozenset(
         ErrorCode.unstable_offset_commit,
     }
 )
-"""Errors of a broker that is still busy with an earlier step."""
+"""Errors that a broker returns while it is still busy with an earlier step."""
 Identity = tuple[int, int]
 
 

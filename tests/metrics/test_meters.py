@@ -17,7 +17,7 @@ def samples(meters: Meters) -> dict[tuple[str, tuple[tuple[str, str], ...]], flo
     }
 
 
-def test_names_are_those_of_the_jmx_exporter() -> None:
+def test_metrics_have_the_names_that_the_jmx_exporter_gives_them() -> None:
     meters = Meters("kafka.server", "BrokerTopicMetrics")
     meters.counter("MessagesInPerSec", "Messages in", topic="orders").mark(3)
     assert meters.render() == (
@@ -31,7 +31,7 @@ def test_an_empty_registry_has_an_empty_text() -> None:
     assert Meters().render() == b""
 
 
-def test_a_meter_that_is_there_is_returned() -> None:
+def test_an_existing_meter_is_returned_instead_of_a_new_one() -> None:
     meters = Meters("kafka.network", "RequestMetrics")
     first = meters.counter("RequestsPerSec", request="Produce", version="13")
     first.mark()
@@ -67,7 +67,7 @@ def test_label_names_are_checked() -> None:
 
 
 @given(st.text(max_size=20).filter(lambda text: ("\r" not in text and text.isprintable()) or text == "\n"))
-def test_label_values_survive(value: str) -> None:
+def test_special_characters_in_label_values_can_be_parsed(value: str) -> None:
     meters = Meters()
     meters.counter("x", client_id=value).mark(7)
     assert list(samples(meters)) == [("kafka_server_x_total", (("client_id", value),))]
@@ -100,7 +100,7 @@ def test_a_removed_topic_leaves_no_series() -> None:
     assert topics.topic("a").messages_in.value == 1
 
 
-def test_removing_by_no_tag_removes_nothing() -> None:
+def test_a_removal_without_tags_removes_no_series() -> None:
     meters = Meters()
     meters.counter("x", topic="t")
     meters.counter("x")
@@ -139,7 +139,7 @@ def test_percentiles_are_exact_to_a_bucket(values: list[float], fraction: float)
     assert below <= estimate <= above
 
 
-def test_an_empty_histogram_says_zero() -> None:
+def test_the_percentiles_of_an_empty_histogram_are_zero() -> None:
     histogram = Histogram()
     assert (histogram.count, histogram.mean, histogram.percentile(0.99)) == (0, 0, 0)
 

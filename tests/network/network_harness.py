@@ -19,7 +19,7 @@ def request_frame(correlation_id, body=b"", client_id="test", api_key=METADATA, 
 
 
 def parse_responses(data: bytes) -> list[tuple[int, bytes]]:
-    """(correlation id, body) of each response. Fails if a response is incomplete."""
+    """The correlation id and the body of each response. Fails if a response is incomplete."""
     responses = []
     position = 0
     while position < len(data):

@@ -18,8 +18,8 @@ PAGES = {
 
 
 async def until_the_end(reader):
-    """Return the bytes that arrive before the connection ends. Whether the connection ends with a reset
-    depends on which side closes it first."""
+    """Return the bytes that arrive before the connection ends. The connection may end with a reset, depending
+    on the side that closes it first."""
     found = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := await reader.read(65536):
@@ -57,7 +57,7 @@ def talk(*requests, **options):
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 10_000, b"HTTP/1.1 431", b"too large"),
     ],
 )
-def test_answers(request_bytes, first_line, body):
+def test_each_request_gets_the_fitting_status_and_body(request_bytes, first_line, body):
     (answer,) = talk(request_bytes)
     head, _, content = answer.partition(b"\r\n\r\n")
     assert head.startswith(first_line)

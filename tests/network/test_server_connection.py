@@ -132,7 +132,7 @@ def test_answers_leave_in_request_order():
     run(scenario)
 
 
-def test_no_response_is_sent_where_the_answer_is_none():
+def test_no_response_is_sent_if_a_handler_returns_none():
     async def scenario():
         late = asyncio.get_running_loop().create_future()
         answers = iter([None, [b"1"], late, [b"3"]])
@@ -407,7 +407,7 @@ def test_peer_that_sends_no_more_still_gets_the_large_answer_that_was_on_its_way
     run(scenario)
 
 
-def test_muted_connection_waits_and_then_goes_on():
+def test_muted_connection_waits_and_then_continues():
     async def scenario():
         seen = []
 

@@ -228,7 +228,7 @@ def test_the_node_s_machine_has_a_place_of_its_own(run, own):
     run(scenario)
 
 
-def test_connection_limits(run):
+def test_connections_beyond_the_limits_are_refused(run):
     async def scenario():
         server = make_server(echo, max_connections=3, max_connections_per_ip=2)
         ports = await server.start()

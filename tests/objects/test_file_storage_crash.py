@@ -46,7 +46,7 @@ def test_a_completed_upload_survives_a_loss_of_power(seed: int) -> None:
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "sync_dir", "open"])
-def test_an_upload_that_fails_is_never_half_there(operation: str) -> None:
+def test_a_failed_upload_leaves_no_incomplete_object(operation: str) -> None:
     async def main() -> None:
         device = _device(1)
         storage = _open(device)
@@ -94,7 +94,7 @@ def test_files_of_killed_uploads_are_deleted_with_their_objects_or_after_a_while
     asyncio.run(main())
 
 
-def test_an_upload_that_nobody_waits_for_any_more_replaces_nothing(
+def test_an_upload_that_timed_out_does_not_replace_a_later_upload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The upload timed out while its thread was still blocked. The next attempt succeeds, and the memory of

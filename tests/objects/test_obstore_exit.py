@@ -1,4 +1,4 @@
-"""A process that ends immediately after a request ends normally. SIGABRT does not end it."""
+"""A process may end immediately after a request. It then ends with its own exit code, and not by SIGABRT."""
 
 import subprocess
 import sys

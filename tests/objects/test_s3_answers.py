@@ -22,7 +22,8 @@ from moldau.objects import (
 
 IMPATIENT = RetryPolicy(first_backoff_ms=1, max_backoff_ms=1, attempt_timeout_ms=200, deadline_ms=200)
 PATIENT = RetryPolicy(first_backoff_ms=1, max_backoff_ms=1, attempt_timeout_ms=30_000, deadline_ms=30_000)
-"""This time limit is long enough for a busy machine. The attempts end when the number of retries is used up.
+"""Settings for retries. The time limit is long enough for a busy machine, so the attempts end only when the
+number of retries is used up.
 """
 
 
@@ -122,7 +123,7 @@ def test_a_check_that_fails_is_one_line_with_the_name_of_the_store(
     asyncio.run(main())
 
 
-def test_an_upload_holds_our_memory_until_the_store_lets_go_of_it() -> None:
+def test_the_memory_of_an_upload_is_locked_while_the_library_reads_it() -> None:
     """While the library reads the memory of an upload, Python must not resize this memory. The code that
     reuses the memory depends on this rule."""
 

@@ -120,7 +120,7 @@ def test_an_upload_may_be_repeated(open_it: Opener) -> None:
     asyncio.run(main())
 
 
-def test_deletion_takes_many_and_does_not_mind_the_absent(open_it: Opener) -> None:
+def test_a_deletion_of_several_keys_ignores_missing_objects(open_it: Opener) -> None:
     async def main() -> None:
         storage = open_it()
         for name in ("a", "b", "c"):
@@ -134,7 +134,7 @@ def test_deletion_takes_many_and_does_not_mind_the_absent(open_it: Opener) -> No
     asyncio.run(main())
 
 
-def test_listing_goes_by_key_from_anywhere(open_it: Opener) -> None:
+def test_objects_are_listed_in_the_order_of_their_keys_after_any_key(open_it: Opener) -> None:
     async def main() -> None:
         storage = open_it()
         before_ms = SystemClock().now_ms()

@@ -54,7 +54,7 @@ def test_transient_errors_and_time_outs_are_tried_again() -> None:
 
 
 @pytest.mark.parametrize("error", [StorageError("denied", transient=False), ObjectNotFoundError("a")])
-def test_permanent_errors_are_not(error: StorageError) -> None:
+def test_permanent_errors_are_not_tried_again(error: StorageError) -> None:
     scripted = Scripted(_memory(), error)
     with pytest.raises(type(error)):
         asyncio.run(_retrying(scripted).fetch("a", 0, 1))
@@ -96,7 +96,7 @@ def test_an_empty_budget_ends_retries_until_successes_earn_some() -> None:
     asyncio.run(main())
 
 
-def test_a_listing_goes_on_where_it_broke_off() -> None:
+def test_a_failed_listing_continues_after_the_last_listed_key() -> None:
     async def main() -> None:
         memory = _memory()
         for number in range(6):
@@ -157,7 +157,7 @@ def test_every_attempt_is_counted_by_operation() -> None:
     asyncio.run(main())
 
 
-def test_faults_happen_as_ordered_and_again_for_the_same_seed() -> None:
+def test_injected_faults_are_the_same_for_the_same_seed() -> None:
     async def history(seed: int) -> list[str]:
         weather = StorageWeather(
             throttled_chance=0.2, failed_chance=0.2, partial_read_chance=0.3, answer_lost_chance=0.3
@@ -183,7 +183,7 @@ def test_faults_happen_as_ordered_and_again_for_the_same_seed() -> None:
     assert any("the connection broke" in line for line in first)
 
 
-def test_a_lost_answer_took_effect() -> None:
+def test_a_request_whose_response_is_lost_takes_effect() -> None:
     async def main() -> None:
         memory = _memory()
         storage = FaultyStorage(memory, SeededEntropy(1), StorageWeather(answer_lost_chance=1.0))
@@ -194,7 +194,7 @@ def test_a_lost_answer_took_effect() -> None:
     asyncio.run(main())
 
 
-def test_latency_has_the_percentiles_that_were_asked_for() -> None:
+def test_the_simulated_latency_has_the_configured_percentiles() -> None:
     entropy = SeededEntropy(5)
     drawn = sorted(S3_LATENCY.draw_ms(entropy) for _ in range(4_000))
     assert 90 < drawn[2_000] < 110
@@ -255,7 +255,7 @@ def test_a_bad_class_name_is_one_clear_line() -> None:
             open_storage(StorageSettings("memory://", name), machine(), Meters())
 
 
-def test_a_class_by_dotted_path_is_given_url_and_options() -> None:
+def test_a_plug_in_store_gets_the_url_and_the_options() -> None:
     settings = StorageSettings("any://thing", "storage_plugin.open_plugin", {"colour": "blue"})
     storage = open_storage(settings, machine(), Meters())
     asyncio.run(storage.upload("a", b"1", 1))
@@ -277,13 +277,13 @@ def _check(url: str, **options: str) -> str:
     return line
 
 
-def test_a_start_with_a_bad_bucket_or_address_says_so(s3_endpoint: str) -> None:
+def test_a_missing_bucket_or_wrong_address_is_reported_at_the_start(s3_endpoint: str) -> None:
     keys = {"access_key_id": "k", "secret_access_key": "s"}
     assert "does not exist" in _check("s3://no-such-bucket/p", endpoint=s3_endpoint, **keys)
     assert "error sending request" in _check("s3://bucket/p", endpoint="http://127.0.0.1:1", **keys)
 
 
-def test_a_start_in_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "Not a directory" in _check(f"file://{tmp_path}/file/objects")
 

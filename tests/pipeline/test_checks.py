@@ -300,7 +300,7 @@ def test_parts_of_killed_tasks_are_orphans_after_a_day(node: moldau.testing.Node
     assert reconcile_deletions(told, run_here, FixedClock(now_ms + DAY_MS // 2))["deleted"] == 1
 
 
-def test_orphans_in_the_tier_are_those_of_attempts_that_nobody_published(
+def test_objects_of_unpublished_attempts_are_orphans_in_the_tier(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Tasks run twice, and the response to the second task gets lost. One additional object belongs to an

@@ -216,7 +216,7 @@ def test_another_driver_continues_the_work_of_a_killed_driver(
     check(node, topic)
 
 
-def test_two_drivers_at_once(node: moldau.testing.Node, topic: str) -> None:
+def test_two_concurrent_drivers_consolidate_each_record_once(node: moldau.testing.Node, topic: str) -> None:
     reports: list[dict[str, Any]] = []
     problems: list[BaseException] = []
 
@@ -254,7 +254,7 @@ def test_a_unit_that_fails_is_built_by_a_later_plan(
     check(node, topic)
 
 
-def test_when_nothing_can_be_built_the_reason_is_told(node: moldau.testing.Node, topic: str) -> None:
+def test_the_reason_is_reported_if_no_segment_can_be_built(node: moldau.testing.Node, topic: str) -> None:
     elsewhere = job_of(node, topic, storage={"diskless.storage.url": "file:///nowhere"})
     with pytest.raises(ToolError, match="nothing could be consolidated: no object wal/"):
         consolidate_once(elsewhere, in_place)

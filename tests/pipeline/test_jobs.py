@@ -60,7 +60,7 @@ def failing(problem: Exception) -> Callable[[Any], Any]:
     return work
 
 
-def test_a_job_that_fails_is_told_and_does_not_hold_the_others_up(tmp_path: pathlib.Path) -> None:
+def test_a_failed_job_is_reported_and_does_not_delay_other_jobs(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "history.jsonl"
     lag = Lag()
     lag.records = 7

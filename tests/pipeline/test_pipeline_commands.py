@@ -98,11 +98,11 @@ def test_a_line_for_people_and_json_for_scripts(
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_reader_that_has_gone_is_no_failure(
+def test_a_closed_output_pipe_is_no_failure(
     node: moldau.testing.Node, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
-    """The table is complete before the command prints its line. The reader of the output has closed the pipe,
-    and the output is not buffered, so the print fails immediately."""
+    """The table is complete before the command prints its line. The print then fails immediately, because the
+    reader of the output has closed the pipe and the output is not buffered."""
     reader, writer = os.pipe()
     os.close(reader)
     with io.TextIOWrapper(os.fdopen(writer, "wb", 0), write_through=True) as output:
@@ -110,7 +110,7 @@ def test_a_reader_that_has_gone_is_no_failure(
         assert export(node, tmp_path, *more) == 0
 
 
-def test_an_interval_goes_on_until_a_signal(
+def test_exports_at_an_interval_continue_until_a_signal(
     node: moldau.testing.Node, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
@@ -157,7 +157,7 @@ def test_an_impossible_export_is_an_error_of_one_line(
     assert os.listdir(tmp_path) == []
 
 
-def test_progress_is_lines_where_there_is_no_terminal() -> None:
+def test_progress_is_printed_as_json_lines_without_a_terminal() -> None:
     stream = io.StringIO()
     shown = LineDisplay(stream, interval_s=0)
     shown.show("export", 3, 8, 1024)
@@ -169,7 +169,7 @@ def test_progress_is_lines_where_there_is_no_terminal() -> None:
     assert "other" not in stream.getvalue()
 
 
-def test_progress_is_bars_on_a_terminal() -> None:
+def test_progress_is_shown_as_bars_on_a_terminal() -> None:
     from rich.console import Console
     from rich.progress import Progress
 

@@ -49,7 +49,7 @@ def test_the_codec_imports_no_message_and_no_schema_of_kio() -> None:
 
 @pytest.mark.parametrize("api_key", map(int, ApiKey))
 def test_an_answer_with_nothing_but_error_codes_can_be_encoded(api_key: int) -> None:
-    """Each row has at most the fields that identify it, because all other fields have valid defaults."""
+    """The test sets at most the fields that identify a row, because all other fields have valid defaults."""
     response_class = codec.response_class(api_key)
     versions = parse_versions(response_class.VERSIONS)
     for version in range(versions.min, versions.max + 1):
@@ -162,7 +162,7 @@ def test_an_unknown_tagged_field_is_skipped_and_a_known_one_must_fit() -> None:
         codec.decode_request(1, 18, body[:-1] + b"\x01\x00\x03\x02ab")
 
 
-def test_varints() -> None:
+def test_varints_are_unchanged_after_encoding_and_decoding() -> None:
     for value in (0, 1, 127, 128, 16_383, 16_384, 2**21 - 1, 2**21, 2**31, 2**32 - 1):
         encoded = uvarint(value)
         assert read_uvarint(encoded, 0) == (value, len(encoded))

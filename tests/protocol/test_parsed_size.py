@@ -48,8 +48,8 @@ def test_requests_of_40_kb_are_never_refused():
 
 
 def test_a_parsed_request_takes_no_more_than_it_is_allowed():
-    """The worst arrays of every API are refused, or need at most the allowed memory. So the estimate on which
-    the limit is based is correct."""
+    """The worst arrays of every API are refused, or need at most the allowed memory. This shows that the
+    estimate of the memory is high enough."""
     tried = refused = 0
     for api_key, versions in SUPPORTED.items():
         for version in {versions.min, versions.max}:

@@ -180,7 +180,7 @@ def assert_same_fetch(version: int, response: FetchResponse) -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_a_fetch_request_that_comes_again_is_not_read_again(version: int) -> None:
+def test_a_repeated_fetch_request_is_not_decoded_again(version: int) -> None:
     requests = [random_message(random.Random(seed), FetchRequest, version) for seed in range(20)]
     bodies = [b"".join(encoder(FetchRequest, version)(request)) for request in requests]
     shared = bytearray(max(map(len, bodies)))

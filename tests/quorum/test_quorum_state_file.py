@@ -41,7 +41,7 @@ def test_version_1_is_written_as_kafka_writes_it() -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_round_trip(state: ElectionState) -> None:
+def test_a_decoded_state_equals_the_encoded_state(state: ElectionState) -> None:
     content = encode_quorum_state(state, voters=VOTERS, version=1)
     assert decode_quorum_state(content, voters=VOTERS) == state
 

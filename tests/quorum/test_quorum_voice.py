@@ -47,7 +47,7 @@ def test_an_unreachable_peer_and_its_return_are_each_logged_once(
     assert voice.problems(60_000) == []
 
 
-def test_a_connection_that_breaks_and_is_made_anew_is_no_change(
+def test_a_connection_that_breaks_and_is_opened_again_is_not_logged(
     voice: QuorumVoice, caplog: pytest.LogCaptureFixture
 ) -> None:
     for now_ms in range(0, 60_000, 1_500):
@@ -112,7 +112,7 @@ def test_a_node_of_another_cluster_is_logged_once_until_it_stops_sending(
     assert len(caplog.messages) == 2
 
 
-def test_strangers_are_bounded_and_other_errors_are_no_strangers(
+def test_the_number_of_foreign_nodes_in_the_log_is_limited(
     voice: QuorumVoice, caplog: pytest.LogCaptureFixture
 ) -> None:
     voice.refused(2, ErrorCode.fenced_leader_epoch, 0)
@@ -125,7 +125,7 @@ def test_strangers_are_bounded_and_other_errors_are_no_strangers(
     assert len(voice.problems(STRANGER_SILENCE_MS + 1)) == STRANGERS_MAX
 
 
-def test_two_directories_in_turns_are_two_nodes_with_one_id(
+def test_requests_from_two_directories_in_turns_show_two_nodes_with_one_id(
     voice: QuorumVoice, caplog: pytest.LogCaptureFixture
 ) -> None:
     for now_ms in range(0, 5_000, 500):
@@ -140,7 +140,9 @@ def test_two_directories_in_turns_are_two_nodes_with_one_id(
     assert voice.problems(5_000 + STRANGER_SILENCE_MS) == []
 
 
-def test_a_new_disk_is_no_second_node(voice: QuorumVoice, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_with_a_new_disk_does_not_count_as_a_second_node(
+    voice: QuorumVoice, caplog: pytest.LogCaptureFixture
+) -> None:
     voice.asked(fetch(2, TWO), 0)
     for now_ms in range(1, 100):
         voice.asked(fetch(2, OTHER), now_ms)
@@ -148,7 +150,7 @@ def test_a_new_disk_is_no_second_node(voice: QuorumVoice, caplog: pytest.LogCapt
     assert not voice.problems(100)
 
 
-def test_another_directory_with_the_own_id_is_reported_at_once(
+def test_another_directory_with_the_own_id_is_reported_immediately(
     voice: QuorumVoice, caplog: pytest.LogCaptureFixture
 ) -> None:
     for now_ms in range(100):

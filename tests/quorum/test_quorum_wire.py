@@ -42,7 +42,7 @@ RESPONSES: list[tuple[int, msg.Response]] = [
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda value: type(value).__name__)
-def test_requests(request_: msg.Request) -> None:
+def test_requests_are_unchanged_after_conversion_and_encoding(request_: msg.Request) -> None:
     message = WIRE.to_request(request_)
     assert WIRE.from_request(message) == request_
     key = message.API_KEY
@@ -52,7 +52,7 @@ def test_requests(request_: msg.Request) -> None:
 
 
 @pytest.mark.parametrize(("key", "response"), RESPONSES)
-def test_responses(key: int, response: msg.Response) -> None:
+def test_responses_are_unchanged_after_conversion_and_encoding(key: int, response: msg.Response) -> None:
     message = to_response(WIRE, response)
     assert from_response(message) == response
     body = b"".join(encode_response(key, VERSIONS[key], message))

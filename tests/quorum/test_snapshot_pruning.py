@@ -53,7 +53,7 @@ def test_snapshots_older_than_the_limit_are_deleted(tmp_path: Path, days: int, l
     log.close()
 
 
-def test_the_newest_snapshot_stays_however_old_or_large_it_is(tmp_path: Path) -> None:
+def test_the_newest_snapshot_is_kept_at_any_age_and_size(tmp_path: Path) -> None:
     log = filled_log(tmp_path, 3)
     assert pruned(log, SnapshotRetention(0, 0), day=1000) == [30]
     assert [path.name for path in sorted(tmp_path.glob("*.checkpoint"))] == [

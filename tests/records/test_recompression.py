@@ -131,7 +131,7 @@ def test_a_batch_keeps_all_but_its_codec(
         TargetCompression(Compression.ZSTD, 22),
     ],
 )
-def test_the_outermost_levels(target: TargetCompression) -> None:
+def test_the_lowest_and_highest_compression_levels_are_accepted(target: TargetCompression) -> None:
     batch = build_batch([Record(n, 1_000, b"k", b"value %d" % n * 20) for n in range(50)])
     assert read_records(stored(batch, target)[0]) == read_records(batch)
 
@@ -177,7 +177,7 @@ def test_bytes_that_no_codec_made_are_refused() -> None:
         stored(bytes(batch), TargetCompression(Compression.LZ4))
 
 
-def test_records_that_a_client_numbered_wrongly_are_numbered_anew() -> None:
+def test_records_with_wrong_relative_offsets_get_new_ones() -> None:
     payload = encode_record(7, 5, b"a", b"1") + encode_record(7, 3, None, None, (("h", b"x"),))
     changed, header = stored(assembled(payload, 2, Compression.GZIP), TargetCompression(Compression.ZSTD))
     assert read_records(changed) == [

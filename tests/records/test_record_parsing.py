@@ -152,7 +152,7 @@ def test_data_that_was_cut_off_is_refused(codec: Compression) -> None:
             decompress(codec, data[:-cut])
 
 
-def test_snappy_comes_raw_as_well() -> None:
+def test_raw_snappy_blocks_are_decompressed() -> None:
     assert decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(b"librdkafka"))) == b"librdkafka"
 
 
@@ -171,7 +171,7 @@ def test_gzip_members_may_follow_each_other() -> None:
     assert decompress(Compression.GZIP, gzip.compress(b"a") + gzip.compress(b"b")) == b"ab"
 
 
-def test_codecs_by_name() -> None:
+def test_codecs_are_found_by_their_names() -> None:
     assert Compression.of_name("uncompressed") is Compression.NONE
     assert [Compression.of_name(codec.name.lower()) for codec in Compression] == list(Compression)
 

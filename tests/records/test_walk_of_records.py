@@ -110,7 +110,7 @@ def compare(data, count, step, stamped):
 
 
 @pytest.mark.parametrize("shape", ["alike", "numbered rightly", "of two shapes"])
-def test_a_walk_makes_few_calls_for_records_that_are_alike(shape):
+def test_a_walk_makes_few_calls_for_records_of_equal_size(shape):
     """There are twenty thousand records. Reading them one by one would need several calls for each record."""
     count = 20_000
     if shape == "alike":

@@ -14,7 +14,7 @@ def appended(offset: int) -> AppendOutcome:
     return AppendOutcome(ErrorCode.none, offset)
 
 
-def test_a_move_of_the_watermark_answers_what_it_has_passed() -> None:
+def test_a_move_of_the_watermark_completes_the_appends_below_it() -> None:
     async def scenario() -> None:
         waiting = Acknowledgements(Deadlines())
         answers = [waiting.add(offset, appended(offset), HOUR_MS) for offset in range(5)]

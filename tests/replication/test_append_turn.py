@@ -94,7 +94,7 @@ def test_no_append_is_staged_if_other_replicas_must_acknowledge_it(house: House)
     assert (house.log.log_end_offset, house.readable()) == (1, 0)
 
 
-def test_a_lone_replica_needs_no_other_whatever_the_minimum_is(house: House) -> None:
+def test_a_lone_replica_acknowledges_alone_with_any_minimum(house: House) -> None:
     house.partition.min_in_sync = 2
     assert house.append().base_offset == 0
     house.turn.end()

@@ -50,7 +50,7 @@ def forgotten(request: FetchRequest) -> set[PartitionKey]:
     return {PartitionKey(row.topic_id, index) for row in rows for index in row.partitions}
 
 
-def test_a_session_begins_with_everything_and_goes_on_with_what_has_changed() -> None:
+def test_a_session_begins_with_everything_and_continues_with_what_has_changed() -> None:
     follower = Follower()
     follower.follow(A, B)
     first = follower.exchange()
@@ -63,7 +63,7 @@ def test_a_session_begins_with_everything_and_goes_on_with_what_has_changed() ->
     assert (third.session_epoch, named(third), third.max_wait_ms) == (2, {}, 500)
 
 
-def test_a_partition_that_is_held_is_forgotten_and_comes_back() -> None:
+def test_a_partition_without_a_position_leaves_the_session_and_returns_later() -> None:
     follower = Follower()
     follower.follow(A, B)
     follower.exchange()

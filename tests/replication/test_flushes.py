@@ -96,7 +96,7 @@ def test_appends_that_meet_share_a_flush() -> None:
     play(story)
 
 
-def test_only_every_so_many_appends_wait() -> None:
+def test_only_every_nth_append_waits_for_a_flush() -> None:
     async def story(machine: Machine) -> None:
         partition = led(machine, 3)
         for number in range(9):

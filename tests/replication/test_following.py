@@ -52,7 +52,9 @@ def test_a_diverged_follower_is_cut_and_follows(tmp_path: pathlib.Path) -> None:
     assert pair.partitions[1].log.leader_epochs.entries == pair.partitions[2].log.leader_epochs.entries
 
 
-def test_an_epoch_without_records_gives_way_to_those_of_the_leader(tmp_path: pathlib.Path) -> None:
+def test_a_replica_that_led_an_epoch_without_records_gets_the_records_of_the_leader(
+    tmp_path: pathlib.Path,
+) -> None:
     pair = Replicas(tmp_path)
     pair.lead(2, 3)
     pair.produce(2, b"a")
@@ -135,7 +137,7 @@ def test_unsynced_records_of_an_earlier_process_are_synced_before_they_are_ackno
     asyncio.run(scenario())
 
 
-def test_a_synced_log_takes_nothing_from_clients(tmp_path: pathlib.Path) -> None:
+def test_clients_cannot_append_to_or_shorten_a_log_of_the_cluster(tmp_path: pathlib.Path) -> None:
     policy = ReplicaPolicy(FSYNCED.durability, clients_append=False, clients_shorten=False)
     pair = Replicas(tmp_path, policy, min_in_sync=1)
 

@@ -1,5 +1,5 @@
-"""The controller's response may be lost or late. The watermark must still never be higher than the log of a
-member of the in-sync set."""
+"""The controller's response may be lost or late. Even then, the watermark must never be higher than the end
+of the log of a member of the in-sync set."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -160,7 +160,7 @@ def test_a_refused_change_limits_nothing_and_is_decided_again() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.invalid_update_version, ErrorCode.new_leader_elected])
-def test_a_leader_behind_the_controller_waits_for_newer_metadata(code: ErrorCode) -> None:
+def test_a_leader_with_older_metadata_than_the_controller_waits_for_newer_metadata(code: ErrorCode) -> None:
     leader, controller = ask(refused(code), for_s=5)
     assert len(controller.requests) == 1
     assert leader.maximal_in_sync == {LEADER, FOLLOWER}

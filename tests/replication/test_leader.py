@@ -26,7 +26,7 @@ def test_the_slowest_in_sync_follower_holds_the_watermark() -> None:
     assert leader.high_watermark == 4
 
 
-def test_a_follower_outside_the_set_does_not_hold_it() -> None:
+def test_a_follower_outside_the_in_sync_set_does_not_delay_the_watermark() -> None:
     leader = leadership(in_sync=(1, 2))
     leader.local_append(10)
     assert leader.follower_fetched(2, 10, now_ms=1)
@@ -52,7 +52,7 @@ def test_a_follower_that_keeps_up_with_what_it_saw_is_not_lagging() -> None:
     assert leader.lagging(50_000, lag_ms_max=10_000) == {3}
 
 
-def test_a_fetch_of_a_stranger_changes_nothing() -> None:
+def test_a_fetch_of_a_broker_without_a_replica_changes_nothing() -> None:
     leader = leadership()
     leader.local_append(7)
     assert not leader.follower_fetched(9, 7, now_ms=1)

@@ -121,7 +121,7 @@ def test_a_leader_sends_consumers_to_in_sync_followers_that_have_the_offset(tmp_
     run(test)
 
 
-def test_a_follower_serves_consumers_up_to_the_watermark_that_its_leader_told(tmp_path: pathlib.Path) -> None:
+def test_a_follower_serves_consumers_up_to_the_watermark_of_its_leader(tmp_path: pathlib.Path) -> None:
     async def test() -> None:
         leader = led(tmp_path / "leader", Listener())
         views = leader.log.read(0, 1 << 20, upper_bound_offset=10).views

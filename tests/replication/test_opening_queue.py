@@ -25,7 +25,7 @@ class TurningWorkers:
         return function(*args)
 
 
-def test_a_client_waits_behind_its_own_batches_only():
+def test_a_client_waits_only_for_its_own_batches():
     appended = []
 
     def opening(name, steps):

@@ -67,7 +67,7 @@ class Throttled:
         return -1
 
 
-def test_a_leader_gives_nothing_to_throttled_followers_out_of_sync(tmp_path: pathlib.Path) -> None:
+def test_a_leader_sends_no_records_to_throttled_followers_out_of_sync(tmp_path: pathlib.Path) -> None:
     listener, machine = Throttled(), Machine.real()
     partition = ClassicPartition(
         ReplicaContext(

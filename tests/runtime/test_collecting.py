@@ -95,7 +95,7 @@ def test_a_large_process_collects_only_if_many_cycles_have_ended(
     play(story)
 
 
-def test_objects_that_take_the_place_of_freed_ones_are_excluded_too(collector: None) -> None:
+def test_objects_that_replace_freed_objects_are_excluded_too(collector: None) -> None:
     async def story() -> None:
         old = [[str(index)] for index in range(4 * collecting.PIECE_OBJECTS)]
         await asyncio.sleep(1)
@@ -154,7 +154,7 @@ def test_a_reference_cycle_that_is_garbage_is_not_frozen(collector: None) -> Non
     play(story)
 
 
-def test_a_node_that_does_not_grow_is_left_alone(collector: None) -> None:
+def test_objects_of_a_node_that_does_not_grow_are_not_frozen(collector: None) -> None:
     async def story() -> None:
         before = gc.get_freeze_count()
         rings, last = rings_of(100)

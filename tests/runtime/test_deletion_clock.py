@@ -69,7 +69,7 @@ def test_a_clock_error_of_an_hour_that_is_corrected_makes_no_record_old() -> Non
     play(story)
 
 
-def test_small_steps_of_the_wall_clock_are_followed_at_once() -> None:
+def test_small_steps_of_the_wall_clock_are_followed_immediately() -> None:
     async def story(wall: SimulatedClock, clock: DeletionClock) -> None:
         clock.now_ms()
         for _ in range(10):

@@ -90,7 +90,7 @@ def test_read_once_returns_the_bytes_of_the_file(place: tuple[Disk, str]) -> Non
         file.read_once(0, 1 << 20)
 
 
-def test_a_read_past_the_page_cache_that_stops_early_goes_on(
+def test_a_read_past_the_page_cache_that_stops_early_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = random.Random(7).randbytes(1 << 20)
@@ -220,7 +220,7 @@ def test_removing_an_absent_file_is_no_error(place: tuple[Disk, str]) -> None:
         disk.open(f"{folder}/absent/file", create=True)
 
 
-def test_folders(place: tuple[Disk, str]) -> None:
+def test_folders_are_created_listed_renamed_and_removed(place: tuple[Disk, str]) -> None:
     disk, folder = place
     disk.make_dirs(f"{folder}/one/two")
     disk.make_dirs(f"{folder}/one/two")
@@ -252,7 +252,7 @@ def test_a_file_in_the_place_of_a_folder(place: tuple[Disk, str]) -> None:
         disk.rename(f"{folder}/file", f"{folder}/dir")
 
 
-def test_rename_replaces(place: tuple[Disk, str]) -> None:
+def test_a_rename_replaces_an_existing_file(place: tuple[Disk, str]) -> None:
     disk, folder = place
     write(disk, f"{folder}/old", b"old")
     write(disk, f"{folder}/new", b"new")
@@ -281,7 +281,7 @@ def test_a_lock_has_one_holder(place: tuple[Disk, str]) -> None:
     again.close()
 
 
-def test_a_folder_tells_how_large_its_file_system_is(place: tuple[Disk, str]) -> None:
+def test_the_size_of_the_file_system_of_a_folder_is_known(place: tuple[Disk, str]) -> None:
     disk, folder = place
     total_bytes, usable_bytes = disk.space(folder)
     assert 0 < usable_bytes <= total_bytes
@@ -299,10 +299,11 @@ def test_a_simulated_disk_fills_up() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="this system has no such writes")
 @pytest.mark.parametrize("refusal", [errno.EINVAL, errno.EIO])
-def test_a_file_system_that_cannot_pass_its_cache_is_written_as_others(
+def test_a_file_system_that_refuses_direct_writes_is_written_through_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
-    """The file system accepts a part of the first write, and refuses the next write."""
+    """The file system accepts a part of the first direct write (O_DIRECT), and refuses the next direct
+    write."""
     flags = os.O_RDWR
     refused: list[int] = []
     write_now = os.pwrite

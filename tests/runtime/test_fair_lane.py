@@ -74,7 +74,7 @@ def test_connections_of_one_host_share_a_turn():
     assert steps[:6] == ["bomb", "victim"] * 3
 
 
-def test_one_job_with_much_memory_goes_on_at_a_time():
+def test_one_job_with_much_memory_continues_at_a_time():
     async def scenario(lane, journal):
         first = lane.put(Connection("a"), journal.job("large a", steps=4, large_from=0))
         second = lane.put(Connection("b"), journal.job("large b", steps=4, large_from=0))
@@ -164,7 +164,7 @@ def test_no_job_waits_after_its_lane_was_cancelled():
     asyncio.run(main())
 
 
-def test_a_job_can_be_done_on_the_spot():
+def test_a_job_can_run_without_the_thread():
     journal = Journal()
     assert exhaust(journal.job("spot", result="x")) == "x"
     assert journal.steps == ["spot"] * 3

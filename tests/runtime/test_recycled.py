@@ -3,7 +3,7 @@ import pytest
 from moldau.runtime.recycled_memory import RecycledMemory
 
 
-def test_memory_is_used_again_when_its_last_view_is_gone() -> None:
+def test_memory_is_reused_when_its_last_view_is_freed() -> None:
     memory = RecycledMemory()
     first = memory.allocate(5_000)
     assert len(first) == 5_000
@@ -28,5 +28,5 @@ def test_the_size_of_kept_memory_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 4_096, 4_097])
-def test_any_size_is_given(size_bytes: int) -> None:
+def test_memory_of_any_size_can_be_allocated(size_bytes: int) -> None:
     assert len(RecycledMemory().allocate(size_bytes)) == size_bytes

@@ -62,7 +62,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.01)
 
 
-def test_map_of_a_closed_file_is_removed_at_once(tmp_path: pathlib.Path) -> None:
+def test_map_of_a_closed_file_is_removed_immediately(tmp_path: pathlib.Path) -> None:
     file = unlinked_file(tmp_path, 4 * MIB)
     file.view(0, 2 * MIB)
     assert is_mapped(tmp_path)

@@ -88,7 +88,7 @@ def test_other_clients_see_an_ordinary_partition(version: int) -> None:
         assert (row.leader_id, row.start_offset, row.chunks) == (1, -1, ())
 
 
-def test_a_client_that_asks_gets_the_chunks_in_more_than_one_turn() -> None:
+def test_a_client_that_requests_the_chunks_gets_them_after_several_turns() -> None:
     answer, turns = asked(metadata.MetadataRequest(topics=None, include_chunks=True), 12)
     without, chunked = answer.topics[0].partitions
     assert (without.start_offset, without.start_timestamp, without.chunks) == (-1, -1, ())

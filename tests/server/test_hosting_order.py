@@ -1,5 +1,5 @@
-"""An image has very large topics. The tests check the order in which a broker opens and closes partitions for
-such an image."""
+"""The order in which a broker opens and closes partitions. The image of the tests contains very large
+topics."""
 
 import asyncio
 from types import SimpleNamespace

@@ -101,12 +101,14 @@ def test_a_healthy_node_reports_that_it_is_up() -> None:
         assert health == {"status": "up", "checks": dict.fromkeys(health["checks"], "ok")}
 
 
-def test_a_node_without_a_listener_serves_none() -> None:
+def test_a_node_without_a_metrics_listener_has_no_monitoring_url() -> None:
     with Node() as node, pytest.raises(RuntimeError, match=r"metrics\.listener"):
         _ = node.monitoring_url
 
 
-def test_a_broker_that_waits_for_the_quorum_says_so(tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_the_health_page_of_a_broker_names_the_missing_quorum(
+    tmp_path: Path, free_port: Callable[[], int]
+) -> None:
     pages, nobody = f"127.0.0.1:{free_port()}", free_port()
     config = tmp_path / "broker.properties"
     config.write_text(

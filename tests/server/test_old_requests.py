@@ -46,7 +46,7 @@ def listed(node: Node, *timestamps: int, version: int | None = None) -> list[Any
 
 
 @pytest.mark.parametrize("version", [3, 6, 7, 9, 12])
-def test_zstd_comes_with_version_seven(node: Node, version: int) -> None:
+def test_zstd_is_refused_before_version_seven(node: Node, version: int) -> None:
     refused = ErrorCode.unsupported_compression_type
     assert produced(node, Compression.ZSTD, version) is (refused if version < 7 else NONE)
     assert produced(node, Compression.LZ4, version) is NONE
@@ -62,11 +62,11 @@ def test_special_timestamps_have_a_first_version(node: Node, timestamp: int, sin
         assert (row.offset == -1) is (timestamp in (-5, -6)), "nothing is in the remote tier"
 
 
-def test_an_unknown_special_timestamp(node: Node) -> None:
+def test_an_unknown_special_timestamp_is_refused(node: Node) -> None:
     assert [row.error_code for row in listed(node, -7)] == [UNSUPPORTED]
 
 
-def test_a_partition_that_is_asked_for_twice(node: Node) -> None:
+def test_a_partition_that_is_requested_twice_is_refused(node: Node) -> None:
     assert [row.error_code for row in listed(node, -1, -2)] == [ErrorCode.invalid_request] * 2
 
 

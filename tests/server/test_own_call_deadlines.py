@@ -82,7 +82,7 @@ NESTED: dict[int, dict[str, type[Message]]] = {
     DisklessHandOverRequest.API_KEY: {"files": DisklessHandedOverFile},
     DisklessPruneRequest.API_KEY: {"topics": DisklessPruneTopic, "partitions": DisklessPrunePartition},
 }
-"""Fields that need at least one row. Without a row, the request has no effect."""
+"""Array fields that need at least one row, because the request has no effect without a row."""
 
 VALUES: dict[type[Message], dict[str, Any]] = {DisklessCommitPart: {"columns": encode_batches([])}}
 """Fields of rows whose default value cannot be decoded."""

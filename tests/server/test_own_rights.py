@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -45,15 +44,22 @@ class Holder:
         return resource is AclResourceType.CLUSTER and operation in self._operations
 
 
-async def accepted(request: Message, caller: object, deadline: float | None) -> Message:
-    return CreateTopicsResponse()
+class Service:
+    """A controller that accepts every request."""
+
+    is_active = True
+
+    async def handle(self, request: Message, caller: object, deadline: float | None) -> Message:
+        return CreateTopicsResponse()
 
 
 async def decided(api_key: int, *operations: AclOperation) -> ErrorCode:
     """Return the error with which a controller's listener refuses a request of a caller with these rights.
     Return NONE if the controller decides on the request."""
-    node, service = MagicMock(), MagicMock(handle=accepted)
-    api = ControllerApi(node, service, node, node, node, Holder(*operations))
+    node: Any = SimpleNamespace(driver=SimpleNamespace(describe=None), voters=None)
+    service: Any = Service()
+    unused: Any = None
+    api = ControllerApi(node, service, unused, unused, unused, Holder(*operations))
     request = SimpleNamespace(API_KEY=api_key)
     connection = ConnectionContext(1, "CONTROLLER", "127.0.0.1", 9093, None)  # type: ignore[arg-type]
     context = RequestContext(api_key, 0, 1, "client", connection, 0.0)

@@ -11,7 +11,7 @@ RETENTION = {"retention.ms": "1000"}
 
 
 class Metadata:
-    """An image whose configs a test changes."""
+    """An image with configs that a test changes."""
 
     def __init__(self) -> None:
         self.image: MetadataImage = EMPTY_IMAGE

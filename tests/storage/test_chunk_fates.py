@@ -135,7 +135,7 @@ def test_an_exchanged_log_is_reported_because_its_chunk_may_be_removed_meanwhile
     on_broker(box, story)
 
 
-def test_the_incomplete_log_of_a_chunk_is_kept_aside(box: Any) -> None:
+def test_the_incomplete_log_of_a_chunk_is_kept_as_a_stray_folder(box: Any) -> None:
     """The log is incomplete, but it must be kept. All brokers of the chunk may have lost its last records
     together, so no broker may have a complete log."""
 
@@ -150,7 +150,7 @@ def test_the_incomplete_log_of_a_chunk_is_kept_aside(box: Any) -> None:
     on_broker(box, story)
 
 
-def test_the_incomplete_log_of_a_broker_that_leaves_is_kept_aside(box: Any) -> None:
+def test_the_incomplete_log_of_a_broker_that_leaves_is_kept_as_a_stray_folder(box: Any) -> None:
     async def story(broker: Broker) -> None:
         await broker.log(9)
         broker.topic = topic(replica=2, leader=2)
@@ -166,8 +166,8 @@ def test_the_incomplete_log_of_a_broker_that_leaves_is_kept_aside(box: Any) -> N
 
 @pytest.mark.parametrize("epochs", [b"", b"0\n1\n2 0\n"])
 def test_a_leader_without_the_state_begins_at_the_border(box: Any, epochs: bytes) -> None:
-    """The leader may lack the state at the border, because the leader was not in sync when it was elected, or
-    has lost its first log folder."""
+    """The leader may lack the state at the border. This happens if it was not in sync when it was elected, or
+    if it has lost its first log folder."""
 
     async def story(broker: Broker) -> None:
         log = await broker.log(0)

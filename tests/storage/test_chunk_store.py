@@ -182,7 +182,7 @@ class Copied:
         return self._content[name][position : position + 100]
 
 
-def test_a_copy_replaces_a_damaged_chunk_which_is_kept_aside(box: Any) -> None:
+def test_a_copy_replaces_a_damaged_chunk_and_the_damaged_folder_is_kept(box: Any) -> None:
     async def run() -> None:
         logs = LogManager(box.machine, ["/data"])
         await logs.start(lambda _: LogConfig())

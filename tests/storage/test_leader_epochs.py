@@ -31,7 +31,9 @@ def test_each_offset_has_its_epoch(runs: list[tuple[int, int]]) -> None:
 
 
 @given(RUNS, st.integers(0, 30))
-def test_the_end_of_an_epoch_is_behind_its_last_record(runs: list[tuple[int, int]], epoch: int) -> None:
+def test_the_end_of_an_epoch_is_the_offset_after_its_last_record(
+    runs: list[tuple[int, int]], epoch: int
+) -> None:
     epochs, log = log_of(runs)
     answer = epochs.end_offset_for(epoch, len(log))
     if not log or epoch > log[-1]:
@@ -86,7 +88,7 @@ def test_entries_that_contradict_a_new_entry_are_removed() -> None:
     assert epochs.entries == ((1, 0), (4, 30))
 
 
-def test_neighbours() -> None:
+def test_the_next_epoch_and_an_unknown_epoch_are_looked_up() -> None:
     epochs = LeaderEpochs([EpochEntry(1, 0), EpochEntry(4, 10)])
     assert [epochs.following(epoch) for epoch in (0, 1, 4)] == [(1, 0), (4, 10), None]
     assert epochs.end_offset_for(-1, 99) == (-1, -1)

@@ -50,7 +50,7 @@ def read_all(log: PartitionLog) -> bytes:
     return content
 
 
-def test_written_aside_or_not_the_log_is_the_same(box: Any) -> None:
+def test_a_log_is_the_same_if_a_worker_writes_its_bytes(box: Any) -> None:
     boxes = box, type(box)()
     aside, plain = (open_log(each, segment_bytes=600, index_interval_bytes=100) for each in boxes)
     offset, sent = 0, b""
@@ -76,7 +76,7 @@ def test_written_aside_or_not_the_log_is_the_same(box: Any) -> None:
     assert {path: aside_files[path] for path in logs} == {path: plain_files[path] for path in logs}
 
 
-def test_bytes_that_do_not_follow_the_log_end_are_not_written_aside(box: Any) -> None:
+def test_bytes_that_do_not_follow_the_log_end_are_not_written_by_a_worker(box: Any) -> None:
     log = open_log(box)
     assert log.begin_aside(batches_at(box, 3)) is None
     assert log.begin_aside(memoryview(b"")) is None
@@ -125,7 +125,7 @@ def test_a_write_that_fails_takes_the_log_offline_and_leaves_no_bytes(box: Any) 
     assert len(box.disk.names[f"{FOLDER}/{0:020d}.log"].data) == sizes
 
 
-def test_a_worker_that_was_not_let_finish_leaves_the_log_as_it_was(box: Any) -> None:
+def test_a_write_that_its_worker_did_not_finish_does_not_change_the_log(box: Any) -> None:
     log = open_log(box)
     write = begin(log, batches_at(box, 0))
     assert not log.end_aside(write)
@@ -134,7 +134,7 @@ def test_a_worker_that_was_not_let_finish_leaves_the_log_as_it_was(box: Any) -> 
     assert log.log_end_offset == 4
 
 
-def test_a_file_is_not_closed_under_its_writer(box: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_not_closed_while_a_worker_writes_to_it(box: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log(box)
     write = begin(log, batches_at(box, 0))
     closed: list[str] = []

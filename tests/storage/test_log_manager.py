@@ -293,7 +293,7 @@ def test_a_kill_after_the_removal_of_a_deleted_log_does_not_look_like_a_loss(box
 
 @pytest.mark.parametrize("is_emptied", [False, True])
 @pytest.mark.parametrize(("is_cache", "lost"), [(False, 1), (True, 0)])
-def test_a_missing_or_emptied_folder_is_reported_when_its_log_is_made_anew(
+def test_a_missing_or_emptied_folder_is_reported_when_its_log_is_created_again(
     box: Any, is_cache: bool, lost: int, is_emptied: bool
 ) -> None:
     config = replace(CONFIG, is_cache=is_cache)
@@ -378,9 +378,9 @@ def test_periodic_work_runs_automatically_and_ends_with_the_manager(box: Any) ->
     box.run(scenario())
 
 
-def test_a_walk_over_the_logs_keeps_no_deleted_one(box: Any) -> None:
-    """The list of ten thousand deleted logs must not be freed when the function ends, because this would
-    happen in one iteration of the event loop."""
+def test_an_iteration_over_the_logs_does_not_keep_deleted_logs(box: Any) -> None:
+    """If an iteration kept ten thousand deleted logs until its end, all of them would be freed in one
+    iteration of the event loop."""
 
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/one"])

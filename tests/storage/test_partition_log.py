@@ -79,7 +79,7 @@ def test_a_timestamp_too_far_off_is_refused(box: Any, config: LogConfig, shift_m
     assert log.log_end_offset == 1
 
 
-def test_a_repeat_answers_what_the_first_append_did(box: Any) -> None:
+def test_a_repeated_batch_gets_the_result_of_the_first_append(box: Any) -> None:
     log = open_log(box)
 
     def batch(sequence: int) -> bytes:
@@ -267,7 +267,7 @@ def test_a_failed_sync_is_never_tried_again(box: Any) -> None:
     assert log.flushed_offset == 0
 
 
-def test_what_a_failed_sync_lost_is_brought_to_the_disk_by_the_next_process(box: Any) -> None:
+def test_the_next_process_writes_the_bytes_of_a_failed_sync_again(box: Any) -> None:
     """After a failed sync, the operating system treats the pages as clean. The bytes reach the disk only if
     they are written again."""
     log = open_log(box)

@@ -50,8 +50,8 @@ class LogMachine(RuleBasedStateMachine):
         )
 
     def reopen(self, **how: Any) -> None:
-        """Open the log again. No bytes are lost, but a gap between offsets at the end of the log may
-        disappear."""
+        """Open the log again, without a loss of bytes. The log may end earlier than before if its last
+        offsets were a gap without records."""
         self.open(start=self.start, **how)
         last = self.batches[-1][1] + 1 if self.batches else self.start
         assert min(last, self.end) <= self.log.log_end_offset <= self.end

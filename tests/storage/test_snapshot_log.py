@@ -50,7 +50,7 @@ def test_followers_are_validated_as_in_kip_595(box: Any) -> None:
     assert log.last_epoch == 5
 
 
-def test_a_snapshot_lets_the_prefix_go(box: Any) -> None:
+def test_records_before_a_snapshot_are_deleted(box: Any) -> None:
     log = open_log(box)
     append(log, 1, 5)
     log.log.roll()
@@ -74,7 +74,7 @@ def test_a_snapshot_lets_the_prefix_go(box: Any) -> None:
     ]
 
 
-def test_a_snapshot_is_a_row_of_batches_between_header_and_footer(box: Any) -> None:
+def test_a_snapshot_has_its_batches_between_a_header_and_a_footer(box: Any) -> None:
     log = open_log(box)
     append(log, 4, 3)
     take_snapshot(log, 3, 4)

@@ -62,7 +62,7 @@ def staged_outcome(log: PartitionLog, batch: bytes) -> int | ErrorCode:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_staged_or_not_the_log_is_the_same(box: Any, seed: int) -> None:
+def test_a_log_is_the_same_with_staged_and_with_separate_appends(box: Any, seed: int) -> None:
     rng = random.Random(seed)
     segment_bytes = rng.choice([400, 2_000, 1 << 30])
     boxes = box, type(box)()
@@ -88,7 +88,7 @@ def test_staged_or_not_the_log_is_the_same(box: Any, seed: int) -> None:
     assert content(boxes[1]) == content(boxes[0])
 
 
-def test_until_it_is_written_the_log_is_as_before(box: Any) -> None:
+def test_staged_appends_do_not_change_the_log_before_they_are_written(box: Any) -> None:
     log = open_log(box)
     before = content(box)
     producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
@@ -101,7 +101,7 @@ def test_until_it_is_written_the_log_is_as_before(box: Any) -> None:
     assert [producer[0] for producer in log.active_producers()] == [7]
 
 
-def test_a_disk_that_refuses_leaves_nothing_of_what_was_staged(box: Any) -> None:
+def test_nothing_of_staged_appends_is_left_if_the_disk_refuses_the_write(box: Any) -> None:
     log = open_log(box)
     outcome(log, batch_of(box))
     size_bytes = log.size_bytes

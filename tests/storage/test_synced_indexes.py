@@ -45,8 +45,8 @@ def test_dropped_entries_of_a_synced_index_do_not_come_back(how: str) -> None:
 
 
 def test_dropped_transactions_of_a_synced_index_do_not_come_back() -> None:
-    """Otherwise a read_committed consumer could skip committed records, because an old entry says that their
-    transaction was aborted."""
+    """If a dropped entry came back, a read_committed consumer could skip committed records, because the entry
+    says that their transaction was aborted."""
     path = "/data/00000000000000000000.txnindex"
     for seed in range(20):
         device = SimulatedDisk(random.Random(seed), lambda: 0, lambda _event: None)

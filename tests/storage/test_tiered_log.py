@@ -40,7 +40,7 @@ def open_log(box: Any, config: LogConfig = TIERED) -> PartitionLog:
     return PartitionLog.open(box.machine, "/data/t-0", NAME, config)
 
 
-def test_only_what_was_copied_leaves_the_disk(box: Any) -> None:
+def test_only_copied_segments_are_deleted_from_the_disk(box: Any) -> None:
     log = open_log(box)
     append_segments(box, log, 4)
     assert asyncio.run(log.delete_old_segments(box.clock.time_ms)) == []
@@ -139,7 +139,7 @@ def restart(box: Any, config: LogConfig, damage: Any = None) -> tuple[int, int, 
     return asyncio.run(scenario())
 
 
-def test_a_restart_knows_what_is_remote(box: Any) -> None:
+def test_a_restarted_log_has_its_start_and_its_local_start(box: Any) -> None:
     assert restart(box, TIERED) == (1, 3, 3)
 
 
@@ -151,7 +151,7 @@ def test_a_topic_that_is_not_tiered_any_more_begins_with_what_is_local(box: Any)
     assert restart(box, LogConfig()) == (3, 3, -1)
 
 
-def test_a_start_that_no_checkpoint_knows_yet_does_not_move_back(box: Any) -> None:
+def test_a_persisted_log_start_without_a_checkpoint_does_not_move_back(box: Any) -> None:
     log = open_log(box)
     append_segments(box, log, 4)
     log.highest_copied_offset = 1
@@ -167,7 +167,7 @@ def test_a_start_that_no_checkpoint_knows_yet_does_not_move_back(box: Any) -> No
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_start_at_the_end_outlives_crashes_that_no_checkpoint_saw(new_box: Any, seed: int) -> None:
+def test_a_log_start_at_the_end_survives_crashes_without_a_checkpoint(new_box: Any, seed: int) -> None:
     box = new_box()
     log = open_log(box)
     append_segments(box, log, 3)
@@ -250,7 +250,7 @@ def append_of(box: Any, log: PartitionLog, sequence: int) -> int:
     return log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), epoch).first_offset
 
 
-def test_a_log_begins_behind_the_remote_tier_and_stays_there_after_a_crash(box: Any) -> None:
+def test_a_log_that_begins_after_the_remote_tier_begins_there_after_a_crash_too(box: Any) -> None:
     source = open_log(box, replace(TIERED, local_retention_bytes=-1))
     append_segments(box, source, 2, epoch=1)
     for sequence in range(3):

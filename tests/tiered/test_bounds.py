@@ -123,7 +123,7 @@ def test_only_the_first_wait_of_a_task_is_shorter(tmp_path: Path, monkeypatch: p
     assert [found[1:3] for found in waits.values()] == [[1.0, 1.0]] * 2
 
 
-def test_tasks_begin_anew_in_a_new_epoch_and_only_then(tmp_path: Path) -> None:
+def test_tasks_are_created_again_only_in_a_new_epoch(tmp_path: Path) -> None:
     """A task of an earlier epoch has an old list of the remote segments. The new epoch needs a new task,
     because another broker may have led the partition between the two epochs."""
 
@@ -263,7 +263,7 @@ def test_a_piece_gives_the_batches_that_its_segment_would(
 
 
 @pytest.mark.parametrize("jobs_a_turn", [1, 2, 3])
-def test_jobs_that_come_together_go_on_in_turns(jobs_a_turn: int) -> None:
+def test_jobs_that_arrive_together_run_in_several_turns(jobs_a_turn: int) -> None:
     async def story() -> None:
         loop, lane = asyncio.get_running_loop(), TurnLane(jobs_a_turn)
         turn = 0

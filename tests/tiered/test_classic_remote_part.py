@@ -86,7 +86,7 @@ async def free(house: House, segments: int) -> None:
     await house.log.delete_old_segments(house.clock.time_ms, max_segments=segments)
 
 
-def test_abort_markers_that_leave_the_disk_during_a_read_are_still_told(
+def test_aborted_transactions_are_returned_if_their_markers_leave_the_disk_during_the_read(
     play: Callable[[Story], None],
 ) -> None:
     async def story(house: House) -> None:
@@ -110,7 +110,9 @@ def test_abort_markers_that_leave_the_disk_during_a_read_are_still_told(
     play(story)
 
 
-def test_the_local_part_is_read_from_where_it_began_when_the_read_did(play: Callable[[Story], None]) -> None:
+def test_the_local_part_is_read_from_its_start_at_the_beginning_of_the_read(
+    play: Callable[[Story], None],
+) -> None:
     async def story(house: House) -> None:
         house.fill(3)
         await house.copying.run()
@@ -130,7 +132,7 @@ def test_the_local_part_is_read_from_where_it_began_when_the_read_did(play: Call
     play(story)
 
 
-def test_a_search_by_time_goes_on_in_what_has_become_remote(play: Callable[[Story], None]) -> None:
+def test_a_search_by_time_continues_in_records_that_became_remote(play: Callable[[Story], None]) -> None:
     class Remote:
         """A remote tier that contains the records before the local part. The local part gets smaller during
         the first search."""

@@ -96,7 +96,7 @@ def test_the_bytes_of_chunks_that_cannot_be_copied_are_in_the_lag(play: Callable
     play(story)
 
 
-def test_a_copy_has_all_files_and_tells_of_its_epochs(play: Callable[[Story], None]) -> None:
+def test_a_copy_has_all_files_and_its_metadata_have_the_epochs(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.append(b"a", epoch=3)
         house.append(b"b", epoch=5)
@@ -120,7 +120,7 @@ def test_a_copy_has_all_files_and_tells_of_its_epochs(play: Callable[[Story], No
     play(story)
 
 
-def test_a_lost_producer_snapshot_is_made_anew(play: Callable[[Story], None]) -> None:
+def test_a_lost_producer_snapshot_is_created_again(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.append(b"a", producer=(7, 0))
         house.end_transaction(7, commit=True)
@@ -159,7 +159,7 @@ def test_a_failure_at_any_step_leaves_one_copy(tmp_path: Path, after_effect: boo
     assert fail_at == 7, "two segments of three steps each"
 
 
-def test_a_copy_of_records_that_were_deleted_is_given_up(play: Callable[[Story], None]) -> None:
+def test_an_unfinished_copy_of_deleted_records_is_removed(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(1)
         house.faults.fail_at = house.faults.count + 2
@@ -453,7 +453,7 @@ def test_a_segment_that_ends_in_records_of_a_replaced_leader_keeps_the_start(
     play(story)
 
 
-def test_a_duplicate_that_nobody_reads_is_removed(play: Callable[[Story], None]) -> None:
+def test_a_second_copy_that_is_never_read_is_removed(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(1)
         await house.copying.run()
@@ -487,7 +487,7 @@ async def _idle(remover: RemotePartitionRemover) -> None:
 
 
 @pytest.mark.parametrize("after_effect", [False, True])
-def test_a_deletion_that_dies_at_any_step_is_finished_by_the_next_life(
+def test_a_deletion_that_is_killed_at_any_step_is_finished_after_a_restart(
     tmp_path: Path, after_effect: bool
 ) -> None:
     class Killed(BaseException):
@@ -523,8 +523,9 @@ def test_a_deletion_that_dies_at_any_step_is_finished_by_the_next_life(
 
 
 def test_a_copy_that_finishes_while_its_topic_is_removed_leaves_nothing(tmp_path: Path) -> None:
-    """The copy of the segment is still in progress at the remover's first check, and has ended at its second
-    check. Consolidation recorded the start of the copy long before it began to store the segment."""
+    """The copy of the segment is still in progress at the first check of the remover, and has ended at the
+    second check. The start of the copy was recorded long before the segment was stored, as in
+    consolidation."""
 
     async def story(house: House) -> None:
         house.fill(1)

@@ -88,7 +88,7 @@ def files(folder: Path) -> list[str]:
     return sorted(os.listdir(folder / "cache"))
 
 
-def test_lookups(tmp_path: Path) -> None:
+def test_offsets_and_timestamps_are_looked_up_in_the_index(tmp_path: Path) -> None:
     async def main() -> None:
         manager = new_manager()
         async with caching(manager, tmp_path) as cache:
@@ -157,7 +157,7 @@ def test_many_concurrent_requests_fetch_an_index_once(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_restart_takes_the_files_over(tmp_path: Path) -> None:
+def test_a_restart_uses_the_existing_cache_files(tmp_path: Path) -> None:
     async def main() -> None:
         manager = new_manager()
         of = await remote(manager)
@@ -265,7 +265,7 @@ def test_a_deleted_segment_leaves_no_file(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_index_that_cannot_be_one_is_an_error(tmp_path: Path) -> None:
+def test_an_index_with_a_partial_entry_is_an_error(tmp_path: Path) -> None:
     async def main() -> None:
         manager = new_manager()
         of = await remote(manager, data=replace(indexed(), offset_index=b"12345"))
@@ -277,7 +277,9 @@ def test_an_index_that_cannot_be_one_is_an_error(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_without_room_on_the_disk_reads_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_reads_continue_when_the_index_cache_cannot_write_to_the_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         manager = new_manager()
         of = await remote(manager)

@@ -52,7 +52,9 @@ def offsets(found: ReadOutcome) -> list[tuple[int, int]]:
     return [(header.base_offset, header.last_offset) for header in headers]
 
 
-def test_every_offset_in_every_limit_reads_what_the_log_had(play: Callable[[Story], None]) -> None:
+def test_remote_reads_return_the_bytes_of_the_log_for_every_offset_and_limit(
+    play: Callable[[Story], None],
+) -> None:
     async def story(house: House) -> None:
         for count in (1, 2, 3, 1, 5, 2):
             house.append(*(b"x" * 40 * n for n in range(count)))
@@ -118,7 +120,9 @@ def test_a_log_with_only_one_generation_can_be_read(play: Callable[[Story], None
     play(story)
 
 
-def test_aborted_transactions_are_told_wherever_their_marker_is(play: Callable[[Story], None]) -> None:
+def test_aborted_transactions_are_returned_at_any_position_of_their_marker(
+    play: Callable[[Story], None],
+) -> None:
     async def story(house: House) -> None:
         house.append(b"a", producer=(7, 0))
         house.append(b"b", producer=(8, 0))
@@ -325,7 +329,7 @@ def test_the_pool_and_its_queue_are_bounded(play: Callable[[Story], None]) -> No
     play(story)
 
 
-def test_where_a_request_has_no_room_left_nothing_is_fetched(play: Callable[[Story], None]) -> None:
+def test_a_request_whose_byte_limit_is_used_up_fetches_nothing(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(2)
         await house.copying.run()

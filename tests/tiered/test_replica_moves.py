@@ -85,7 +85,8 @@ class TieredBroker:
 
     @contextlib.asynccontextmanager
     async def cut(self) -> AsyncIterator[ClassicPartition]:
-        """Begin a truncation of the partition's log. It does not end before the ``async with`` block ends."""
+        """Begin a truncation of the partition's log. The truncation ends only after the end of the ``async
+        with`` block."""
         partition = self.registry.get("t", 0)
         assert isinstance(partition, ClassicPartition)
         log, gate = partition.log, asyncio.Event()
@@ -216,7 +217,7 @@ def test_the_remote_part_stays_with_the_leader_of_a_topic_that_is_deleted_when_a
     play(story)
 
 
-def test_an_owner_that_is_replaced_while_it_removes_a_topic_ends_there(
+def test_an_owner_that_is_replaced_stops_the_removal_of_a_topic(
     play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
 ) -> None:
     async def story(broker: TieredBroker) -> None:

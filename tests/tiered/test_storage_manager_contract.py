@@ -204,7 +204,7 @@ def test_the_attempt_that_was_published_is_read_and_all_of_them_are_deleted() ->
     asyncio.run(main())
 
 
-def test_errors_of_the_store_say_whether_to_try_again() -> None:
+def test_errors_of_the_store_show_whether_a_retry_can_help() -> None:
     class Refusing(MemoryStorage):
         async def upload(self, key: str, data: object, length: int) -> None:
             raise StorageError(f"{key}: access denied", transient=False)
@@ -278,7 +278,7 @@ def test_keys_are_parsed_back(partition: TopicIdPartition, start: int, attempt: 
         assert parse_segment_key(key) == (of.id, start, attempt, is_log)
 
 
-def test_other_keys_are_none_of_a_segment() -> None:
+def test_keys_of_other_objects_are_not_parsed_as_keys_of_segments() -> None:
     keys = segment_keys("tiered", started().id, 70)
     for key in (
         "wal/0/2026/x",
@@ -292,7 +292,7 @@ def test_other_keys_are_none_of_a_segment() -> None:
 
 
 @given(st.lists(st.none() | st.integers(0, 2**31), min_size=len(ORDER), max_size=len(ORDER)))
-def test_locations_are_short_and_survive(sizes: list[int | None]) -> None:
+def test_encoded_locations_are_short_and_can_be_decoded(sizes: list[int | None]) -> None:
     encoded = encode_location("a" * 40, sizes)
     assert len(encoded) <= 128
     found = decode_location(encoded)

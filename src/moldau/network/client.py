@@ -104,8 +104,8 @@ class _Peer:
         self.retry_at = loop.time() + longest / 1000 * self._client.entropy.uniform(0.8, 1.2)
 
     async def chosen(self, connection: ClientConnection, api_key: int) -> int:
-        """The highest version that both sides support. For Moldau's own APIs, the peer is asked once on each
-        connection."""
+        """The highest version that both sides support. On each connection, the client requests the peer's
+        versions of Moldau's own APIs once, when it needs them for the first time."""
         if api_key >= OWN_API_KEY_MIN and self._own_asked is not connection:
             key = DescribeOwnApisRequest.API_KEY
             response: DescribeOwnApisResponse = await connection.send(
@@ -162,7 +162,8 @@ class RpcClient:
         message: Any,
         timeout_ms: int | None = None,
     ) -> Any:
-        """The decoded response. ``version`` ``None`` means the highest version that both sides have.
+        """Return the decoded response. If ``version`` is ``None``, the request has the highest version that
+        both sides support.
 
         The time-out includes the time for connecting, for backoff, and for waiting while too many requests
         are in flight. Raises :class:`KafkaError`.

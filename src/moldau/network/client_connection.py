@@ -19,7 +19,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 MAX_RESPONSE_BYTES = 2**31 - 1
 _RECYCLED_MIN_BYTES = 128 * 1024
-"""Size from which the system allocates new pages for a block of memory."""
+"""A block of memory of at least this size gets new pages from the system."""
 
 _unpack_correlation_id = struct.Struct(">i").unpack_from
 _unpack_error = struct.Struct(">h").unpack_from
@@ -95,8 +95,9 @@ class ClientConnection(FrameReceiver):
             self._flush()
 
     def _memory_to_keep(self, size: int) -> memoryview | None:
-        # Records in the response are views of the frame. The first access to new pages costs more than a
-        # copy, so smaller frames are copied.
+        # Records in the response are views of the frame, so the frame needs memory that is not reused too
+        # early. A small frame is copied. A large frame is received into recycled memory, because the first
+        # access to the new pages of a fresh block costs more than a copy.
         return None if size < _RECYCLED_MIN_BYTES else recycled_memory.PROCESS.allocate(size)
 
     def _on_frame(self, frame: memoryview) -> None:
@@ -142,7 +143,8 @@ def _kept(frame: memoryview) -> memoryview:
     """A copy of a frame. Records in the response are views of it, and the receive buffer is reused."""
     if len(frame) < _RECYCLED_MIN_BYTES:
         return memoryview(bytes(frame))
-    # The first access to new pages costs more than the copy.
+    # Recycled memory is used, because the first access to the new pages of a fresh block costs more than the
+    # copy.
     copy = recycled_memory.PROCESS.allocate(len(frame))
     copy[:] = frame
     return copy

@@ -363,8 +363,8 @@ class ServerConnection(FrameReceiver):
         writes = self._writes
         writes.add(response_frame(context.correlation_id, context.api_key, context.api_version, body))
         if writes.queued_bytes >= _FLUSH_BYTES and self._end_turn():
-            # Write already now, because one receive may contain thousands of requests. If the transport then
-            # pauses, the next requests wait.
+            # Write before the other requests are handled, because one receive may contain thousands of
+            # requests. If the transport pauses after this write, the next requests wait.
             self._counters.bytes_out += writes.flush(share=self._owner.turn_share)
 
     def _schedule_flush(self) -> None:
@@ -426,8 +426,8 @@ class ServerConnection(FrameReceiver):
             self._transport.pause_reading()
 
     def _wait_for_budget(self) -> None:
-        # A connection that has received a part of a frame continues to read, because its memory is freed only
-        # after the frame.
+        # A connection that has received a part of a frame continues to read, because the memory of this frame
+        # is freed only when the whole frame was received and handled.
         if self._partial is None and not self._budget.has_room():
             self._stall()
             self._budget.wait(self._resume_if_possible)

@@ -164,7 +164,8 @@ class RequestContext:
 
 
 Dispatcher: TypeAlias = Callable[[RequestContext, memoryview], Answer]
-"""``(context, request body) -> answer``. The view is valid only until the call returns.
+"""A function that gets the context and the body of a request, and returns the answer. The body is a view that
+is valid only until the call returns.
 
 If the call raises, the connection is closed with one log line.
 """

@@ -37,7 +37,7 @@ class BufferPool:
         return memoryview(bytearray(capacity))
 
     def release(self, view: memoryview) -> None:
-        """Release the result of :meth:`acquire`. There must be no views of it any more."""
+        """Return memory from :meth:`acquire` to the pool. No other view of this memory may exist any more."""
         capacity = len(view)
         if self.pooled_bytes + capacity <= self._max_pooled_bytes:
             self._free.setdefault(capacity, []).append(view)

@@ -1,4 +1,5 @@
-"""A call of Moldau's own APIs. It is declared once, for its callers and for the broker that answers it."""
+"""Calls of Moldau's own APIs. The declaration of a call is used by its callers and by the broker that answers
+it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping

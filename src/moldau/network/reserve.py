@@ -8,14 +8,14 @@ from typing import Final
 from moldau.network.connection import ServerConnection
 
 QUIET_S: Final = 1.0
-"""Time in seconds. If a connection has a reserved place, has no pending request and was idle for this time, a
-new connection may take the place."""
+"""Time in seconds. A new connection may take a reserved place if the connection in this place has no pending
+request and was idle for this time."""
 WAITING_S: Final = 5.0
 """Like :data:`QUIET_S`, but for a connection with a pending request, and therefore longer. This limit is
 needed because a pending request may be a fetch that waits for days."""
 HELD_S: Final = 30.0
-"""Time in seconds. If a connection has had a reserved place for this time, a new connection may take the
-place, even if the old connection is busy."""
+"""Time in seconds. A new connection may take a reserved place that another connection has had for this time,
+even if the other connection is busy."""
 
 
 def is_own_machine(peer_host: str, local_host: str) -> bool:

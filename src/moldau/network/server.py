@@ -181,9 +181,9 @@ class SocketServer:
         overrides = limits.max_connections_per_ip_overrides
         per_ip = overrides.get(peer_host, limits.max_connections_per_ip)
         if self._connections_by_ip[peer_host] >= per_ip:
-            # A limit that is configured for the address of another machine always applies. The general limit,
-            # and a limit for an address of this machine, could refuse every operator. Therefore a reserved
-            # place may be used in these two cases.
+            # A limit that is configured for the address of another machine always applies. But the general
+            # limit, or a limit for an address of this machine, could exclude every operator. Therefore a
+            # connection may use a reserved place in these two cases.
             is_override = peer_host in overrides
             if (is_override and not is_own) or not self._assign_reserved(connection, is_own):
                 key = "max.connections.per.ip" + (".overrides" if is_override else "")

@@ -174,7 +174,7 @@ def _node_scenario(
     from moldau.server.settings import development_config
 
     async def program(machine: Machine) -> None:
-        machine.disk.make_dirs("/data")  # the mount point of a disk, older than the node
+        machine.disk.make_dirs("/data")  # the mount point of the disk exists before the node
         machine.disk.sync_dir("/")
         config = development_config("/data", NODE_PORT, {**_PROPERTIES, **properties}, host="node-1")
         node = ServerNode(config, machine, format_new=True)

@@ -113,15 +113,16 @@ class Scenario:
     weather: Weather = field(default_factory=Weather)
     network: NetworkOptions = field(default_factory=NetworkOptions)
     must_answer: bool = False
-    """Whether it is a violation if a request gets no response in time. Set this if no fault loses responses.
+    """Whether a request without a response in time is a violation. Set this if no fault of the scenario loses
+    responses.
     """
     watches_budgets: bool = False
-    """Whether the budgets of every process are checked while it runs. ``Process.exhibit`` must be the
-    node.
+    """Whether the budgets of every process are checked while it runs. The attribute ``exhibit`` of the
+    process must then be the node.
     """
     watches_coordinators: bool = False
-    """Whether the states of coordinators are compared with their logs. ``Process.exhibit`` must be the
-    node.
+    """Whether the states of coordinators are compared with their logs. The attribute ``exhibit`` of each
+    process must then be the node.
     """
     coordinator_tally: AgreementTally = field(default_factory=AgreementTally)
     """The numbers of comparisons. They are sums over all seeds that were run."""

@@ -1,4 +1,4 @@
-"""The brokers that are planned for the next chunk, and the chunks in the output of commands."""
+"""How the brokers of the next chunk are planned, and how commands show chunks."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ def test_a_new_broker_gets_the_next_chunk() -> None:
     assert next_replicas(2, {1: None, 2: None, 3: None}, {1: 100, 2: 90}) == (3, 2)
 
 
-def test_racks_come_before_bytes() -> None:
+def test_racks_are_considered_before_bytes() -> None:
     assert next_replicas(2, RACKS, LOAD) == (2, 4)
     assert next_replicas(3, RACKS, LOAD) == (2, 4, 3)
 

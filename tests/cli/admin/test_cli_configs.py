@@ -1,7 +1,7 @@
 import json
 
 
-def test_topic_configs(run):
+def test_topic_configs_are_set_described_and_removed(run):
     run("topics", "create", "tuned")
     assert run("configs", "alter", "topic", "tuned", "-s", "retention.ms=1000").out == "changed topic tuned\n"
     assert run("configs", "describe", "topic", "tuned").out.splitlines() == [
@@ -19,7 +19,7 @@ def test_topic_configs(run):
     assert "retention.ms" not in run("configs", "describe", "topic", "tuned").out
 
 
-def test_lists_grow_and_shrink(run):
+def test_items_are_added_to_and_removed_from_list_configs(run):
     run("topics", "create", "listy", "-c", "cleanup.policy=delete")
     assert run("configs", "alter", "topic", "listy", "--append", "cleanup.policy=compact").code == 0
     assert "compact" in run("configs", "describe", "topic", "listy").out
@@ -33,7 +33,7 @@ def test_a_dry_run_changes_nothing(run):
     assert "retention.ms" not in run("configs", "describe", "topic", "checked").out
 
 
-def test_broker_configs(run):
+def test_cluster_wide_broker_configs_are_set_described_and_removed(run):
     assert "node.id" in run("configs", "describe", "broker", "1").out
     assert run("configs", "alter", "broker", "default", "-s", "log.retention.ms=5000").code == 0
     assert run("configs", "describe", "broker", "default").out.splitlines()[1].split() == [
@@ -56,7 +56,7 @@ def test_a_config_that_cannot_be_set_is_an_error_of_one_line(run):
     assert run("configs", "describe", "broker", "77").code == 1
 
 
-def test_loggers_groups_and_client_metrics(run):
+def test_configs_of_loggers_groups_and_client_metrics_are_set_and_described(run):
     assert "\nmoldau.network" in run("configs", "describe", "broker-logger", "1").out
     assert run("configs", "alter", "broker-logger", "1", "-s", "moldau.server=FATAL").code == 0
     shown = run("configs", "describe", "broker-logger", "1").out.splitlines()

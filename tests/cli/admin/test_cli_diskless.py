@@ -65,7 +65,7 @@ def test_topics_are_listed_with_offsets_and_their_size_in_the_store(run, orders)
     assert topic["unused_bytes"] == topic["objects_bytes"] - topic["size_bytes"]
 
 
-def test_topics_for_people(run, orders):
+def test_diskless_topics_are_printed_as_tables(run, orders):
     code, out, err = run("diskless", "topics", orders)
     assert (code, err) == (0, "")
     lines = [line.split() for line in out.splitlines()]
@@ -100,7 +100,7 @@ def test_a_file_without_live_batches_is_free_or_handed_over(cli, monkeypatch):
         assert parsed(cli("diskless", "topics", "--json")) == []
 
 
-def test_coordinators_tell_how_far_they_are(run, orders):
+def test_coordinators_report_their_applied_and_end_offsets(run, orders):
     rows = until(
         lambda: parsed(run("diskless", "coordinators", "--json")),
         lambda rows: all(row["applied_offset"] == row["log_end"] for row in rows),
@@ -129,7 +129,7 @@ def test_an_unknown_topic_is_named(run, orders):
     assert "no diskless topic is called absent" in err
 
 
-def test_a_cluster_without_diskless_topics_says_so(cli):
+def test_a_cluster_without_diskless_topics_is_reported(cli):
     with moldau.testing.Node() as classic:
         for command in ("topics", "files", "coordinators"):
             code, _, err = cli("diskless", command, "--bootstrap", classic.bootstrap_servers)

@@ -1,5 +1,5 @@
-"""Moves by ``topics reassign`` and ``brokers decommission``: from one replica to three, and away from a
-broker."""
+"""Moves by ``topics reassign`` and ``brokers decommission``. A topic with one replica gets three replicas,
+and all replicas move away from a broker."""
 
 import json
 from collections.abc import Iterator

@@ -59,7 +59,7 @@ def test_the_brokers_are_listed(cli: Any, cluster: moldau.testing.Cluster) -> No
     assert (wrong.code, wrong.err) == (1, "moldau: the node is no controller: name it with --bootstrap\n")
 
 
-def test_features_are_told_by_brokers_and_controllers(cli: Any, cluster: moldau.testing.Cluster) -> None:
+def test_features_are_listed_by_brokers_and_controllers(cli: Any, cluster: moldau.testing.Cluster) -> None:
     of_broker = cli("cluster", "features", "--json", "-b", cluster.address(1))
     of_controller = cli("cluster", "features", "--json", "--bootstrap-controller", cluster.address(102))
     for ran in (of_broker, of_controller):

@@ -52,7 +52,7 @@ def orders(run):
     return "orders"
 
 
-def test_segments(run, orders):
+def test_tiered_segments_lists_the_copied_segments(run, orders):
     first = copied(run, orders)[0]
     assert (first["partition"], first["start_offset"], first["leader_epochs"]) == (0, 0, [[0, 0]])
     assert first["end_offset"] > 0
@@ -67,7 +67,7 @@ def test_segments(run, orders):
     assert line[-2:] == ["COPY_SEGMENT_FINISHED", first["id"]]
 
 
-def test_topics(run, orders):
+def test_tiered_topics_shows_offsets_and_sizes_of_each_partition(run, orders):
     segments = copied(run, orders)
     (topic,) = parsed(run("tiered", "topics", "--json"))
     assert topic["name"] == orders
@@ -82,7 +82,7 @@ def test_topics(run, orders):
     assert [line.split()[:2] for line in out.splitlines()[1:]] == [[orders, "0"], [orders, "1"]]
 
 
-def test_topics_and_partitions_that_are_not_tiered(run, orders):
+def test_topics_that_are_not_tiered_and_missing_partitions_are_errors(run, orders):
     assert run("topics", "create", "plain").code == 0
     for arguments in (("topics", "plain"), ("segments", "plain"), ("segments", "absent")):
         code, _, err = run("tiered", *arguments)
@@ -91,7 +91,7 @@ def test_topics_and_partitions_that_are_not_tiered(run, orders):
     assert (code, "orders has no partition 7" in err) == (1, True)
 
 
-def test_a_broker_without_a_remote_tier(cli):
+def test_a_broker_without_a_remote_tier_names_the_missing_config(cli):
     with moldau.testing.Node(properties={"remote.log.storage.system.enable": "false"}) as other:
         code, _, err = cli("tiered", "topics", "-b", other.bootstrap_servers)
     assert (code, "remote.log.storage.system.enable" in err) == (1, True)
@@ -151,7 +151,7 @@ def test_dump_log_reads_the_objects(run, cli, node, orders):
 
 
 @pytest.mark.java
-def test_kafka_reads_all_of_it(run, node, orders, tmp_path):
+def test_kafkas_dump_tool_reads_the_events_and_the_copied_segments(run, node, orders, tmp_path):
     """Kafka's DumpLogSegments reads the events and the copied segments."""
     java = shutil.which("java")
     if java is None or not JARS.is_dir():

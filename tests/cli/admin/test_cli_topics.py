@@ -35,7 +35,7 @@ def test_listing_hides_internal_topics_unless_asked(run):
     assert run("topics", "list").out.startswith("TOPIC")
 
 
-def test_creating_twice_is_an_error_unless_that_is_fine(run):
+def test_creating_an_existing_topic_is_an_error_without_if_not_exists(run):
     assert run("topics", "create", "twice").code == 0
     code, out, err = run("topics", "create", "twice")
     assert (code, out) == (1, "")
@@ -56,7 +56,7 @@ def test_a_bad_config_is_named(run):
     assert err.count("\n") == 1
 
 
-def test_deleting_what_is_not_there(run):
+def test_deleting_a_missing_topic_is_an_error_without_if_exists(run):
     assert run("topics", "delete", "absent") == (1, "", "moldau: topic absent does not exist\n")
     assert run("topics", "delete", "absent", "--if-exists") == (0, "", "")
 
@@ -80,7 +80,7 @@ def test_usage_errors_end_with_2(run):
         assert "Traceback" not in ran.err
 
 
-def test_a_node_that_is_not_there_is_one_line(cli):
+def test_an_unreachable_node_is_an_error_of_one_line(cli):
     code, out, err = cli("topics", "list", "--bootstrap", "127.0.0.1:1", "--timeout", "2")
     assert (code, out) == (1, "")
     assert err.startswith("moldau: cannot connect to 127.0.0.1:1")

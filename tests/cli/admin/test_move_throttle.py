@@ -34,7 +34,7 @@ class Recorder:
         return IncrementalAlterConfigsResponse()
 
 
-def test_replicas_that_are_there_lead_and_those_that_are_added_follow() -> None:
+def test_existing_replicas_are_throttled_as_leaders_and_added_replicas_as_followers() -> None:
     assert throttled_replicas(MOVES) == {
         "a": {
             "leader.replication.throttled.replicas": "0:1,0:2,1:2,1:1",

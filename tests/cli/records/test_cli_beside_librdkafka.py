@@ -1,5 +1,5 @@
-"""Moldau's tools and librdkafka can read each other's records. They send a key to the same partition, and can
-share a group."""
+"""Moldau's tools and librdkafka can read each other's records. They choose the same partition for a key, and
+their consumers can share a group."""
 
 import json
 import threading

@@ -71,7 +71,7 @@ def test_reading_keeps_only_a_few_chunks_ahead():
     assert reader.count <= 50 + CHUNKS_AHEAD + 2
 
 
-def test_an_error_comes_after_the_lines_before_it():
+def test_an_error_is_reported_after_the_lines_before_it():
     reader = Held(b"second\n", OSError("gone"))
     reader.let_go.set()
     found = []

@@ -49,13 +49,13 @@ def test_json_that_was_consumed_can_be_produced(run, tmp_path):
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_compressed(run, codec):
+def test_records_in_every_compression_are_read_back(run, codec):
     assert run("produce", f"codec-{codec}", "--compression", codec, stdin=b"a\nb\n").code == 0
     assert run("consume", f"codec-{codec}").out == "a\nb\n"
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_acks(run, acks):
+def test_records_with_every_acks_level_are_read_back(run, acks):
     assert run("produce", f"acks-{acks}", "--acks", acks, stdin=b"a\nb\n").code == 0
     assert run("consume", f"acks-{acks}", "--follow", "--count", "2").out == "a\nb\n"
 
@@ -68,7 +68,7 @@ def test_many_records_in_many_batches(run):
     assert len(run("consume", "many", "--count", "7").out.split()) == 7
 
 
-def test_start_positions(run):
+def test_consume_begins_at_the_requested_position(run):
     run("topics", "create", "starts", "-p", "1", "-c", "retention.ms=-1")
     rows = [{"value": str(second), "timestamp": 1_000_000_000_000 + second * 1000} for second in range(10)]
     lines = "\n".join(map(json.dumps, rows)).encode()
@@ -90,7 +90,7 @@ def test_start_positions(run):
     )
 
 
-def test_following_ends_when_nothing_comes(run):
+def test_following_ends_when_no_record_arrives_in_time(run):
     run("produce", "idle", stdin=b"x\n")
     assert run("consume", "idle", "--follow", "--idle-timeout", "0.2").out == "x\n"
 
@@ -109,7 +109,7 @@ def test_a_record_without_an_acknowledgement_is_an_error(run):
     assert err.count("\n") == 1
 
 
-def test_targets_that_do_not_exist(run):
+def test_missing_topics_partitions_and_files_are_errors(run):
     run("topics", "create", "one-partition", "-p", "1")
     assert run("produce", "one-partition", "-p", "5", stdin=b"x\n").err == (
         "moldau: topic one-partition has no partition 5\n"
@@ -124,7 +124,7 @@ def test_targets_that_do_not_exist(run):
     )
 
 
-def test_deleting_records(run):
+def test_records_before_an_offset_are_deleted(run):
     run("topics", "create", "shrinks", "-p", "1")
     run("produce", "shrinks", stdin=b"0\n1\n2\n3\n")
     assert (
@@ -141,7 +141,7 @@ def test_deleting_records(run):
     assert run("consume", "shrinks").out == ""
 
 
-def test_keys_go_where_the_java_client_puts_them():
+def test_keys_get_the_partitions_that_the_java_client_chooses():
     # The Java client computes these hash values.
     hashes = {b"21": -973932308, b"foobar": -790332482, b"abc": 479470107}
     for key, signed in hashes.items():

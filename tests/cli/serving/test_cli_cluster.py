@@ -56,7 +56,7 @@ def start(tmp_path: pathlib.Path) -> Iterator[Callable[..., DevCluster]]:
         cluster.process.communicate(timeout=TIMEOUT_S)
 
 
-def test_a_second_start_goes_on_with_the_data(start: Callable[..., DevCluster], cli: Any) -> None:
+def test_a_second_start_continues_with_the_data(start: Callable[..., DevCluster], cli: Any) -> None:
     cluster = start(*NODES, "--racks", "a,b")
     nodes = cluster.nodes()
     assert [(node["id"], node["roles"], node["rack"]) for node in nodes] == [

@@ -53,7 +53,7 @@ def test_a_signal_ends_a_node_cleanly(ready, number):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("delay_s", [0.1, 0.4])
-def test_a_signal_while_starting_ends_it_too(tmp_path, number, delay_s):
+def test_a_signal_ends_a_node_that_is_starting(tmp_path, number, delay_s):
     process = start("dev", "--data", str(tmp_path), "--port", "0")
     # The signal may arrive at any moment. Until Python's handler is installed, the system's default action
     # for the signal applies.
@@ -137,19 +137,19 @@ def refused(*arguments):
     return err
 
 
-def test_a_port_in_use(tmp_path):
+def test_a_port_that_is_in_use_is_named_in_the_error(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert str(port) in refused("dev", "--data", str(tmp_path), "--port", str(port))
 
 
-def test_a_folder_of_a_running_node(tmp_path):
+def test_the_folder_of_a_running_node_is_refused(tmp_path):
     with moldau.testing.Node(data=str(tmp_path)):
         err = refused("dev", "--data", str(tmp_path), "--port", "0")
     assert err == f"moldau: {tmp_path} is in use by another process (it holds .lock)\n"
 
 
-def test_a_folder_of_another_node(tmp_path):
+def test_the_folder_of_another_node_is_refused(tmp_path):
     with moldau.testing.Node(
         data=str(tmp_path), properties={"node.id": "7", "controller.quorum.voters": "7@x:1"}
     ):
@@ -169,7 +169,7 @@ def test_a_new_node_writes_nothing_when_its_store_belongs_to_another_cluster(tmp
     assert [each.name for each in claim.parent.iterdir()] == ["the-other"]
 
 
-def test_a_data_folder_that_is_a_file(tmp_path):
+def test_a_file_in_place_of_the_data_folder_is_refused(tmp_path):
     file = tmp_path / "file"
     file.touch()
     assert str(file) in refused("dev", "--data", str(file), "--port", "0")
@@ -220,11 +220,11 @@ def test_a_bad_key_is_named_with_the_reason(tmp_path, cli, arguments, words):
         assert all(word in err for word in words)
 
 
-def test_a_bad_key_of_a_process(tmp_path):
+def test_an_unknown_key_in_an_option_is_named(tmp_path):
     assert "no.such.key" in refused("node", "--config", write_config(tmp_path), "--set", "no.such.key=1")
 
 
-def test_files_that_cannot_be_read(tmp_path, cli):
+def test_a_properties_file_that_cannot_be_read_is_an_error(tmp_path, cli):
     missing = str(tmp_path / "absent.properties")
     assert (
         cli("node", "--config", missing).err == f"moldau: cannot read {missing}: No such file or directory\n"

@@ -11,8 +11,8 @@ from moldau.simulation.world.world import World
 
 
 class ClosingNode:
-    """A node that closes one log each second until ``left`` logs are open. If ``left`` is 0, its stop then
-    ends. Otherwise its stop never ends."""
+    """A node that closes one log each second until ``left`` logs are still open. If ``left`` is 0, the stop
+    is then complete. Otherwise the stop never ends."""
 
     def __init__(self, open_log_count: int, left: int = 0) -> None:
         self.open_log_count = open_log_count

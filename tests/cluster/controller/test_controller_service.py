@@ -125,7 +125,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
         world.run(test)
 
 
-def test_a_node_that_does_not_lead_says_so() -> None:
+def test_a_controller_that_does_not_lead_refuses_changes() -> None:
     async def test() -> None:
         node = Node()
         response = await node.create("t")
@@ -208,8 +208,8 @@ def test_decisions_are_pipelined_and_answered_after_the_commit() -> None:
         node.log.auto = False
         first, second = node.create("t"), node.create("t")
         await asyncio.sleep(0.01)
-        # The second change depends on the first change. So the second response must wait while the first
-        # change can still be lost.
+        # The second change depends on the first change. So the response to the second change must wait while
+        # the first change can still be lost.
         assert not first.done()
         assert not second.done()
         assert len(node.log.pending) == 1

@@ -1,4 +1,5 @@
-"""A simple model of the coordinator. It consists of lists of batches, without packing and without expiry."""
+"""A simple model of the coordinator. It consists of lists of batches. It does not pack batches, and its state
+never expires."""
 
 from dataclasses import dataclass, field
 

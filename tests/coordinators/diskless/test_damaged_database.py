@@ -46,7 +46,7 @@ def overwrite(path: Path, position: int, content: bytes) -> None:
         opened.write(content)
 
 
-def test_an_undamaged_file_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_an_undamaged_file_is_used_without_a_rebuild(tmp_path: Path) -> None:
     async def scenario() -> None:
         house = House(tmp_path)
         await fill(house)

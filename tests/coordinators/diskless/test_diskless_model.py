@@ -239,7 +239,7 @@ class CoordinatorHistory(RuleBasedStateMachine):
 
     @invariant()
     def producers_are_as_replay_says(self) -> None:
-        """A decision computes the same windows as a replay of the log."""
+        """The windows of producers after a decision are equal to the windows after a replay of the log."""
         shard: DisklessShard = self.house.service.runtime.led(0).shard
         for at, model in self.model.partitions.items():
             state = shard.partitions.find(*at)

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -39,7 +38,7 @@ ERRORS = st.sampled_from([ErrorCode.none, ErrorCode.invalid_record, ErrorCode.ou
 
 
 @given(st.lists(INT64) | st.lists(st.integers(0, 300)))
-def test_columns_come_back(values: list[int]) -> None:
+def test_decoded_columns_equal_the_encoded_columns(values: list[int]) -> None:
     out = bytearray()
     put_column(out, values)
     reader = ColumnReader(out)
@@ -88,13 +87,13 @@ def files(draw: st.DrawFn) -> records.FileCommitted:
 
 
 @given(files())
-def test_file_committed_comes_back(record: records.FileCommitted) -> None:
+def test_a_decoded_file_committed_record_equals_the_encoded_record(record: records.FileCommitted) -> None:
     codec = DisklessCodec()
     assert codec.decode(*codec.encode(record)) == record
 
 
 @given(files())
-def test_kips_form_comes_back(record: records.FileCommitted) -> None:
+def test_a_record_in_the_form_of_the_kip_is_decoded(record: records.FileCommitted) -> None:
     value = wire.RECORDS.decode_value(wire.DisklessFileCommittedKey(), encode_kip_file(record))
     assert isinstance(value, wire.DisklessFileCommittedRecord)
     again = decode_kip_file(value)
@@ -116,13 +115,13 @@ def test_kips_form_comes_back(record: records.FileCommitted) -> None:
         records.Pruned(UUID(int=1), 2, 3, 4, 5, 6),
     ],
 )
-def test_other_records_come_back(record: records.DisklessRecord) -> None:
+def test_other_decoded_records_equal_the_encoded_records(record: records.DisklessRecord) -> None:
     codec = DisklessCodec()
     assert codec.decode(*codec.encode(record)) == record
 
 
 @pytest.mark.parametrize("pair", [(b"\x03\xe7", b"\x00\x00"), (None, b"x"), (b"\x00\x00", None), (b"", b"")])
-def test_each_record_has_to_be_known(pair: tuple[bytes | None, bytes | None]) -> None:
+def test_unknown_records_are_refused(pair: tuple[bytes | None, bytes | None]) -> None:
     with pytest.raises(ProtocolError):
         DisklessCodec().decode(*pair)
 
@@ -150,14 +149,32 @@ def histories(draw: st.DrawFn) -> list[CommitFileCall]:
     return calls
 
 
+def decided_one_by_one(
+    partitions: PartitionTable, call: CommitFileCall, now_ms: int
+) -> records.FileCommitted:
+    """The record of a decision that checks each batch separately."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(commit, "_is_plain", lambda columns, file_bytes: False)
+        return CommitDecision(partitions, call, now_ms).record
+
+
+class DecisionByColumns(CommitDecision):
+    """A decision that only accepts whole files by columns. It records nothing for other files."""
+
+    def _decide_plain(self, *args: object) -> None:
+        pass
+
+    def _check_each(self, *args: object) -> None:
+        pass
+
+
 @given(histories())
 def test_decisions_by_columns_equal_decisions_batch_by_batch(calls: list[CommitFileCall]) -> None:
     ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
     by_columns, one_by_one = partitions_of(*ids), partitions_of(*ids)
     for now_ms, call in enumerate(calls):
         record = CommitDecision(by_columns, call, now_ms).record
-        with patch.object(commit, "_is_plain", return_value=False):
-            expected = CommitDecision(one_by_one, call, now_ms).record
+        expected = decided_one_by_one(one_by_one, call, now_ms)
         assert record == expected
         answers = [commit.result_of(each, now_ms, by_columns) for each in (record, expected)]
         assert answers[0] == answers[1]
@@ -208,8 +225,7 @@ def check_ways_to_decide(first_sequence: int, files: int, oddities: Sequence[tup
                 odd[at] = ODDITIES[name](odd[at])
             call = replace(call, batches=odd)
         record = CommitDecision(at_once, call, number).record
-        with patch.object(commit, "_is_plain", return_value=False):
-            expected = CommitDecision(one_by_one, call, number).record
+        expected = decided_one_by_one(one_by_one, call, number)
         assert record == expected
         codec = DisklessCodec()
         from_log = codec.decode(*codec.encode(record))
@@ -244,8 +260,7 @@ def test_a_file_with_only_consecutive_sequences_is_decided_by_columns() -> None:
     table = partitions_of(PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1))
     for number in range(5):
         replay.replay_file(table, CommitDecision(table, steady_file(number), number).record)
-    with patch.object(CommitDecision, "_decide_plain"), patch.object(CommitDecision, "_check_each"):
-        record = CommitDecision(table, steady_file(5), 5).record
+    record = DecisionByColumns(table, steady_file(5), 5).record
     assert [run.batches for run in record.runs] == [2, 2]
     assert len(record.base_sequences) == 4
 
@@ -317,7 +332,7 @@ BATCHES = st.builds(
 
 
 @given(st.lists(BATCHES, max_size=8))
-def test_request_columns_come_back(batches: list[BatchToCommit]) -> None:
+def test_decoded_request_columns_equal_the_encoded_columns(batches: list[BatchToCommit]) -> None:
     assert decode_batches(encode_batches(batches)) == batches
 
 
@@ -326,10 +341,10 @@ def test_request_columns_come_back(batches: list[BatchToCommit]) -> None:
         st.builds(CommittedBatch, ERRORS, INT64, INT64, INT64, st.none() | st.text(max_size=5), st.booleans())
     )
 )
-def test_response_columns_come_back(results: list[CommittedBatch]) -> None:
+def test_decoded_response_columns_equal_the_encoded_columns(results: list[CommittedBatch]) -> None:
     assert decode_results(encode_results(results)) == results
 
 
 @given(st.lists(st.tuples(INT64, st.binary(max_size=9), st.text(max_size=5)), min_size=1))
-def test_snapshot_rows_come_back(rows: list[tuple[int, bytes, str]]) -> None:
+def test_decoded_snapshot_rows_equal_the_encoded_rows(rows: list[tuple[int, bytes, str]]) -> None:
     assert decode_rows(encode_rows(3, rows)) == (3, rows)

@@ -82,7 +82,7 @@ def test_a_topic_of_many_partitions_is_deleted_in_several_transactions(tmp_path:
     run(scene())
 
 
-def test_commit_and_find(tmp_path: Path) -> None:
+def test_committed_batches_are_found(tmp_path: Path) -> None:
     async def scene() -> None:
         house = House(tmp_path)
         service = await house.start()
@@ -103,7 +103,7 @@ def test_commit_and_find(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["nothing", "database", "torn"])
-def test_restart(tmp_path: Path, lost: str) -> None:
+def test_the_state_is_the_same_after_a_restart(tmp_path: Path, lost: str) -> None:
     async def scene() -> None:
         house = House(tmp_path)
         service = await house.start()
@@ -170,7 +170,7 @@ def test_find_waits_for_a_commit(tmp_path: Path) -> None:
     run(scene())
 
 
-def test_a_file_goes_with_its_last_batch(tmp_path: Path) -> None:
+def test_a_file_is_freed_with_its_last_batch(tmp_path: Path) -> None:
     async def scene() -> None:
         house = House(tmp_path)
         service = await house.start()
@@ -237,7 +237,7 @@ def test_simultaneous_deletions_free_a_file_whose_batches_they_delete_together(t
     run(scene())
 
 
-def test_offsets_retention_and_prune(tmp_path: Path) -> None:
+def test_offsets_are_listed_and_retention_and_prune_move_the_starts(tmp_path: Path) -> None:
     async def scene() -> None:
         house = House(tmp_path)
         service = await house.start()
@@ -319,7 +319,7 @@ def exclusive(path: str) -> apsw.Connection:
 
 
 @pytest.mark.parametrize("opener", [open_sqlite, exclusive])
-def test_snapshots_are_taken_while_commits_go_on(tmp_path: Path, opener: SqliteOpener) -> None:
+def test_snapshots_are_taken_while_commits_continue(tmp_path: Path, opener: SqliteOpener) -> None:
     async def scene() -> None:
         house = House(tmp_path, opener=opener)
         service = await house.start()
@@ -461,7 +461,7 @@ def test_a_full_disk_does_not_stop_the_close_of_a_database() -> None:
         database.close(clean=clean)
 
 
-def test_finds_and_lists_return_open_and_aborted_transactions(tmp_path: Path) -> None:
+def test_find_batches_and_list_offsets_consider_open_and_aborted_transactions(tmp_path: Path) -> None:
     async def scene() -> None:
         house = House(tmp_path)
         service = await house.start()

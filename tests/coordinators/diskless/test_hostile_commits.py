@@ -28,7 +28,8 @@ EXTREMES = (-(2**77), -(2**63), -(2**31), -1, 0, 1, 2**15, 2**31, 2**40, 2**62, 
 
 
 def equal_batches(count: int) -> bytes:
-    """The columns of ``count`` equal batches, which take no bytes."""
+    """The encoded columns of ``count`` equal batches. Equal values need no bytes for each batch, so the size
+    does not depend on ``count``."""
     out = bytearray()
     put_varint(out, count)
     put_varint(out, 1)
@@ -53,7 +54,7 @@ def commit_parts(*columns: bytes) -> Any:
     return COMMIT_PARTS.arguments(request)
 
 
-def test_equal_batches_take_no_bytes() -> None:
+def test_the_encoded_size_of_equal_batches_does_not_depend_on_their_number() -> None:
     assert decode_batches(equal_batches(3)) == [batch(0, at=100 * at) for at in range(3)]
     assert len(equal_batches(REQUEST_BATCHES_MAX)) < 70
 

@@ -36,7 +36,7 @@ def answers(partition: PartitionState) -> tuple[object, ...]:
 
 
 @given(st.lists(OFFSETS, min_size=4, max_size=4), TRANSACTIONS)
-def test_a_copy_is_alike_and_independent(
+def test_a_copy_is_equal_to_the_original_and_independent_of_it(
     offsets: list[int], transactions: PartitionTransactions | None
 ) -> None:
     original = WrittenPartition(3, PartitionId(UUID(int=1), 0), "topic")

@@ -56,7 +56,7 @@ def state_of(house: House) -> bytes:
 
 
 def copied(house: House, folder: Path, ahead_ms: int) -> House:
-    """A replica with the same log. It has no database, and its clock is ahead."""
+    """A replica that has the same log, no database, and a clock that is ahead."""
     shutil.copytree(house.folder, folder / "__diskless_metadata-0")
     replica = House(folder, topic_id=UUID(int=77))
     replica.clock.time_ms = house.clock.time_ms + ahead_ms

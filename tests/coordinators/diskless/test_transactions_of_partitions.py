@@ -25,7 +25,7 @@ from moldau.protocol.codec import decode_request, encode_request
 from moldau.runtime import ErrorCode
 
 
-def test_a_marker_keeps_the_place_of_its_outcome_on_its_way() -> None:
+def test_a_request_keeps_the_position_of_the_outcome_of_a_marker() -> None:
     marker = MarkerToWrite(TOPIC, 1, 7, 3, 2, True, 2, decision_partition=4, decision_offset=1 << 40)
     key = END_TRANSACTIONS.request.API_KEY
     sent = b"".join(encode_request(key, 0, END_TRANSACTIONS.ask(0, [marker], 0, 1_000)))

@@ -155,7 +155,7 @@ def test_an_unreadable_state_answers_each_request_of_its_producer() -> None:
         world.run(main())
 
 
-def test_a_damaged_batch_may_have_held_an_outcome() -> None:
+def test_a_coordinator_does_not_load_if_a_damaged_batch_may_contain_an_outcome() -> None:
     damaged = batch_of(record_of("other"))
     damaged[-2] ^= 0xFF
     loaded = load(batch_of(record_of("before")), damaged, ask=("before",))

@@ -57,7 +57,7 @@ def _end_after_a_timeout(model: TransactionModel, producer: tuple[int, int]) -> 
     return answer.producer_id, answer.producer_epoch
 
 
-def test_a_producer_that_was_too_slow_goes_on_with_the_next_id() -> None:
+def test_a_producer_that_was_too_slow_continues_with_the_next_id() -> None:
     model, producer = _exhausted()
     new = _end_after_a_timeout(model, producer)
     assert new == (producer[0] + 1, 0)

@@ -87,7 +87,9 @@ def test_later_identities_of_the_old_cluster_are_not_given_again(
         assert answer.producer_epoch == 0
 
 
-def test_the_next_id_of_a_producer_is_not_used_either(tmp_path: pathlib.Path) -> None:
+def test_a_restored_coordinator_does_not_assign_the_next_id_of_a_producer_again(
+    tmp_path: pathlib.Path,
+) -> None:
     model = TransactionModel()
     first = model.init("a")
     value = replace(model.shard.by_id["a"], producer_epoch=EPOCH_MAX - 1)

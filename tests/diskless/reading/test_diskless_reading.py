@@ -162,7 +162,7 @@ async def beside(broker: ReadingBroker, other: PartitionKey) -> DisklessPartitio
     return partition
 
 
-def test_own_commits_in_a_row_are_not_looked_for_and_others_are_found_among_them() -> None:
+def test_consecutive_own_commits_cause_no_searches_but_commits_of_others_are_found() -> None:
     async def story(broker: ReadingBroker) -> None:
         partition = await beside(broker, OTHERS)
         finds = broker.coordinator.finds
@@ -249,7 +249,7 @@ def test_cached_coordinates_expire_before_their_objects_are_deleted() -> None:
         check_lifetimes(10_000, 20_000, 30_000)
 
 
-def test_a_broker_without_its_folder_begins_anew() -> None:
+def test_a_broker_that_lost_its_folder_begins_with_an_empty_cache() -> None:
     async def story(broker: ReadingBroker) -> None:
         for number in range(20):
             await broker.commit((K, [b"%d" % number]))
@@ -353,7 +353,7 @@ def test_segments_are_evicted_by_workers(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(by_worker for _, by_worker in found)
 
 
-def test_a_log_start_inside_a_batch() -> None:
+def test_the_log_start_may_be_inside_a_batch() -> None:
     async def story(broker: ReadingBroker) -> None:
         await broker.commit((K, [b"a", b"b", b"c", b"d"]))
         await broker.commit((K, [b"e"]))
@@ -414,7 +414,7 @@ def test_lookups_by_time_are_exact_to_the_record() -> None:
     run(story)
 
 
-def test_the_largest_timestamp_is_that_of_a_record_that_is_left() -> None:
+def test_the_largest_timestamp_belongs_to_a_record_that_was_not_deleted() -> None:
     async def story(broker: ReadingBroker) -> None:
         await broker.commit((K, [b"a", b"b", b"c"]), timestamps=[100, 900, 200])
         partition = broker.open(K)
@@ -433,7 +433,7 @@ def test_the_largest_timestamp_is_that_of_a_record_that_is_left() -> None:
     run(story)
 
 
-def test_append_time_is_the_coordinators() -> None:
+def test_the_append_time_is_the_time_of_the_coordinator() -> None:
     async def story(broker: ReadingBroker) -> None:
         await broker.commit((K, [b"a", b"b"]), timestamp_type=1)
         partition = broker.open(K)
@@ -451,7 +451,7 @@ def test_append_time_is_the_coordinators() -> None:
     run(story)
 
 
-def test_an_object_that_is_gone_is_looked_up_again() -> None:
+def test_batches_of_a_deleted_object_are_looked_up_again() -> None:
     async def story(broker: ReadingBroker) -> None:
         first = await broker.commit((K, [b"a"]))
         await broker.commit((K, [b"b"]))
@@ -499,7 +499,7 @@ def test_a_reader_of_a_lost_object_gets_an_error_and_other_readers_continue() ->
     run(story)
 
 
-def test_a_moved_partition_start_is_no_hole_and_not_out_of_range() -> None:
+def test_offsets_before_the_start_of_the_wal_are_not_skipped_and_not_out_of_range() -> None:
     async def story(broker: ReadingBroker) -> None:
         for number in range(4):
             await broker.commit((K, [b"%d" % number]))

@@ -1,5 +1,5 @@
-"""A broker's own commits are added to its cache in order. Each log has only one write at a time. Both rules
-are also true after failures."""
+"""A broker adds its own commits to its cache in order, with only one write to each log at a time. This is
+also true after failures."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence

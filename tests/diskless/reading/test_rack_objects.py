@@ -90,7 +90,7 @@ class Rack:
 
 
 @on_a_loop
-async def test_an_object_is_read_once_however_many_ask_for_parts_of_it() -> None:
+async def test_an_object_is_read_once_for_all_brokers_of_the_rack() -> None:
     rack = Rack()
     name = rack.stored(9)
     parts = [(offset, 10) for offset in range(0, 1000, 50)]
@@ -115,7 +115,7 @@ async def test_the_writer_serves_its_rack_from_memory() -> None:
 
 
 @on_a_loop
-async def test_a_reader_that_fails_is_passed_over_for_a_while() -> None:
+async def test_a_broker_that_failed_to_read_an_object_is_not_asked_for_some_time() -> None:
     rack = Rack()
     name = rack.stored(9)
     rack.failing[2] = KafkaError(ErrorCode.request_timed_out)
@@ -166,7 +166,7 @@ async def test_the_oldest_objects_go_when_there_is_no_room() -> None:
 
 
 @on_a_loop
-async def test_each_broker_reads_for_itself_what_cannot_be_read_whole() -> None:
+async def test_objects_that_the_rack_cannot_share_are_read_by_each_broker_itself() -> None:
     rack = Rack()
     for name in (key(9, None), key(9, 3 * len(CONTENT)), "other/object"):
         assert await rack.brokers[1].fetch(name, 0, 10) is None
@@ -194,6 +194,6 @@ async def test_only_ranges_of_objects_of_the_wal_are_served(wanted: ObjectRange)
     assert rack.store.gets == []
 
 
-def test_a_key_tells_the_size_of_its_object_where_it_is_shared() -> None:
+def test_the_key_of_a_shared_object_contains_its_size() -> None:
     assert parse_object_key(key(7, 0x1234)) == (1_700_000_000_000, 7, 0x1234)
     assert parse_object_key(key(7, None)) == (1_700_000_000_000, 7, -1)

@@ -67,7 +67,7 @@ def test_readers_continue_after_the_end_of_a_transaction() -> None:
 
 
 @pytest.mark.parametrize("is_cold", [False, True])
-def test_aborted_transactions_are_told_with_the_batches_that_they_touch(is_cold: bool) -> None:
+def test_aborted_transactions_are_returned_with_their_batches(is_cold: bool) -> None:
     async def story(broker: ReadingBroker) -> None:
         known = await six_records(broker)
         known.aborted += [AbortedRange(7, 0, 1), AbortedRange(8, 2, 4), AbortedRange(9, 5, 5)]
@@ -112,7 +112,7 @@ def test_lookups_of_committed_records_end_at_an_open_transaction() -> None:
     run(story)
 
 
-def test_own_commits_behind_an_open_transaction_do_not_hide_it() -> None:
+def test_own_commits_after_an_open_transaction_do_not_hide_it() -> None:
     async def story(broker: ReadingBroker) -> None:
         known = await six_records(broker)
         known.open_from[7] = 4

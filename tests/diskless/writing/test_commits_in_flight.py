@@ -93,7 +93,7 @@ def test_a_round_trip_of_two_milliseconds_does_not_limit_the_objects_per_second(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_offsets_follow_the_order_of_the_batches_whatever_is_lost(version: int) -> None:
+def test_offsets_follow_the_order_of_the_batches_after_any_loss_of_messages(version: int) -> None:
     async def story(machine: Machine) -> None:
         coordinator = DistantCoordinator(machine)
         coordinator.version = version
@@ -149,8 +149,8 @@ def test_an_older_coordinator_gets_only_the_first_commit(caplog: pytest.LogCaptu
 
 
 def test_a_refused_commit_uses_its_number() -> None:
-    """If the coordinator refuses a commit, the later commits still get their responses. No later commit uses
-    the number of the refused commit again."""
+    """If the coordinator refuses a commit, later commits still get their responses. The number of the refused
+    commit is not used again."""
 
     async def story(machine: Machine) -> None:
         coordinator = DistantCoordinator(machine)

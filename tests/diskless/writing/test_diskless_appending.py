@@ -46,7 +46,7 @@ def test_order_is_kept_while_the_coordinator_does_not_know_the_partition() -> No
     run_in_virtual_time(tell)
 
 
-def test_a_batch_that_has_timed_out_gives_its_bytes_back() -> None:
+def test_the_bytes_of_a_batch_that_timed_out_are_released() -> None:
     async def tell(machine: Machine) -> None:
         broker = ReadingBroker(machine)
         partition = broker.open(K)

@@ -262,7 +262,7 @@ def test_a_rejected_batch_does_not_fail_its_file() -> None:
     run_in_virtual_time(story)
 
 
-def test_a_file_without_an_accepted_batch_is_deleted_at_once() -> None:
+def test_a_file_without_an_accepted_batch_is_deleted_immediately() -> None:
     async def story(machine: Machine) -> None:
         bench = Bench(machine)
         bench.coordinator.rejected.add(key(2))
@@ -316,7 +316,7 @@ def test_the_broker_finds_its_objects_in_memory_before_their_commit() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_commits_go_in_file_order_whatever_order_uploads_end_in(seed: int) -> None:
+def test_files_are_committed_in_their_order_even_if_uploads_end_in_another_order(seed: int) -> None:
     async def story(machine: Machine) -> None:
         weather = StorageWeather(
             put_latency=Latency(100, 900), failed_chance=0.1, throttled_chance=0.1, answer_lost_chance=0.1

@@ -81,7 +81,7 @@ class TakesAnyFirst(FakeCoordinator):
         return super()._commit(object_key, one)
 
 
-def test_a_writer_commits_nothing_behind_a_new_producers_batch_that_timed_out() -> None:
+def test_a_writer_commits_no_batch_after_a_new_producers_batch_that_timed_out() -> None:
     async def story(machine: Machine) -> None:
         weather = StorageWeather(down=True)
         storage = FaultyStorage(MemoryStorage(machine.clock), machine.entropy, weather)
@@ -110,7 +110,7 @@ def test_a_writer_commits_nothing_behind_a_new_producers_batch_that_timed_out() 
     run_in_virtual_time(story)
 
 
-def test_a_producer_comes_back_to_a_broker_that_dropped_a_batch_of_it() -> None:
+def test_a_producer_may_return_to_a_broker_that_dropped_one_of_its_batches() -> None:
     async def story(machine: Machine) -> None:
         coordinator = TakesAnyFirst(machine.entropy)
         weather = StorageWeather(down=True)

@@ -108,7 +108,7 @@ def test_producers_are_served_again_within_two_seconds(mood: str, seed: int) -> 
     run_in_virtual_time(story, seed)
 
 
-def test_a_silent_store_is_asked_a_few_times_a_second_however_long_it_is_silent() -> None:
+def test_a_store_that_does_not_respond_gets_only_a_few_requests_a_second() -> None:
     async def story(machine: Machine) -> None:
         bench = Bench(machine)
         tasks = await bench.load(2)
@@ -153,9 +153,9 @@ def test_slow_uploads_are_not_made_twice() -> None:
 
 @pytest.mark.parametrize("slow_s", [2.5, 5.0, 12.0])
 def test_a_store_that_becomes_slow_is_awaited(slow_s: float) -> None:
-    """An additional attempt does not cancel the first attempt. So the first attempt ends at last, and its
-    duration shows the latency of the store. The uploads after it wait longer before they start additional
-    attempts."""
+    """An additional attempt does not cancel the first attempt. So the first attempt ends after some time, and
+    its duration shows the current latency of the store. Later uploads then wait longer before they start
+    additional attempts."""
 
     async def story(machine: Machine) -> None:
         patience, budget = Patience(1.0), HedgeBudget()

@@ -29,7 +29,7 @@ class Defect(Exception):
 
 
 class Faults:
-    """The number of the next calls that raise an exception, by the name of the called function."""
+    """For the name of each function, how many of its next calls raise an exception."""
 
     def __init__(self) -> None:
         self.left: dict[str, int] = {}
@@ -181,7 +181,7 @@ def test_four_hundred_poisoned_objects_leave_room_for_others(caplog: pytest.LogC
     assert len(caplog.records) == 3  # the first, the tenth and the hundredth error
 
 
-def test_a_dropped_batch_of_a_sequence_comes_before_those_behind_it() -> None:
+def test_batches_after_a_lost_batch_wait_until_it_is_sent_again() -> None:
     """As after a time-out, the batch that follows a lost batch must not be committed before the
     lost batch."""
 
@@ -220,7 +220,7 @@ def test_reports_name_the_work_for_some_minutes() -> None:
     run_in_virtual_time(story)
 
 
-def test_expected_errors_pass_and_cancellation_too() -> None:
+def test_expected_errors_and_cancellation_are_not_contained() -> None:
     async def story(machine: Machine) -> None:
         errors: UnexpectedErrors = machine.unexpected
         called: list[Exception] = []
@@ -237,7 +237,7 @@ def test_expected_errors_pass_and_cancellation_too() -> None:
     run_in_virtual_time(story)
 
 
-def test_a_task_that_nobody_awaits_is_reported() -> None:
+def test_the_error_of_a_task_that_is_not_awaited_is_reported() -> None:
     async def story(machine: Machine) -> None:
         async def work() -> None:
             raise Defect

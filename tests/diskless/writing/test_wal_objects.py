@@ -242,7 +242,7 @@ def test_uncommitted_objects_stay_in_memory_beyond_the_bound() -> None:
     assert gone == [arenas["b"], arenas["c"], arenas["d"]]
 
 
-def test_keys_are_unique_tell_time_and_broker_and_sort_by_time_within_a_shard() -> None:
+def test_keys_are_unique_contain_time_and_broker_and_sort_by_time_in_each_folder() -> None:
     entropy = SeededEntropy(1)
     times = [1_700_000_000_000 + 977 * number for number in range(3_000)]
     keys = [new_object_key(time, 12, entropy) for time in times]
@@ -278,7 +278,7 @@ def test_a_buffer_is_due_after_the_interval_and_early_when_it_is_quiet() -> None
     assert policy.decide(1_260, 1_010, 1_259, True) == CloseDecision(CloseReason.INTERVAL)
 
 
-def test_nothing_closes_while_no_slot_is_free() -> None:
+def test_no_buffer_is_closed_while_no_upload_can_start() -> None:
     policy = ClosePolicy(interval_ms=250)
     assert policy.decide(9_000, 1_000, 1_000, False) == CloseDecision(None)
     assert policy.decide(9_000, 1_000, 1_000, True) == CloseDecision(CloseReason.INTERVAL)
@@ -296,7 +296,7 @@ def test_batches_that_never_pause_wait_only_as_long_as_the_budget_asks() -> None
     assert policy.decide(1_124, 1_000, 1_123, True) == CloseDecision(None, 1_125)
     assert policy.decide(1_125, 1_000, 1_124, True) == CloseDecision(CloseReason.EARLY)
     free = ClosePolicy(interval_ms=250, quiet_ms=5, puts_per_second=100)
-    # Also with a large budget, batches that never pause are collected for 50 ms.
+    # Even with a large budget, batches that arrive without a pause are collected for 50 ms.
     assert free.decide(1_049, 1_000, 1_048, True) == CloseDecision(None, 1_050)
 
 

@@ -186,7 +186,7 @@ class SetClock:
         return SystemClock().now_ms() + self.ahead_ms
 
 
-def test_a_file_that_its_coordinator_has_forgotten_does_not_hold_up_those_behind_it(tmp_path: Path) -> None:
+def test_a_file_that_its_coordinator_has_forgotten_does_not_delay_later_files(tmp_path: Path) -> None:
     """A coordinator can forget a file before the writer gets the outcome of its commit. This happens after a
     clock error, or if a network failure takes longer than the maximum age of files."""
 

@@ -40,8 +40,8 @@ CHECKS = [
 
 
 _OUTCOMES: dict[str, dict[str, str]] = {}
-"""The outcome for each kind of topics. Tests run in random order, so nodes of both kinds alternate. The
-outcomes are kept, so that each kind needs only one run."""
+"""The outcomes for each kind of topics. Tests run in random order, so tests of both kinds alternate. The
+outcomes are stored here, so that the program runs only once for each kind."""
 
 
 @pytest.fixture(scope="module")

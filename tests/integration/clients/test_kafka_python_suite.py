@@ -32,8 +32,8 @@ def expected_failures(kind: str) -> set[str]:
 
 
 def broker_like_theirs(kind: str, port: int) -> Node:
-    """A node with the same configuration as kafka-python's own test broker, for the settings on which its
-    tests depend."""
+    """A node whose relevant settings are equal to those of kafka-python's own test broker, because its tests
+    depend on them."""
     properties = {
         "node.id": "0",
         "controller.quorum.voters": "0@127.0.0.1:1",

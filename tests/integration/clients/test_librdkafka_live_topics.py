@@ -116,7 +116,7 @@ def test_a_hundred_partitions_with_a_few_records_each(bootstrap: str, topic: str
     assert by_partition == {partition: [b"0", b"1", b"2", b"3", b"4"] for partition in range(100)}
 
 
-def test_a_reader_of_deleted_records_starts_where_they_end(
+def test_a_reader_at_deleted_records_continues_after_them(
     bootstrap: str, topic: str, admin: AdminClient, member: Consumer
 ) -> None:
     create(bootstrap, topic)

@@ -48,7 +48,7 @@ def test_keys_headers_tombstones_and_timestamps_come_back(bootstrap: str, topic:
     assert (third.key(), third.value()) == (b"", b"")
 
 
-def test_log_append_time_is_told_to_the_producer_and_the_consumer(bootstrap: str, topic: str) -> None:
+def test_the_producer_and_the_consumer_get_the_log_append_time(bootstrap: str, topic: str) -> None:
     create(bootstrap, topic, message_timestamp_type="LogAppendTime")
     before = int(time.time() * 1000)
     reports = Deliveries()

@@ -52,7 +52,7 @@ def test_librdkafka_reads_from_the_first_record(node: Node, values: list[bytes])
     assert [message.value() for message in messages] == values
 
 
-def test_a_group_goes_on_in_the_remote_part(node: Node, values: list[bytes]) -> None:
+def test_a_group_continues_in_the_remote_part(node: Node, values: list[bytes]) -> None:
     config = {
         "bootstrap.servers": node.bootstrap_servers,
         "group.id": "group",

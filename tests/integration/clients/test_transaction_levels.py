@@ -36,7 +36,8 @@ def write_with_java(java: Java, node: Node, topic: str) -> None:
 
 
 def states(java: Java, node: Node) -> dict[str, list[tuple[int, int]]]:
-    """For each record of each transactional id: its version, and the transaction version of the client."""
+    """Two values for each record of each transactional id: the version of the record, and the transaction
+    version of the client."""
     shown = java.tool(
         f"{TOOLS}.consumer.ConsoleConsumer",
         *["--bootstrap-server", node.bootstrap_servers, "--topic", "__transaction_state"],

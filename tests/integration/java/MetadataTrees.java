@@ -14,7 +14,7 @@ import org.apache.kafka.shell.state.MetadataShellPublisher;
 import org.apache.kafka.shell.state.MetadataShellState;
 
 /**
- * Runs "tree /" of Kafka's metadata shell over each file, a snapshot or a segment of the metadata log.
+ * Runs "tree /" of Kafka's metadata shell on each file. A file is a snapshot or a segment of the metadata log.
  * Prints a line "#### N" before each tree. An error of the loader ends the program.
  *
  * The main method of the shell has a race. On a busy machine it shows no metadata, or never ends. Therefore

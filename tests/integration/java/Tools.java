@@ -2,8 +2,8 @@ import org.apache.kafka.common.utils.Exit;
 
 /**
  * Runs several of Kafka's tools one after another in one JVM: CLASS ARGUMENT... ";" CLASS ARGUMENT...
- * Prints a line "#### N" before each. If a tool ends with an exit code other than 0, the program ends. A "!" before the
- * class means that the tool must fail.
+ * Prints a line "#### N" before the output of each tool. If a tool ends with an exit code other than 0, the program
+ * ends. A "!" before the class means that the tool must fail.
  */
 public class Tools {
     static class Ended extends Error {}

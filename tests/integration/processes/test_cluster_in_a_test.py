@@ -115,7 +115,7 @@ def test_a_folder_is_kept_from_one_cluster_to_the_next(tmp_path: pathlib.Path) -
         _ = moldau.testing.Cluster().bootstrap_servers
 
 
-def test_a_start_that_fails_leaves_nothing_behind() -> None:
+def test_a_cluster_that_fails_to_start_keeps_no_folder() -> None:
     cluster = moldau.testing.Cluster(brokers=2, properties={"authorizer.class.name": "an.Authorizer"})
     with pytest.raises(Exception, match=r"authorizer\.class\.name must not be set"):
         cluster.start()

@@ -1,4 +1,4 @@
-"""Columns of JSON values get another type. After that, dead letters can be decoded."""
+"""Columns of JSON values get another type, so that dead letters can be decoded."""
 
 import json
 import pathlib
@@ -75,7 +75,7 @@ def columns_of(found: ValueFormat) -> str:
         ),
     ],
 )
-def test_a_change_in_words(text: str, path: tuple[str, ...], type_text: str) -> None:
+def test_a_column_change_is_parsed(text: str, path: tuple[str, ...], type_text: str) -> None:
     found = parse_column_change(text)
     assert (found.path, render_type(found.type)) == (path, type_text)
 
@@ -103,7 +103,7 @@ def test_changes_that_widen_a_column_and_changes_that_need_a_new_column(
 ) -> None:
     assert columns_of(changed("a INT", change, promote=True)) == in_iceberg
     assert columns_of(changed("a INT", change)) == elsewhere
-    # If the change is made a second time, the columns stay as they are.
+    # If the same change is requested again, the columns stay unchanged.
     assert columns_of(changed("a INT", change, change)) == elsewhere
 
 
@@ -153,7 +153,7 @@ def test_values_go_to_the_first_column_that_holds_them() -> None:
         ("l.element INT", "column l is ARRAY<INT>: it has no column element inside"),
     ],
 )
-def test_changes_that_cannot_be(change: str, problem: str) -> None:
+def test_impossible_column_changes_are_refused(change: str, problem: str) -> None:
     with pytest.raises(ToolError, match=problem):
         changed("a INT, s STRING, l ARRAY<INT>", change)
     with pytest.raises(ToolError, match="tables of JSON values"):
@@ -253,7 +253,9 @@ def test_a_replay_stores_no_value_in_part(
     assert export_once(declared, run_here).records == 1
 
 
-def test_a_table_of_text(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path) -> None:
+def test_a_value_with_very_many_names_makes_the_column_text(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
     """Values with very many names become one text column, and the column stays text."""
     produce(node, topic, *({f"k{one}_{number}": 1 for number in range(100)} for one in range(11)))
     job = job_of(node, topic, tmp_path, "iceberg")

@@ -202,7 +202,7 @@ def test_dead_letters_are_replayed(
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
-def test_a_driver_may_die_in_a_replay(
+def test_a_driver_may_be_killed_in_a_replay(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
 ) -> None:
     framed = replace(
@@ -219,7 +219,7 @@ def test_a_driver_may_die_in_a_replay(
     assert told(job) == []
 
 
-def test_a_driver_may_die_between_its_two_commits(
+def test_a_driver_may_be_killed_between_its_two_commits(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A round decided which records are dead letters, and was killed. The next export or replay completes
@@ -242,7 +242,9 @@ def test_a_driver_may_die_between_its_two_commits(
         assert len(read_table(job)) == len(told(job)) == number + 1
 
 
-def test_of_two_replays_one_commits(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path) -> None:
+def test_only_one_of_two_concurrent_replays_commits(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
     job = job_of(node, topic, tmp_path, "iceberg", avro_format(SCHEMA, {}, framed=False))
     produce_values(node, topic, [HEADER + avro(number) for number in range(5)])
     export_once(job, run_here)
@@ -259,7 +261,9 @@ def test_of_two_replays_one_commits(node: moldau.testing.Node, topic: str, tmp_p
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
-def test_backfill(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str) -> None:
+def test_a_new_export_adds_the_records_before_the_start_of_the_table(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
+) -> None:
     """A table began at the end of its topic. A new export adds the earlier records, and adds no
     record twice."""
     job = job_of(node, topic, tmp_path, table_format, ValueFormat())
@@ -307,7 +311,7 @@ def test_offsets_of_a_commit_are_in_its_snapshot(
         assert snapshot.summary[f"moldau.export.{name}"] == table.properties[f"moldau.export.{name}"]
 
 
-def test_a_task_may_die_between_its_two_files(
+def test_a_task_may_be_killed_between_its_two_files(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file of records and the file of dead letters of a unit get their names one after the other. A task

@@ -38,7 +38,7 @@ class Synced:
             self._sizes[state.st_ino] = state.st_size
 
     def lost(self, root: pathlib.Path) -> list[str]:
-        """The highest folder or file that a loss of power could remove. It may be ``root`` itself."""
+        """The topmost folder or file that a loss of power could remove. It may be ``root`` itself."""
         lost = []
         for path in [root, *sorted(root.rglob("*"))]:
             state = path.stat()

@@ -88,7 +88,7 @@ def test_rounds_add_only_new_records(
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
-def test_a_driver_may_die_after_any_unit(
+def test_an_export_is_completed_if_its_driver_is_killed_after_any_unit(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
 ) -> None:
     job = job_of(node, topic, tmp_path / "to", table_format)
@@ -119,7 +119,7 @@ def test_a_plan_of_a_driver_that_died_before_its_first_unit_is_done_by_the_next(
     assert names == set(plan.units)
 
 
-def test_a_unit_that_is_written_twice_is_there_once(
+def test_a_unit_that_is_written_twice_is_in_the_table_once(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
 ) -> None:
     """A task may be repeated, or run twice at the same time."""
@@ -175,7 +175,7 @@ def test_a_plan_number_is_given_once(node: moldau.testing.Node, topic: str, tmp_
     assert values(job) == list(range(RECORDS))
 
 
-def test_of_two_iceberg_drivers_one_commits(
+def test_only_one_of_two_concurrent_iceberg_exports_commits(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
 ) -> None:
     job = job_of(node, topic, tmp_path, "iceberg")
@@ -267,7 +267,9 @@ def test_a_topic_that_was_created_again_is_another_topic(
             export_once(job, run_here)
 
 
-def test_a_mistyped_topic_leaves_nothing_behind(node: moldau.testing.Node, tmp_path: pathlib.Path) -> None:
+def test_an_export_of_a_missing_topic_leaves_no_files(
+    node: moldau.testing.Node, tmp_path: pathlib.Path
+) -> None:
     for kind in ("parquet", "iceberg"):
         with pytest.raises(KafkaError, match="does not exist"):
             export_once(job_of(node, "absent", tmp_path / kind, kind), run_here)

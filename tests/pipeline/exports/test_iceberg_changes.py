@@ -205,8 +205,9 @@ def test_a_column_that_the_export_does_not_write_cannot_partition(job: ExportJob
 
 
 def test_a_change_that_cannot_be_followed_is_one_line(node: moldau.testing.Node, job: ExportJob) -> None:
-    """Another tool has added a column that has the name of a new member, but another type. Later it renames a
-    column of the table of dead letters. Each of these changes stops the export with an error of one line."""
+    """Another tool has added a column with the name of a new member but with another type. Later it renames a
+    column of the table of dead letters. Each of these two changes stops the export with an error of one
+    line."""
     inferring = ExportJob(job.bootstrap, job.topic, job.folder, "iceberg", values=json_format(None))
     produce_values(node, job.topic, [b'{"a": 1}', b"oops"])
     export_once(inferring, run_here)
@@ -286,7 +287,7 @@ def test_a_table_whose_old_snapshots_expired_is_extended(job: ExportJob) -> None
     assert len(rows(job)) == 6
 
 
-def test_a_table_that_was_dropped_leaves_no_dead_letters_behind(
+def test_a_new_table_does_not_get_the_dead_letters_of_a_dropped_table(
     node: moldau.testing.Node, job: ExportJob
 ) -> None:
     """A new table counts its rounds from 1. If the table of dead letters of a dropped table still exists, it
@@ -307,7 +308,7 @@ def test_a_table_that_was_dropped_leaves_no_dead_letters_behind(
     assert [row["offset"] for row in read_dead_letters(job)] == [1, 2]
 
 
-def test_records_of_a_table_that_nobody_changed_are_not_rebuilt(job: ExportJob) -> None:
+def test_records_for_an_unchanged_table_are_not_rearranged(job: ExportJob) -> None:
     produce(job, 0, 4)
     export_once(job, run_here)
     layout = layout_of(table_of(job).metadata, job.values.schema, "t")

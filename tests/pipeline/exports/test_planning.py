@@ -29,7 +29,7 @@ def test_units_cover_every_offset_once_and_none_is_too_long(wanted: list[OffsetR
 
 
 @given(ranges, st.integers(1, 20))
-def test_there_are_as_many_units_as_asked_for(wanted: list[OffsetRange], units_min: int) -> None:
+def test_there_are_at_least_as_many_units_as_requested(wanted: list[OffsetRange], units_min: int) -> None:
     total = sum(end - start for _, start, end in wanted)
     assert len(split(wanted, unit_size(wanted, units_min, 10**9))) >= min(total, units_min)
 

@@ -17,7 +17,7 @@ def bounds(starts: dict[int, int], ends: dict[int, int]) -> Bounds:
     return Bounds("id", starts, ends)
 
 
-def test_a_round_goes_on_where_the_last_one_ended_and_takes_new_partitions_whole() -> None:
+def test_a_round_continues_where_the_last_one_ended_and_takes_new_partitions_whole() -> None:
     now = bounds({0: 3, 1: 5, 2: 0}, {0: 12, 1: 9, 2: 0})
     found = next_round("t", {0: ExportedSpan(4, 10)}, now, None, may_lose=False)
     assert found.ranges == [OffsetRange(0, 10, 12), OffsetRange(1, 5, 9)]
@@ -38,7 +38,7 @@ def test_a_topic_that_ends_before_its_export_is_refused() -> None:
         next_round("t", {0: ExportedSpan(0, 10)}, bounds({0: 0}, {0: 5}), None, may_lose=True)
 
 
-def test_a_table_cannot_begin_behind_its_topic() -> None:
+def test_a_table_cannot_begin_after_the_end_of_its_topic() -> None:
     with pytest.raises(ToolError, match="t-0 ends at offset 5: it has no offset 6 to begin with"):
         next_round("t", {}, bounds({0: 0}, {0: 5}), {0: 6}, may_lose=True)
     with pytest.raises(ToolError, match="offsets 1 to 2 were deleted"):

@@ -65,5 +65,5 @@ def test_a_response_may_begin_with_a_marker() -> None:
     assert taken(committed_only=True, first=2) == [3, 5]
 
 
-def test_nothing_is_taken_behind_the_end() -> None:
+def test_no_batch_after_the_end_is_read() -> None:
     assert taken(committed_only=True, end=2) == [1]

@@ -51,11 +51,11 @@ def pushed(*given: Filter) -> Narrowing:
         (GreaterThan(("offset",), 200), 201, 201),
     ],
 )
-def test_offsets_cut_ranges(given: Filter, start: int, end: int) -> None:
+def test_filters_by_offset_shorten_the_range(given: Filter, start: int, end: int) -> None:
     assert pushed(given).cut(EVERYTHING) == OffsetRange(1, start, end)
 
 
-def test_filters_hold_together() -> None:
+def test_a_range_satisfies_all_of_its_filters() -> None:
     narrowing = pushed(GreaterThan(("offset",), 5), LessThan(("offset",), 9), IsNotNull(("offset",)))
     assert narrowing.cut(EVERYTHING) == OffsetRange(1, 6, 9)
 

@@ -47,7 +47,7 @@ def test_few_batches_are_walked_one_by_one(lengths: list[int], repeats: int) -> 
 
 @settings(max_examples=25)
 @given(st.lists(st.lists(sizes, max_size=4), min_size=3, max_size=6))
-def test_many_batches_are_walked_in_step(lists: list[list[int]]) -> None:
+def test_many_batches_are_walked_at_the_same_time(lists: list[list[int]]) -> None:
     batches = [records_of(lengths) for lengths in lists] * IN_STEP_COST
     counts = [len(batch) for batch in batches]
     if not sum(counts):
@@ -56,7 +56,7 @@ def test_many_batches_are_walked_in_step(lists: list[list[int]]) -> None:
     assert found([b"".join(batch) for batch in batches], counts) == expected(batches)
 
 
-def test_records_of_one_size_are_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_one_size_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[int] = []
     walk = record_walk._walk_one_by_one
 
@@ -82,7 +82,7 @@ def test_records_of_one_size_are_taken_at_once(monkeypatch: pytest.MonkeyPatch) 
         (b"", 1),
     ],
 )
-def test_counts_and_lengths_that_lie_are_refused(content: bytes, count: int, copies: int) -> None:
+def test_batches_with_wrong_counts_or_lengths_are_refused(content: bytes, count: int, copies: int) -> None:
     good = b"".join(records_of([5, 5]))
     with pytest.raises(InvalidRecordError):
         found([good] * (copies - 1) + [content], [2] * (copies - 1) + [count])

@@ -28,7 +28,7 @@ def test_offsets_without_a_segment_have_no_source() -> None:
     assert plan_parts([FIRST], 9, 9) == []
 
 
-def test_of_copies_that_overlap_the_longest_is_read() -> None:
+def test_the_longest_of_overlapping_copies_is_read() -> None:
     longer = segment(3, 50, 180)
     assert plan_parts([FIRST, SECOND, longer], 0, 200) == [
         TierPart(FIRST, 0, 100),
@@ -40,7 +40,7 @@ def test_of_copies_that_overlap_the_longest_is_read() -> None:
     ]
 
 
-def test_a_segment_speaks_only_for_the_epochs_that_the_log_has() -> None:
+def test_only_records_of_epochs_in_the_log_are_read_from_a_segment() -> None:
     """The leader of epoch 1 copied records up to offset 120. No other replica had the records from offset 100
     on, so they are not in the log."""
     old, new = segment(1, 0, 120, (0, 0), (1, 60)), segment(2, 90, 200, (1, 90), (3, 100))

@@ -163,7 +163,7 @@ def test_only_what_a_unit_needs_is_read(node: moldau.testing.Node, monkeypatch: 
         assert max(sizes) <= 130_000
 
 
-def test_objects_that_are_gone_are_looked_up_again(
+def test_segments_with_deleted_objects_are_looked_up_again(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tier_reading, "RETRY_BACKOFF_S", 0)
@@ -223,7 +223,7 @@ def test_an_export_reads_objects_too(node: moldau.testing.Node, tmp_path: pathli
     assert [(row["offset"], row["value"]) for row in read_table(job)] == expected(0, COUNT)
 
 
-def test_transactions_are_judged_by_the_leader() -> None:
+def test_transactional_batches_are_left_for_the_leader() -> None:
     def batch(offset: int, transactional: bool) -> memoryview:
         record = Record(offset, 1, None, b"value")
         sequence = {"producer_id": 1, "producer_epoch": 0, "base_sequence": offset}

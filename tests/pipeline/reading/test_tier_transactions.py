@@ -96,7 +96,7 @@ def read(found: TopicRanges) -> list[tuple[int, bytes]]:
 
 
 def write_transactions(writer: Writer) -> None:
-    """Transactions that end in another segment than they begin in, in several orders."""
+    """Write transactions that begin and end in different segments, in several orders."""
     writer.begin("long")
     writer.write("long", "aborted at the end")
     for number in range(4):

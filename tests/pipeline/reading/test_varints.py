@@ -29,7 +29,7 @@ def encoded(values: list[int]) -> tuple[np.ndarray, np.ndarray, list[int]]:
 
 
 @given(st.one_of(st.lists(short, max_size=40), st.lists(numbers, max_size=40)))
-def test_numbers_of_many_lengths_are_read_at_once(values: list[int]) -> None:
+def test_numbers_of_many_lengths_are_read_in_parallel(values: list[int]) -> None:
     data, starts, ends = encoded(values)
     for bits in (32, 64):
         found, behind = read_varints(data, starts, bits)

@@ -41,13 +41,13 @@ def test_pieces_with_and_without_gaps(
         assert target == CONTENT[offset + start : offset + start + len(target)]
 
 
-def test_more_pieces_than_a_system_call_takes(files: WalFiles) -> None:
+def test_more_pieces_can_be_read_than_one_system_call_accepts(files: WalFiles) -> None:
     targets = [(at, memoryview(bytearray(1))) for at in range(2 * wal_files.VIEWS_MAX + 3)]
     asyncio.run(files.scatter("wal/a", 7, targets))
     assert b"".join(view for _, view in targets) == CONTENT[7 : 7 + len(targets)]
 
 
-def test_reads_that_stop_early_go_on(files: WalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_that_stop_early_continue(files: WalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     read_now = os.preadv
 
     def read_some(descriptor: int, views: Sequence[memoryview], position: int) -> int:

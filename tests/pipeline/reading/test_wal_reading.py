@@ -146,7 +146,7 @@ def test_many_rounds_of_few_coordinates(
 
 
 @pytest.mark.usefixtures("no_broker")
-def test_the_time_of_append_is_the_commits(node: moldau.testing.Node) -> None:
+def test_the_append_time_is_the_time_of_the_commit(node: moldau.testing.Node) -> None:
     create(node, "appended", 1, message_timestamp_type="LogAppendTime")
     produce(node, "appended", 10, partition=0, timestamp=5)
     (found,) = pinned(node, subscribe="appended")
@@ -167,7 +167,7 @@ def test_deleted_records_are_a_loss_unless_it_is_allowed(node: moldau.testing.No
     assert by_partition(after)[1] == list(range(60, 200))
 
 
-def test_an_object_that_is_gone_is_looked_up_again_and_then_asked_of_the_broker(
+def test_batches_of_a_deleted_object_are_looked_up_again_and_then_read_from_the_broker(
     node: moldau.testing.Node, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(wal_reading, "RETRY_BACKOFF_S", 0)
@@ -237,7 +237,7 @@ def test_offsets_by_time(node: moldau.testing.Node) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_transactions_are_read_as_brokers_tell_them(node: moldau.testing.Node, isolation: str) -> None:
+def test_transactions_are_read_as_from_brokers(node: moldau.testing.Node, isolation: str) -> None:
     name = f"transactions_{isolation}"
     create(node, name, 1)
     producer = Producer({"bootstrap.servers": node.bootstrap_servers, "transactional.id": name})

@@ -120,7 +120,7 @@ def test_impossible_requests_are_reported(
 
 @pytest.mark.every_spark
 @pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
-def test_exported_twice_each_record_is_there_once(
+def test_each_record_is_in_the_table_once_after_two_exports(
     spark: SparkSession, node: moldau.testing.Node, tmp_path: pathlib.Path, table_format: str
 ) -> None:
     job = ExportJob(node.bootstrap_servers, "orders", str(tmp_path), table_format, unit_records_max=300)
@@ -149,7 +149,7 @@ def test_a_failed_task_is_one_sentence(spark: SparkSession) -> None:
     assert str(failure.value) == "a task failed: offset 5 is gone"
 
 
-def test_workers_do_not_collect_their_modules_behind_each_task(spark: SparkSession) -> None:
+def test_workers_do_not_collect_garbage_in_their_modules_after_each_task(spark: SparkSession) -> None:
     def frozen(_: int) -> int:
         return gc.get_freeze_count()
 
@@ -160,7 +160,7 @@ def test_workers_do_not_collect_their_modules_behind_each_task(spark: SparkSessi
     assert frozen(0) == ours  # only tasks freeze objects, and this process is not a task
 
 
-def test_planners_do_not_collect_their_modules_behind_each_plan(spark: SparkSession) -> None:
+def test_planners_do_not_collect_garbage_in_their_modules_after_each_plan(spark: SparkSession) -> None:
     class Planned(DataSource):
         """The name of the only column shows whether the planning process has frozen objects."""
 

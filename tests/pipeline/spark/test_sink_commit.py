@@ -181,7 +181,7 @@ def test_a_driver_that_is_killed_leaves_a_batch_whole_and_once(
     assert len(written(node, target.topic)) == 31
 
 
-def test_two_drivers_at_the_same_batch(node: moldau.testing.Node, target: CommitTarget) -> None:
+def test_two_concurrent_drivers_write_a_batch_once(node: moldau.testing.Node, target: CommitTarget) -> None:
     async def both() -> list[Any]:
         drivers = (
             asyncio.to_thread(commit, node, target, 3, [f"{name}{n}" for n in range(30)]) for name in "ab"
@@ -203,7 +203,9 @@ class ForgetfulStore(FileSinkStore):
         return False
 
 
-def test_an_intent_whose_answer_was_lost(node: moldau.testing.Node, target: CommitTarget) -> None:
+def test_a_batch_is_written_once_if_the_response_to_its_intent_was_lost(
+    node: moldau.testing.Node, target: CommitTarget
+) -> None:
     commit(node, target, 0, ["a", "b"], ForgetfulStore(root(node)))
     assert written(node, target.topic) == ["a", "b"]
 
@@ -238,7 +240,7 @@ def test_a_refused_batch_does_not_prevent_later_batches(
     assert leftovers(node, target) == []
 
 
-def test_a_batch_that_is_refused_in_part_is_never_taken_for_done(
+def test_a_partly_refused_batch_never_counts_as_written(
     node: moldau.testing.Node, target: CommitTarget
 ) -> None:
     for _ in range(2):
@@ -297,7 +299,7 @@ def test_rows_are_partitioned_as_by_all_producers() -> None:
             add_and_take(builder, row)
 
 
-def test_keyless_rows_go_on_from_where_they_are_told_to_begin() -> None:
+def test_rows_without_a_key_begin_at_the_given_partition() -> None:
     places = []
     for first in range(3):
         builder = BatchBuilder(Routing("a", {"a": 3}), Compression.NONE, 0, LIMIT, first)

@@ -119,7 +119,7 @@ def run_once(start: Callable[[], StreamingQuery]) -> StreamingQuery:
 
 
 @pytest.mark.every_spark
-def test_a_stream_goes_on_where_its_checkpoint_says(
+def test_a_stream_continues_where_its_checkpoint_says(
     spark: SparkSession, node: moldau.testing.Node, tmp_path: pathlib.Path
 ) -> None:
     create(node, "stream", 2)
@@ -147,7 +147,7 @@ def test_a_stream_goes_on_where_its_checkpoint_says(
 
 
 @pytest.mark.every_spark
-def test_a_stream_that_goes_on_keeps_to_its_limit(
+def test_a_stream_that_continues_keeps_to_its_limit(
     spark: SparkSession, node: moldau.testing.Node, tmp_path: pathlib.Path
 ) -> None:
     create(node, "limited", 2)

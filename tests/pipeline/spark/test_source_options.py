@@ -25,7 +25,7 @@ def parsed(**options: str) -> SourceOptions:
     return parse_options({"kafka.bootstrap.servers": "localhost:9092", **options})
 
 
-def test_names_are_known_in_any_case() -> None:
+def test_option_names_are_accepted_in_upper_and_lower_case() -> None:
     storage = {"Diskless.Storage.URL": "s3://bucket"}
     options = parsed(SUBSCRIBE="a, b", failondataloss="FALSE", checkpointLocation="/here", **storage)
     assert options.topics == {"a": None, "b": None}
@@ -54,7 +54,7 @@ def test_start_positions_of_a_query(options: dict[str, str], starting: object) -
     assert parsed(subscribe="a", **options).starting == starting
 
 
-def test_an_end_by_time_may_lie_behind_all_records() -> None:
+def test_an_end_by_time_may_be_after_all_records() -> None:
     assert parsed(subscribe="a", endingTimestamp="17").ending == Timestamps(everywhere=17, or_latest=True)
 
 

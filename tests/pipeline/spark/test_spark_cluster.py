@@ -111,7 +111,7 @@ def lines(path: pathlib.Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in found]
 
 
-def test_jobs_run_on_a_cluster_until_the_node_is_told_to_stop(tmp_path: pathlib.Path) -> None:
+def test_jobs_run_on_a_cluster_until_the_node_stops(tmp_path: pathlib.Path) -> None:
     """The first rounds may fail, because the topic does not exist yet."""
     lake, jobs, log = tmp_path / "lake", tmp_path / "jobs.toml", tmp_path / "stderr"
     with standalone_cluster(tmp_path) as cluster, log.open("wb") as errors:

@@ -131,8 +131,8 @@ def test_a_topic_may_be_deleted_while_a_batch_is_read(
     (unit,) = reader.partitions(start, end)
     delete(node, topic)
     if may_lose:
-        # The reads succeed until the coordinator learns of the deletion, which takes a moment, because the
-        # objects are kept for an hour.
+        # The coordinator learns of the deletion a moment later. Until then reads succeed, because the objects
+        # are kept for an hour.
         eventually(lambda: not list(reader.read(unit)))
         assert f"data was lost: topic {topic} was deleted" in caplog.text
         assert reader_of(node, subscribe=topic, **options).partitions(start, end) == []
@@ -213,7 +213,7 @@ def test_before_spark_4_2_a_batch_is_limited_where_the_position_is_known(
     assert rows_of(restarted, second, restarted.latestOffset()) == [3, 4]
 
 
-def test_before_spark_4_2_no_partition_begins_behind_the_end_that_was_told_first(
+def test_before_spark_4_2_no_partition_begins_after_the_end_that_was_returned_first(
     node: moldau.testing.Node,
 ) -> None:
     topic = create_topic(node, "racing", 1)
@@ -228,7 +228,7 @@ def test_before_spark_4_2_no_partition_begins_behind_the_end_that_was_told_first
     assert rows_of(reader, first, reader.latestOffset()) == [0, 1, 2]
 
 
-def test_before_spark_4_2_a_deleted_topic_is_told_when_the_first_batch_is_planned(
+def test_before_spark_4_2_a_deleted_topic_is_reported_when_the_first_batch_is_planned(
     node: moldau.testing.Node,
 ) -> None:
     kept, lost = create_topic(node, "kept-older", 1), create_topic(node, "lost-older", 1)

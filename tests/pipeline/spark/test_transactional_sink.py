@@ -267,7 +267,7 @@ def test_a_topic_that_is_deleted_while_it_is_written_is_an_error_of_one_line(sin
     assert sink.written() == everywhere([])
 
 
-def test_a_batch_without_rows_counts(sink: Sink) -> None:
+def test_batches_without_rows_count_as_written(sink: Sink) -> None:
     for batch_id, values in enumerate(([], ["a"], [], ["b"])):
         sink.commit(batch_id, values)
         sink.commit(batch_id, values)

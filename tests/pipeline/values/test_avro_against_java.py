@@ -1,5 +1,5 @@
-"""Decoding Avro has the same results as Avro's Java library. The results of the library are committed files,
-and CI computes them again.
+"""Decoding Avro has the same results as Avro's Java library. The results of the library are stored in the
+repository, and CI computes them again.
 
 ``MOLDAU_REWRITE_GOLDEN=1`` rewrites the results. Review the diff then.
 """
@@ -120,7 +120,7 @@ def test_the_results_of_java_have_not_changed() -> None:
 
 @pytest.mark.java
 @pytest.mark.parametrize("seed", range(2))
-def test_java_reads_records_of_many_fields_alike(seed: int) -> None:
+def test_java_decodes_records_of_many_fields_to_the_same_values(seed: int) -> None:
     asked = list(random_cases(seed, 300))
     assert differences(asked, ask_java(asked)) == []
 

@@ -194,7 +194,9 @@ INTS = {"type": "array", "items": "int"}
         ({"type": "map", "values": "int"}, "02036102", "a length is -2"),
     ],
 )  # fmt: skip
-def test_bytes_that_are_not_of_the_schema_are_rejected(schema: Any, encoded: str, reason: str | None) -> None:
+def test_bytes_that_do_not_match_the_schema_are_rejected(
+    schema: Any, encoded: str, reason: str | None
+) -> None:
     """A value whose bytes do not match the schema is rejected, whether the member is read or skipped. For
     most of the tested bytes, the library fastavro returns a value instead of an error."""
     last = {

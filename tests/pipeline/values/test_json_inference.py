@@ -382,8 +382,9 @@ def is_nothing(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(is_nothing(one) for one in value))
 
 
-def test_counts_are_bounded_by_depth_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one order the limit of positions is reached early, and in the other order late."""
+def test_the_number_of_counted_positions_is_bounded_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is a limit for the number of positions. In one order of the values it is reached early, and in
+    the other order late."""
     monkeypatch.setattr(json_inference, "POSITIONS_MAX", 12)
     monkeypatch.setattr(json_inference, "_LOOK_EVERY", 1)
     values = encoded(

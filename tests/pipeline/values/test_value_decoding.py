@@ -47,7 +47,7 @@ def test_columns_are_read_back_from_their_text(columns: list[tuple[str, Any]]) -
     assert parse_ddl(render_ddl(pa.struct(columns))) == pa.struct(columns)
 
 
-def test_columns_in_words() -> None:
+def test_column_definitions_are_parsed() -> None:
     found = parse_ddl("total int, `odd name` LONG, lines ARRAY<STRUCT<sku: STRING, price DECIMAL(9,2)>>")
     line = pa.struct([("sku", pa.string()), ("price", pa.decimal128(9, 2))])
     assert found == pa.struct([("total", pa.int32()), ("odd name", pa.int64()), ("lines", pa.list_(line))])
@@ -112,8 +112,8 @@ COLUMNS = (
     ids=range(28),
 )
 def test_a_value_that_is_no_row_is_rejected_alone(value: bytes) -> None:
-    """A decoder that joins all values into one text would accept some of these values, because the text
-    before or after such a value would complete it."""
+    """Some of these values are incomplete. A decoder that joins all values into one text would accept them,
+    because the text before or after such a value would complete it."""
     values = pa.array([b'{"a":1}', value, b",{}]}", b'{"a":2,"more":[{"deep":null}]}', None], pa.binary())
     found, rejected = decode_json(values, parse_ddl(COLUMNS))
     assert set(rejected) == {1, 2}
@@ -244,7 +244,7 @@ def order(number: int) -> dict[str, Any]:
     return {"id": number, "price": b"\x7d", "at": 0, "key": "k", "tags": {"a": 1}, "lines": [{"sku": "s"}]}
 
 
-def test_avro_columns() -> None:
+def test_avro_values_are_decoded_into_columns() -> None:
     text = json.dumps(ORDER)
     column = avro_type(text)
     assert render_ddl(column) == (

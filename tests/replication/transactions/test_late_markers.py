@@ -49,13 +49,13 @@ def test_a_late_copy_leaves_the_next_transaction_open(house: MarkedPartition) ->
     assert house.begins_at is None
 
 
-def test_a_repeated_marker_passes_where_nothing_is_open(house: MarkedPartition) -> None:
+def test_a_repeated_marker_is_accepted_if_no_transaction_is_open(house: MarkedPartition) -> None:
     assert house.append(batch(0, 0), house.guard(0)) is ErrorCode.none
     assert house.mark(1, version=2) is ErrorCode.none
     assert house.mark(1, version=2) is ErrorCode.none
 
 
-def test_before_version_2_the_epoch_stays(house: MarkedPartition) -> None:
+def test_a_marker_before_version_2_does_not_change_the_epoch(house: MarkedPartition) -> None:
     assert house.append(batch(0, 0), house.guard(0)) is ErrorCode.none
     assert house.mark(0, version=1) is ErrorCode.none
     assert house.append(batch(1, 0), house.guard(0)) is ErrorCode.none
@@ -63,7 +63,7 @@ def test_before_version_2_the_epoch_stays(house: MarkedPartition) -> None:
     assert house.begins_at is None
 
 
-def test_a_group_coordinator_asks_before_it_appends(house: MarkedPartition) -> None:
+def test_a_group_coordinator_checks_a_marker_before_the_append(house: MarkedPartition) -> None:
     log = PartitionCoordinatorLog(house.partition)
     producer = BatchKind(PRODUCER, 1, transactional=True)
     assert house.append(batch(0, 1), house.guard(1)) is ErrorCode.none

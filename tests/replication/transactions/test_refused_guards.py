@@ -1,5 +1,5 @@
-"""If the transaction coordinator refuses the check of a transaction, the check leaves no guard in the
-partition, and does not remove the guard of another check."""
+"""The transaction coordinator may refuse the check of a transaction. The partition then keeps no guard of
+this check, but it keeps the guards of other checks."""
 
 import asyncio
 import pathlib

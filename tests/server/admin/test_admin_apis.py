@@ -223,7 +223,7 @@ def test_authorized_operations_are_returned_on_request(node: Node) -> None:
     )
 
 
-def test_a_topics_config_takes_effect_at_once(node: Node) -> None:
+def test_a_topics_config_takes_effect_immediately(node: Node) -> None:
     create(node, "small")
     assert produce(node, "small", size=500).error_code is ErrorCode.none
     assert alter(node, TOPIC, "small", "max.message.bytes", "200").error_code is ErrorCode.none
@@ -249,7 +249,7 @@ def test_alter_configs_replaces_all_configs_of_a_resource(node: Node) -> None:
     assert config(node, TOPIC, "replaced", "flush.ms").value == "7"
 
 
-def test_a_brokers_config_takes_effect_at_once() -> None:
+def test_a_brokers_config_takes_effect_immediately() -> None:
     with Node() as node:
         create(node, "t")
         assert alter(node, BROKER, "", "message.max.bytes", "200").error_code is ErrorCode.none

@@ -39,7 +39,7 @@ def kafka_python(node: Node) -> Iterator[KafkaAdminClient]:
     admin.close()
 
 
-def test_librdkafka_sees_new_partitions_at_once(librdkafka: AdminClient) -> None:
+def test_librdkafka_sees_new_partitions_immediately(librdkafka: AdminClient) -> None:
     librdkafka.create_topics([NewTopic("grows", num_partitions=1, replication_factor=1)])["grows"].result(60)
     librdkafka.create_partitions([NewPartitions("grows", 3)])["grows"].result(60)
     described = librdkafka.describe_topics(TopicCollection(["grows"]), include_authorized_operations=True)[

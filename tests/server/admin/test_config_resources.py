@@ -138,7 +138,7 @@ def test_group_configs_and_their_bounds(node: Node) -> None:
     assert "anybody" not in names
 
 
-def test_client_metrics_subscriptions(node: Node) -> None:
+def test_client_metrics_subscriptions_are_set_checked_and_deleted(node: Node) -> None:
     assert values(node, METRICS, "nobody") == {
         "interval.ms": ("300000", 5),
         "match": ("", 5),

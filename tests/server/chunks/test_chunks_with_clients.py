@@ -89,7 +89,7 @@ def test_a_transaction_over_the_border_is_read_whole_or_not_at_all(cluster: mold
     assert [value for _, value in chunks.read(12, **COMMITTED)] == [*committed, 8, 9]
 
 
-def test_producers_and_a_consumer_go_on_while_chunks_are_created(cluster: moldau.testing.Cluster) -> None:
+def test_producers_and_a_consumer_continue_while_chunks_are_created(cluster: moldau.testing.Cluster) -> None:
     chunks = Chunks(cluster, "busy")
     chunks.create_topic([1, 2, 3])
     producer = Producer({**chunks.server, "enable.idempotence": True, "linger.ms": 1})

@@ -85,7 +85,8 @@ def health(url: str) -> dict[str, str]:
 
 
 def is_served(bootstrap: str, patience_s: float) -> bool:
-    """Whether all acknowledged records can be read. Some errors before that are allowed."""
+    """Whether all acknowledged records can be read within ``patience_s`` seconds. Until then, errors are
+    allowed."""
 
     async def read() -> None:
         async with Requests(bootstrap) as client, asyncio.timeout(20):

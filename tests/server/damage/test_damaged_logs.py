@@ -98,7 +98,7 @@ def test_a_cut_metadata_log_without_its_durable_offset_stops_the_start(folder: P
 
 
 @pytest.mark.parametrize("lost", ["durable-offset", None])
-def test_folders_of_unknown_topics_stop_the_start_where_the_log_cannot_tell(
+def test_folders_of_unknown_topics_stop_the_start_if_the_metadata_log_may_be_cut(
     folder: Path, lost: str | None
 ) -> None:
     metadata = folder / "__cluster_metadata-0"
@@ -136,9 +136,9 @@ def test_an_older_metadata_folder_beside_newer_partitions_stops_the_start(tmp_pa
     reason = refusal(folder)
     assert reason is not None
     assert "replication-offset-checkpoint" in reason
-    # The mark of the clean stop may be lost, and the checkpoint may come from the same backup or may have no
-    # line for this log. In these cases, the leader epochs that the node wrote after its second start still
-    # prove the loss.
+    # The mark of the clean stop may be lost. The checkpoint may come from the same backup, or may have no
+    # line for this log. Even then, the leader epochs that the node wrote after its second start prove the
+    # loss.
     (folder / ".kafka_cleanshutdown").unlink()
     shutil.rmtree(folder / "second-0")
     checkpoint.write_text(line)
@@ -183,7 +183,7 @@ def test_a_folder_that_the_metadata_does_not_know_is_kept(folder: Path) -> None:
     assert not (folder / "unknown-0").exists()
 
 
-def test_a_damaged_topic_id_is_put_right(folder: Path) -> None:
+def test_a_damaged_topic_id_is_repaired(folder: Path) -> None:
     path = folder / "classic-0" / "partition.metadata"
     whole = path.read_bytes()
     damaged = bytearray(whole)

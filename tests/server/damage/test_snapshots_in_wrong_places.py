@@ -102,8 +102,9 @@ def test_an_older_snapshot_of_another_writer_is_known_by_its_timestamp(
 
 @pytest.mark.parametrize("is_named", [True, False], ids=["named", "unnamed"])
 def test_a_snapshot_of_another_log_is_refused_with_its_path(folder: Path, is_named: bool) -> None:
-    """A snapshot of a coordinator is in the folder of the metadata log. If the header names a log, it
-    names the log of the coordinator. If it names no log, the records are still not metadata records."""
+    """A snapshot of a coordinator was put into the folder of the metadata log. If its header names a log,
+    this is the log of the coordinator. If its header names no log, its records show that it is not a snapshot
+    of the metadata."""
     *_, newest = snapshots(folder)
     snapshot_id = snapshot.snapshot_of(newest.name)
     assert snapshot_id is not None

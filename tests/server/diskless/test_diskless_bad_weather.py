@@ -95,7 +95,7 @@ def eventually(holds: Callable[[], bool], limit_s: float = 60.0) -> bool:
     return True
 
 
-def test_all_but_producing_goes_on_while_the_store_is_down(tmp_path: Path) -> None:
+def test_all_but_producing_continues_while_the_store_is_down(tmp_path: Path) -> None:
     properties = diskless(tmp_path, "down")
     with Node(data=str(tmp_path / "data"), properties=properties) as node:
         bootstrap = node.bootstrap_servers

@@ -55,7 +55,7 @@ def lose(data: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("lost", [None, "t-*", "*/*.sqlite*"])
-def test_a_producer_is_remembered(tmp_path: Path, lost: str | None) -> None:
+def test_an_idempotent_producer_continues_after_a_restart(tmp_path: Path, lost: str | None) -> None:
     async def before(client: Requests) -> None:
         await client.create("t")
         for n in range(7):
@@ -95,7 +95,7 @@ def test_acknowledged_records_can_be_read_immediately(tmp_path: Path) -> None:
     on_a_node(tmp_path, story)
 
 
-def test_everything_is_read_from_objects_when_the_cache_is_gone(tmp_path: Path) -> None:
+def test_all_records_are_read_from_objects_when_the_cache_is_lost(tmp_path: Path) -> None:
     codecs = list(Compression)
 
     async def before(client: Requests) -> None:
@@ -172,7 +172,7 @@ def test_deletions_outlive_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("configured", ["1", "5"])
-def test_new_partitions_go_to_coordinators_that_exist_whatever_the_config_says(
+def test_new_partitions_are_assigned_to_existing_coordinators_with_any_config(
     tmp_path: Path, configured: str
 ) -> None:
     async def before(client: Requests) -> None:

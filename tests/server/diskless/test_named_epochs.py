@@ -107,7 +107,7 @@ def test_a_prune_with_an_epoch_of_no_leader_changes_nothing(client):
     assert true_epoch.topics[0].partitions[0].error_code is ErrorCode.none
 
 
-def test_a_broker_goes_on_after_its_numbers_were_used(node, client):
+def test_a_broker_continues_after_its_numbers_were_used(node, client):
     """A client can guess the epoch of a broker's registration, and use the broker's commit numbers. The
     broker's first batches may then be refused, but later batches are accepted."""
     topic = Topic(client, "numbers")

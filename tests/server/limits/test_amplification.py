@@ -46,12 +46,13 @@ from worst_requests import worst_requests
 CALLS_A_STEP = 100_000
 OBJECTS_MAX = 1_500_000
 SIZES = (30_000, 250_000)
-"""The larger requests are sent only in the newest version, because one step of a handler serves all versions.
+"""The sizes of requests in bytes. Requests of the larger size are sent only in the newest version, because
+the handlers have the same steps for all versions.
 """
 CALLS_OF_LONG_STEPS = 500
 STEPS_PER_LOOK = 50
-"""Objects are counted after each long step, and whenever this number of steps has passed. Counting reads the
-whole heap."""
+"""Objects are counted after each long step, and also after this number of steps. They are not counted after
+every step, because counting reads the whole heap."""
 ANSWERED_BYTES = 80_000
 ANSWERED_BYTES_RATIO = 16
 ANSWERED_BYTES_FLOOR = 4 * 1024 * 1024
@@ -328,8 +329,8 @@ def test_calls_that_do_their_work_make_no_long_step(node, steps):
     """Partitions and coordinator exist, so no row is refused. If rows were refused, the test would only
     measure refusals, which are fast.
 
-    Before these requests had limits, a request with about 100,000 rows blocked a node for 0.1 s if the rows
-    were about guards, for 1 s if they were about markers, and for 24 s if they were about producers.
+    Before these requests had limits, a request with about 100,000 rows blocked a node for a long time: 0.1 s
+    with rows about guards, 1 s with rows about markers, and 24 s with rows about producers.
     """
     with WireClient(node.bootstrap_servers, timeout_s=120) as client:
         client.create_topic("worked", partitions=100, diskless_enable="true")

@@ -132,8 +132,8 @@ def test_records_that_are_produced_after_a_long_batch_stay_after_it(node, topic,
 @pytest.mark.parametrize("timestamp", ["beyond", "latest"])
 @pytest.mark.parametrize("diskless", ["false", "true"])
 def test_a_planted_timestamp_is_looked_for_by_a_worker(node, topic, opened_by, diskless, timestamp):
-    """Before the batch with the timestamp, there are batches whose headers contain this timestamp although no
-    record has it."""
+    """Before the batch with the timestamp there are other batches. Their headers contain this timestamp, but
+    none of their records has it."""
     day_ms = 86_400_000
     begin_ms = now_ms()
     planted = tiny_records(Compression.GZIP, 20_000, begin_ms, max_timestamp_ms=begin_ms + 9 * day_ms)

@@ -31,7 +31,7 @@ def test_topic_id_in_a_version_that_cannot_answer_by_id(moldau_node, caplog):
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_retention_of_offsets_beyond_the_end_of_time(moldau_node):
+def test_an_offset_with_the_largest_retention_time_is_committed(moldau_node):
     partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
     request = OffsetCommitRequest(
         group_id="g",

@@ -75,7 +75,7 @@ def asked(request):
     ("names", "is_large"),
     [(None, True), (["wide"], True), (["small", "middle", "none"], True), (["small"], False)],
 )
-def test_metadata_of_many_partitions(names, is_large):
+def test_a_metadata_response_with_many_partitions_is_made_in_turns_by_a_worker(names, is_large):
     topics = None if names is None else [metadata.MetadataRequestTopic(name=name) for name in names]
     answer, turns, pieces = asked(metadata.MetadataRequest(topics=topics))
     found = {topic.name: topic for topic in answer.topics}

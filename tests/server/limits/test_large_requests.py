@@ -113,7 +113,7 @@ def test_answers_to_slices_are_the_answer_to_the_whole(sizes, most, version):
 
 
 @given(st.lists(st.lists(st.integers(0, 20), max_size=5), max_size=5), st.integers(3, 15))
-def test_three_floors_of_rows(groups, most):
+def test_requests_with_three_levels_of_rows_are_cut(groups, most):
     request = offset_fetch.OffsetFetchRequest(
         groups=[
             offset_fetch.OffsetFetchRequestGroup(
@@ -213,8 +213,8 @@ REPEATED = {
 
 @pytest.mark.parametrize("field", REPEATED)
 def test_equal_rows_are_answered_once(cuts, field):
-    """Equal rows are found at any distance from each other, because the response to a row may be many times
-    as long as the row."""
+    """Equal rows get one answer, even if other rows are between them. Otherwise the response could be very
+    large, because the answer to a row may be many times as long as the row."""
     api_key, cls, row = REPEATED[field]
     request = cls(**{field: [row(number) for number in (*range(40), *range(40)) for _ in range(300)]})
     parts = list(slices(request, cut_of(cuts[api_key], request)))
@@ -288,7 +288,8 @@ def test_empty_names_by_the_million_close_their_connection_only(node, count):
 
 @pytest.mark.parametrize("count", [25_000, 150_000])
 def test_distinct_names_and_their_answer_fit_the_allowance_or_are_refused(count):
-    """An index is used to compare names. Its memory counts in addition to the rows and the response."""
+    """An index is used to find equal names. The memory of this index counts in addition to the memory of the
+    rows and of the response."""
     body = struct.pack(">i", count) + b"".join(b"\0\6%06d" % number for number in range(count))
 
     def handle(context, request):

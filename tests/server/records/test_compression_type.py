@@ -1,5 +1,5 @@
-"""``compression.type`` is the codec in which a node stores a topic. Foreign clients test it with both
-kinds of topics."""
+"""``compression.type`` is the codec in which a node stores a topic. The tests use clients of other projects,
+and both kinds of topics."""
 
 import asyncio
 import uuid

@@ -366,7 +366,7 @@ def test_without_acknowledgement_records_arrive_too(play: Any) -> None:
     play(story)
 
 
-def test_a_topic_of_the_same_name_begins_anew(play: Any) -> None:
+def test_a_new_topic_of_the_same_name_begins_at_offset_0(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         ids = set()
         for turn in range(3):

@@ -1,5 +1,5 @@
-"""Markers for partitions that were deleted or are diskless, markers that another broker writes, and markers
-of a coordinator that a newer coordinator has replaced."""
+"""Markers of transactions in special cases. The partition was deleted or is diskless, another broker writes
+the marker, or a newer coordinator has replaced the sender."""
 
 import asyncio
 from types import SimpleNamespace
@@ -55,9 +55,9 @@ def test_a_replaced_coordinator_stops_sending() -> None:
 
 
 def test_another_broker_gets_the_position_of_the_decision() -> None:
-    """A broker whose replica of a diskless partition is offline sends the marker to the partition's leader.
-    The request contains the position of the decision (the commit or abort in ``__transaction_state``),
-    because a restore needs this position."""
+    """If the replica of a diskless partition is offline on this broker, the broker sends the marker to the
+    partition's leader. The request contains the position of the decision (the commit or abort in
+    ``__transaction_state``), because a restore needs this position."""
     marker = MARKER._replace(decision_partition=4, decision_offset=1 << 40)
     written: list[TransactionMarker] = []
 

@@ -120,7 +120,7 @@ def clients(node: Node) -> str:
     return node.bootstrap_servers
 
 
-def test_each_value_of_each_field_is_answered_alike_everywhere(clients: str) -> None:
+def test_each_value_of_each_field_gets_the_same_error_on_all_paths(clients: str) -> None:
     async def story() -> None:
         async with Requests(clients) as client, asyncio.timeout(200):
             for kind in ("classic", "diskless"):
@@ -196,7 +196,7 @@ def test_timestamps_beyond_64_bits_wrap(clients: str) -> None:
     asyncio.run(story())
 
 
-def test_a_producer_without_an_epoch_may_repeat_and_go_on(clients: str) -> None:
+def test_a_producer_without_an_epoch_may_repeat_and_continue(clients: str) -> None:
     async def story() -> None:
         async with Requests(clients) as client, asyncio.timeout(200):
             for kind in ("classic", "diskless"):

@@ -179,7 +179,7 @@ class Stuck:
         await asyncio.get_running_loop().create_future()
 
 
-def test_a_call_ends_at_its_deadline_and_does_not_begin_behind_it() -> None:
+def test_a_call_ends_at_its_deadline_and_does_not_begin_after_it() -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
         began, stuck = loop.time(), Stuck()

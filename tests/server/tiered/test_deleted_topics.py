@@ -81,7 +81,7 @@ def test_a_topic_that_a_late_image_does_not_have_yet_is_kept() -> None:
     play(story)
 
 
-def test_the_grace_begins_anew_for_a_topic_that_was_seen_meanwhile() -> None:
+def test_the_grace_period_begins_again_for_a_topic_that_was_seen_meanwhile() -> None:
     async def story(broker: Broker) -> None:
         await broker.deleted.among({OLD})
         broker.image = with_topic(OLD)

@@ -219,7 +219,7 @@ def test_a_result_that_violates_the_protocol_is_an_error_that_names_the_manager(
 
 
 @pytest.mark.parametrize("diskless", [False, True], ids=["classic", "diskless"])
-def test_another_metadata_manager_serves_both_kinds_and_goes_on_with_deletions(
+def test_another_metadata_manager_serves_both_kinds_and_continues_with_deletions(
     tmp_path: Path, *, diskless: bool
 ) -> None:
     properties = PROPERTIES | CONSOLIDATION | {"remote.log.metadata.manager.class.name": MEMORY_METADATA}

@@ -184,7 +184,7 @@ def test_a_leader_that_resigns_does_not_know_the_outcome_of_its_append(tmp_path:
     asyncio.run(main())
 
 
-def test_late_news_of_leadership_end_no_term(tmp_path: Path) -> None:
+def test_late_changes_of_an_earlier_epoch_do_not_end_the_term(tmp_path: Path) -> None:
     async def main() -> None:
         async with housed(tmp_path) as house:
             house.lead(epoch=4)
@@ -358,7 +358,7 @@ def test_a_batch_whose_records_cannot_be_parsed_does_not_end_reading(codec: int,
     asyncio.run(main())
 
 
-def test_a_read_of_many_batches_that_open_large_ends_early_and_goes_on(tmp_path: Path) -> None:
+def test_a_read_of_many_batches_that_open_large_ends_early_and_continues(tmp_path: Path) -> None:
     async def main() -> None:
         async with housed(tmp_path) as house:
             large = large_record(Compression.ZSTD, 700_000, 1)

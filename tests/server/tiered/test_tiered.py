@@ -250,7 +250,7 @@ def test_a_live_topic_becomes_tiered_and_later_untiered(node: Node, play: Callab
     play(story)
 
 
-def test_copying_may_stop_while_reading_goes_on(node: Node, play: Callable[[Story], None]) -> None:
+def test_copying_may_stop_while_reading_continues(node: Node, play: Callable[[Story], None]) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic, **TIERED)
         await fill(client, topic, 3)

@@ -62,7 +62,7 @@ def folder(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "data"))
 
 
-def test_a_restart_goes_on_where_it_was(folder: Path) -> None:
+def test_a_restart_continues_where_it_was(folder: Path) -> None:
     async def story(client: Requests) -> None:
         await until_tiers(client, TOPIC, 4, 15, 14)
         await read_from(client, TOPIC, 4)
@@ -93,7 +93,7 @@ def test_lost_checkpoints_lose_no_record(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("also", [(), CHECKPOINTS], ids=["epochs", "epochs and checkpoints"])
-def test_a_lost_epoch_file_is_made_anew_from_the_remote_tier(folder: Path, also: tuple[str, ...]) -> None:
+def test_a_lost_epoch_file_is_rebuilt_from_the_remote_tier(folder: Path, also: tuple[str, ...]) -> None:
     (folder / f"{TOPIC}-0" / "leader-epoch-checkpoint").unlink()
     for name in also:
         (folder / name).unlink()
@@ -112,7 +112,7 @@ async def _reads(client: Requests, offset: int) -> bool:
     return (await client.fetch(TOPIC, offset, max_wait_ms=1000)).error_code is ErrorCode.none
 
 
-def test_a_deletion_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_a_deletion_continues_after_a_restart(tmp_path: Path) -> None:
     async def first(client: Requests) -> None:
         await client.create(TOPIC, **TIERED)
         await fill(client, TOPIC, 3)

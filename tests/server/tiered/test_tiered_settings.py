@@ -93,7 +93,7 @@ def test_a_class_that_is_no_manager(machine: Machine, name: str, said: str) -> N
         metadata(machine, config(**{METADATA: name}))
 
 
-def test_metadata_managers(machine: Machine) -> None:
+def test_the_metadata_manager_is_built_in_or_a_plug_in(machine: Machine) -> None:
     async def main() -> None:
         default = metadata(machine, config())
         assert isinstance(default, TopicBasedRemoteLogMetadataManager)

@@ -125,10 +125,9 @@ def batch(text: str) -> memoryview:
 
 
 def follow_with_another_log() -> list[str]:
-    """A follower replaces its leader, although the follower lacks the last records. Then the former leader
-    follows the new leader. At the offsets of the missing records, the new leader appends other records with
-    acks=all. The new leader is lost as soon as the producer of these other records gets its response. Returns
-    the errors.
+    """A follower that lacks the last records of its leader becomes the new leader, and the former leader
+    follows it. At the offsets of the missing records, the new leader appends other records with acks=all. The
+    new leader is lost as soon as the producer of these other records gets its response. Returns the errors.
     """
     with World(1) as world:
         brokers = Brokers(world, COMMON)

@@ -13,8 +13,8 @@ from moldau.simulation.scenario import run_seed
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 SEEDS = [("upgrade", 0), ("upgrade", 1), ("upgrade-separate", 0)]
-"""The story of the first entry ends with the former version. The story of the second entry ends with a raised
-metadata.version."""
+"""Each entry is a story and a seed. The first story ends with the former version, and the second story ends
+with a raised metadata.version."""
 
 
 @pytest.mark.parametrize(("story", "seed"), SEEDS)

@@ -1,5 +1,5 @@
-"""In these mutants, the state of a coordinator differs from the state that a replay of its log gives. The
-stories must detect the mutants.
+"""Tests insert defects, after which the state of a coordinator differs from the state that a replay of its
+log gives. The stories must detect these mutants.
 
 The tests of diskless topics and of offsets check that every run of a node compares the state with the log.
 """
@@ -28,7 +28,8 @@ MUTANT_SEEDS = range(3)
 
 
 def test_a_reference_state_contains_only_committed_records() -> None:
-    """If the machine loses power, even a synced log may lose the records after its high watermark."""
+    """A reference must not replay records after the high watermark, because a loss of power may remove them
+    even from a synced log."""
     log = MemoryLog()
     log.append(_a_batch())
     log.held = True

@@ -1,8 +1,8 @@
 """A classic partition with chunks loses all disks, and the cluster is restored from its object store.
 
-The records of all chunks were on these disks. After the restore the metadata must not name the lost copies,
-because readers would wait for brokers that have no such chunk or do not exist. If the topic is tiered, the
-chunks that were in the remote tier come back, and the partition continues after them.
+The records of all chunks were on these disks. After the restore the metadata must not name the lost copies.
+Otherwise readers would wait for brokers that do not exist or do not have the chunk. If the topic is tiered,
+the chunks that were in the remote tier come back, and the partition continues after them.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class Chunked:
         return await process.main
 
     def client(self, kind: Any, name: str, *arguments: Any, **options: Any) -> Any:
-        """A client whose first connection is to the node on the last host of the current cluster."""
+        """A client that first connects to the node on the last host of the current cluster."""
         chance, host = stream(self.world.seed, name), self.cluster.hosts[-1].name
         bootstrap = next(each for each in self.cluster.addresses if each.host == host)
         return kind(name, bootstrap, self.history, chance, *arguments, **options)
@@ -200,8 +200,8 @@ def test_the_partition_continues_after_its_lost_chunks(restored: NodeSet) -> Non
         await chunked.cluster.lose_and_restore()
         assert chunked.cluster.report is not None
         border = 2 * RECORDS
-        # Without the chunks, no consumer is sent to a lost copy, and no new record gets the offset of a lost
-        # record of a chunk.
+        # The metadata do not contain the chunks any more, so no consumer is sent to a lost copy. New records
+        # get offsets after the lost records of the chunks.
         assert await chunked.first_offset("reader-1") == border
         await chunked.produce("producer-3")
         found = chunked.partition()

@@ -24,7 +24,7 @@ SKEWS_MS = {1: 0, 2: HOUR_MS, SLOW: -HOUR_MS}
 
 class WrongClocksStory(DisklessClusterStory):
     """A story in which the clocks of two nodes are wrong from the start to the end. All producers send to the
-    node whose clock is behind all others."""
+    node with the clock that is furthest behind."""
 
     async def run(self) -> list[str]:
         for node_id, skew_ms in SKEWS_MS.items():

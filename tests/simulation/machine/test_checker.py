@@ -1,4 +1,5 @@
-"""The checker detects errors. With the checker, the simulation detects flaws that a test inserts."""
+"""The checker detects wrong histories. Simulations that use the checker detect the flaws that a test
+inserts."""
 
 import asyncio
 from dataclasses import replace
@@ -48,7 +49,7 @@ def test_a_wrong_log_is_found(log: list[tuple[int, bytes]], words: str) -> None:
     assert any(words in violation for violation in check(history(), {PARTITION: log}))
 
 
-def test_a_refused_record_that_is_there_is_found() -> None:
+def test_a_refused_record_in_a_log_is_found() -> None:
     found = history()
     found.productions[1].outcome = Outcome.FAILED
     assert any("was refused" in violation for violation in check(found, {PARTITION: LOG}))
@@ -62,7 +63,7 @@ def test_deleted_records_that_come_back_are_found() -> None:
     assert back == ["t-0: begins at 1, and 2 was acknowledged as its start"]
 
 
-def test_an_unknown_outcome_may_go_either_way() -> None:
+def test_a_batch_of_unknown_outcome_may_exist_or_not() -> None:
     found = history()
     found.productions[1].outcome = Outcome.UNKNOWN
     found.observations.pop()
@@ -112,7 +113,7 @@ async def waits_for_ever(machine: Machine) -> None:
         await asyncio.sleep(1)
 
 
-def test_a_story_without_an_end_is_a_failure_that_says_where() -> None:
+def test_a_story_without_an_end_is_a_failure_that_names_the_place() -> None:
     scenario = replace(tiny(), step_limit=20_000, time_limit_s=50.0, cpu_limit_s=20.0)
     (turning,) = run_seed(replace(scenario, program=turns_for_ever), 1).violations
     assert turning.startswith("LimitError: no end after 20001 steps")

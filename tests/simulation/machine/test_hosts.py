@@ -124,7 +124,7 @@ def test_a_kill_runs_no_finally_and_no_timer() -> None:
         assert seen == ["worker"]
 
 
-def test_a_paused_program_goes_on_where_it_was() -> None:
+def test_a_paused_program_continues_where_it_was() -> None:
     with World(4) as world:
         server = world.host("server")
         server.start(echo_server)
@@ -141,7 +141,7 @@ def test_a_paused_program_goes_on_where_it_was() -> None:
         assert 3 <= on_client(world, story()) < 3.1
 
 
-def test_a_cut_link_holds_or_resets() -> None:
+def test_a_cut_link_delays_or_resets_its_connections() -> None:
     outcomes = set()
     for seed in range(20):
         with World(seed) as world:

@@ -1,6 +1,6 @@
-"""Some keys may change while the node runs. After such a change the key must be read again. There are three
-ways to read the key again: the ``reconfigure`` of the key's subsystem reads it, the node reads it with the
-configs of topics, or each use reads it from the effective configuration."""
+"""Some keys may change while the node runs. After such a change the key must be read again, in one of three
+ways. The method ``reconfigure`` of the key's subsystem reads it, or the node reads it with the configs of
+topics, or each use reads it from the effective configuration."""
 
 import asyncio
 from collections.abc import Mapping
@@ -32,8 +32,8 @@ READ_AT_USE = {
     "listener.security.protocol.map": "config/dynamic.py",
     "config.providers": "server/settings.py",
 }
-"""Keys that no ``reconfigure`` reads, each with a file. This file reads the key from the effective
-configuration at every use, or refuses a change of the key."""
+"""Keys that no method ``reconfigure`` reads. The value is a file with code that reads the key from the
+effective configuration at every use, or that refuses a change of the key."""
 
 
 class Noting(dict[str, Any]):

@@ -113,8 +113,8 @@ def test_no_subsystem_works_or_follows_the_metadata_after_its_stop(monkeypatch: 
         told_late: list[str] = []
 
         def news() -> None:
-            """Topics with leaders on this node, topics with followers on this node, and changes of existing
-            topics."""
+            """Show the node three kinds of changes: topics with leaders on this node, topics with followers
+            on this node, and changes of existing topics."""
             number = next(numbers)
             show(
                 node,

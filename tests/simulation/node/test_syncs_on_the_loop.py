@@ -260,7 +260,7 @@ def test_a_compaction_that_loses_power_loses_no_key(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_truncation_that_loses_power_brings_nothing_back_behind_it(seed: int) -> None:
+def test_a_loss_of_power_during_a_truncation_restores_no_older_record_after_a_newer_one(seed: int) -> None:
     """After a truncation and a loss of power, all flushed records exist, and no older record follows a newer
     record."""
     kept: list[bytes] = []

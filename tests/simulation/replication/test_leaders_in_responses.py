@@ -1,5 +1,5 @@
 """If a broker does not lead a partition, its responses to Produce and Fetch name the leader with its epoch
-and address, so that clients need no Metadata request (KIP-951)."""
+and address. So clients need no Metadata request (KIP-951)."""
 
 from typing import Any
 from uuid import UUID

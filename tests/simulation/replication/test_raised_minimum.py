@@ -1,5 +1,5 @@
-"""A leader learns at once that ``min.insync.replicas`` was raised and that its follower has left the in-sync
-set."""
+"""A leader learns of two changes at the same time: ``min.insync.replicas`` was raised, and its follower has
+left the in-sync set."""
 
 import asyncio
 from typing import Any

@@ -43,7 +43,8 @@ def image_rows(cluster: Cluster, broker: int) -> Any:
 
 
 def place(house: House, folder: str) -> tuple[dict[str, Any], str]:
-    """The entries of the parent folder of ``folder``, and the name of ``folder`` in it."""
+    """Return two values: the entries of the parent folder of ``folder``, and the name of ``folder`` in this
+    parent folder."""
     *parents, name = folder.strip("/").split("/")
     node = house.disk(RESTORED).volume.root
     for each in parents:

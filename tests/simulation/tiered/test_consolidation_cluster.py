@@ -29,7 +29,7 @@ def test_segments_have_all_records_that_left_the_wal(name: str) -> None:
 
 
 def discarding_of_finished_segments(patch: pytest.MonkeyPatch) -> None:
-    """Inserted defect: a leader discards all segments of other leaders, also finished segments."""
+    """Inserted defect: a leader discards all segments of other leaders, even finished segments."""
     reconcile = SegmentReconciler.reconcile
 
     async def discarding(self: SegmentReconciler, led: LedPartition, own: Any) -> Any:
@@ -56,8 +56,8 @@ def copies_that_are_left(patch: pytest.MonkeyPatch) -> None:
 
 
 def deleted_topics_that_are_left(patch: pytest.MonkeyPatch) -> None:
-    """Inserted defect: the segments of a deleted topic are deleted only by a broker that has led a partition
-    of the topic, and not by the leader of the metadata partition."""
+    """Inserted defect: the leader of the metadata partition deletes the segments of a deleted topic only if
+    it has led a partition of this topic."""
     delete = RemotePartitionRemover._delete_partition
 
     async def partial(self: RemotePartitionRemover, partition: TopicIdPartition) -> None:

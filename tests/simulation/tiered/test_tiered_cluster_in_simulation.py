@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 
 @pytest.mark.parametrize(("name", "count"), [("tiered-cluster", 1), ("tiered-cluster-power", 1)])
-def test_followers_go_on_behind_the_remote_tier_and_no_object_is_lost(name: str, count: int) -> None:
+def test_followers_continue_after_the_remote_tier_and_no_object_is_lost(name: str, count: int) -> None:
     failed = {seed: found for seed in range(count) if (found := run_seed(SCENARIOS[name](), seed).violations)}
     assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
 

@@ -1,5 +1,5 @@
-"""Two brokers with one object store. A broker that lacks some metadata must not delete data because of
-missing metadata.
+"""Two brokers with one object store. If the metadata of a broker are not up to date, the broker must not
+delete data that other brokers still need.
 
 Each story also runs with the defect that it must detect.
 """

@@ -73,7 +73,7 @@ def test_records_in_the_active_segment_are_not_cleaned(cleaned: CleanedLog) -> N
     assert [r.value for r in cleaned.read_from(0)] == [b"2", b"3"]
 
 
-def test_a_tombstone_goes_once_its_horizon_has_passed(cleaned: CleanedLog) -> None:
+def test_a_tombstone_is_removed_after_its_delete_horizon(cleaned: CleanedLog) -> None:
     cleaned.append([(b"a", b"1"), (b"b", b"2")])
     cleaned.append([(b"a", None)])
     cleaned.append([(b"z", b"")])
@@ -160,7 +160,7 @@ def test_markers_outlive_their_records_by_the_horizon(box: Any) -> None:
     assert indexed == [1, 0, 0, 0]
 
 
-def test_nothing_behind_an_open_transaction_is_cleaned(cleaned: CleanedLog) -> None:
+def test_no_record_after_the_start_of_an_open_transaction_is_cleaned(cleaned: CleanedLog) -> None:
     cleaned.append([(b"a", b"1")])
     cleaned.append([(b"a", b"2")])
     cleaned.log.roll()
@@ -195,7 +195,7 @@ def test_records_stay_for_the_minimum_lag_and_go_after_the_maximum(box: Any) -> 
     assert config.roll_ms == 5000
 
 
-def test_the_dirty_ratio_decides(box: Any) -> None:
+def test_a_log_is_cleaned_only_above_the_dirty_ratio(box: Any) -> None:
     cleaned = CleanedLog(box, replace(CONFIG, min_cleanable_dirty_ratio=0.5))
     for number in range(4):
         cleaned.append([(b"%d" % number, b"1")])
@@ -277,7 +277,7 @@ def test_a_log_that_changes_meanwhile_is_left_for_later(box: Any) -> None:
     assert [r.offset for r in cleaned.read_from(0)] == list(range(5))
 
 
-def test_bytes_that_cannot_be_read_are_never_thrown_away(box: Any) -> None:
+def test_a_log_with_unreadable_bytes_is_not_compacted(box: Any) -> None:
     cleaned = CleanedLog(box)
     for number in range(30):
         cleaned.append([(b"a", b"%d" % number)])
@@ -441,7 +441,7 @@ def test_a_crash_at_every_step_loses_nothing(new_box: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_crash_at_any_step_loses_nothing_whatever_the_disk_forgets(new_box: Any, seed: int) -> None:
+def test_a_crash_at_any_step_loses_no_key_if_unsynced_bytes_are_lost(new_box: Any, seed: int) -> None:
     power_fails_after(new_box(), random.Random(seed).randrange(90), seed)
 
 
@@ -488,7 +488,7 @@ def test_compaction_keeps_to_its_rate(box: Any) -> None:
     assert box.run(scenario()) > 0.05
 
 
-def test_a_log_that_is_also_shortened_goes_on(box: Any) -> None:
+def test_a_log_that_is_also_shortened_continues(box: Any) -> None:
     """With cleanup.policy=compact,delete, retention also deletes cleaned segments, even if they are empty."""
     cleaned = CleanedLog(
         box, replace(CONFIG, cleanup_delete=True, retention_ms=10_000, delete_retention_ms=0)

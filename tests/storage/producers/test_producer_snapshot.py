@@ -198,7 +198,7 @@ def test_producers_do_not_wait_for_a_snapshots_sync_when_a_segment_is_closed(box
         decode_producer_snapshot(box.disk.durable[path].on_disk())
 
 
-def test_segments_do_not_go_before_the_snapshots_that_know_their_producers(box: Any) -> None:
+def test_segments_are_deleted_only_when_a_durable_snapshot_has_their_producers(box: Any) -> None:
     log = open_log(box)
     fill_segments(box, log)
     assert asyncio.run(log.delete_old_segments(box.clock.time_ms))

@@ -204,7 +204,7 @@ def test_after_a_marker_bumped_the_epoch_sequences_begin_at_zero() -> None:
     assert partition.produce(batch(0, epoch=1, transactional=True)) is None
 
 
-def test_after_a_marker_of_the_same_epoch_sequences_go_on() -> None:
+def test_after_a_marker_of_the_same_epoch_sequences_continue() -> None:
     partition = Partition()
     partition.produce(batch(0, 3, transactional=True))
     partition.end(1, committed=True)

@@ -1,4 +1,5 @@
-"""The transaction index uses binary search, so earlier aborted transactions cost no time."""
+"""The transaction index uses binary search, so a lookup takes little time even after many earlier aborted
+transactions."""
 
 from collections.abc import Sequence
 from typing import overload
@@ -33,5 +34,5 @@ def test_entries_before_an_offset_are_not_walked() -> None:
     assert entries.looked_at < 50
 
 
-def test_an_offset_behind_the_last_entry_finds_none() -> None:
+def test_a_lookup_after_the_last_entry_finds_no_transaction() -> None:
     assert list(ended_from(MillionTransactions(), 3_000_000)) == []

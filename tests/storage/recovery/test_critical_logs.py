@@ -148,7 +148,7 @@ def test_a_bad_batch_before_a_valid_one_stops_the_start_of_a_killed_process(box:
     refused(box, KILLED, THIRD, "a valid one follows at byte")
 
 
-def test_a_loss_of_power_may_take_any_part_of_what_was_not_synced(box: Any) -> None:
+def test_a_loss_of_power_may_damage_any_unsynced_batch(box: Any) -> None:
     filled(box, synced=4, unsynced=2)
     damage(box, THIRD, 70)
     report = RecoveryReport()
@@ -179,7 +179,7 @@ def test_a_truncation_takes_the_durable_offset_back(box: Any) -> None:
     assert open_log(box, KILLED).end_offset == 4
 
 
-def test_a_log_behind_a_snapshot_needs_the_snapshot(box: Any) -> None:
+def test_a_log_that_begins_after_a_snapshot_needs_the_snapshot(box: Any) -> None:
     async def scenario() -> None:
         log = open_log(box, KILLED)
         log.initialize_epoch(1)
@@ -200,7 +200,7 @@ def test_a_log_behind_a_snapshot_needs_the_snapshot(box: Any) -> None:
 
 
 @pytest.mark.parametrize("lost", [(FIRST,), (SECOND,), (FIRST, SECOND)])
-def test_a_loss_of_power_amid_a_deletion_below_a_snapshot_keeps_all_behind_it(
+def test_a_loss_of_power_during_a_deletion_before_a_snapshot_loses_no_record_after_it(
     box: Any, lost: tuple[str, ...]
 ) -> None:
     """A loss of power may undo each of the deletions separately. So an older segment may exist although a
@@ -217,7 +217,7 @@ def test_a_loss_of_power_amid_a_deletion_below_a_snapshot_keeps_all_behind_it(
     assert report.count(RepairKind.LOST) == 0
 
 
-def test_a_gap_behind_the_latest_snapshot_stops_the_start(box: Any) -> None:
+def test_a_gap_after_the_latest_snapshot_stops_the_start(box: Any) -> None:
     filled(box)
     put_snapshot(box, LogPosition(4, 1))
     box.disk.remove(SECOND)
@@ -251,7 +251,7 @@ def test_a_log_that_ends_before_its_last_epoch_stops_the_start(box: Any) -> None
     assert open_log(box, KILLED).end_offset == 8
 
 
-def test_a_checkpoint_elsewhere_tells_how_long_the_log_was(box: Any) -> None:
+def test_a_checkpoint_in_another_folder_shows_that_the_log_was_longer(box: Any) -> None:
     filled(box)
     box.disk.remove(f"{FOLDER}/{DURABLE_OFFSET}")
     box.disk.write_atomically(THIRD, b"")
@@ -259,7 +259,7 @@ def test_a_checkpoint_elsewhere_tells_how_long_the_log_was(box: Any) -> None:
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_a_torn_end_of_a_closed_segment_is_cut_when_it_is_accepted(box: Any, is_clean: bool) -> None:
+def test_a_partial_batch_at_the_end_of_a_closed_segment_is_removed(box: Any, is_clean: bool) -> None:
     filled(box)
     box.disk.remove(f"{FOLDER}/{DURABLE_OFFSET}")
     whole = content(box, FIRST)

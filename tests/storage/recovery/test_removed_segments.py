@@ -1,5 +1,6 @@
-"""A segment of a log is removed while the node is stopped. The next start must detect this even if the
-segment was in the middle of the log, and even if no checkpoint contains the end of the log yet."""
+"""A segment of a log is removed while the node is stopped. The next start must detect this, even if the
+segment was in the middle of the log. It must also detect this if no checkpoint contains the end of the log
+yet."""
 
 import uuid
 from collections.abc import Callable, Coroutine
@@ -82,7 +83,7 @@ def test_a_removed_segment_is_reported(
     box.run(scenario())
 
 
-def test_a_killed_node_with_all_segments_tells_of_no_loss(box: Any) -> None:
+def test_a_start_after_a_kill_with_all_segments_reports_no_loss(box: Any) -> None:
     async def scenario() -> None:
         await killed(box)
         assert not await losses(box)
@@ -100,7 +101,7 @@ def test_a_loss_of_power_may_take_a_segment(box: Any) -> None:
     box.run(scenario())
 
 
-def test_a_segment_that_the_node_was_removing_is_not_missed(box: Any) -> None:
+def test_a_segment_that_the_node_was_removing_is_not_reported_as_lost(box: Any) -> None:
     async def scenario() -> None:
         await killed(box)
         path = f"{FOLDER}/{SEGMENTS[1]}.log"
@@ -140,7 +141,7 @@ def test_a_removed_segment_inside_a_compacted_log_is_reported(
     box.run(scenario())
 
 
-def test_a_clean_stop_with_all_segments_tells_of_no_loss(box: Any) -> None:
+def test_a_start_after_a_clean_stop_with_all_segments_reports_no_loss(box: Any) -> None:
     async def scenario() -> None:
         await stopped(box)
         assert not await losses(box)

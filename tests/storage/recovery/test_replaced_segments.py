@@ -1,5 +1,5 @@
-"""If the log file of another partition replaces a segment, the start is refused. If only an index is wrong,
-the index is rebuilt."""
+"""If the log file of a segment was replaced by a file of another partition, the start is refused. If only an
+index is wrong, the index is rebuilt."""
 
 from typing import Any
 
@@ -115,7 +115,7 @@ def test_a_cached_segment_of_another_partition_is_emptied(box: Any) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut"])
-def test_damage_to_the_right_file_is_not_taken_for_another_file(box: Any, damage: str) -> None:
+def test_a_damaged_file_does_not_count_as_a_replaced_file(box: Any, damage: str) -> None:
     fill(box, ONE, 1_000)
     path = segments(box, ONE)[1]
     content = bytearray(box.disk.read(path))

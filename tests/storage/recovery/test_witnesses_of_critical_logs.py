@@ -91,7 +91,7 @@ def test_damage_below_the_recovery_point_stops_the_start_after_a_loss_of_power(b
 
 
 @pytest.mark.parametrize("other", [HIGH_WATERMARKS, RECOVERY_POINTS])
-def test_either_checkpoint_tells_that_a_folder_is_missing(box: Any, other: str) -> None:
+def test_each_of_the_two_checkpoints_shows_that_a_folder_is_missing(box: Any, other: str) -> None:
     async def scenario() -> None:
         await checkpointed(box)
         lose_power(box)

@@ -99,7 +99,7 @@ def test_when_a_copy_fails_the_others_have_ended_before_the_memory_is_given_back
     asyncio.run(scene())
 
 
-def test_units_take_turns_with_reading_only() -> None:
+def test_units_read_one_after_another_but_copy_at_the_same_time() -> None:
     async def scene() -> None:
         world = World()
         segments = await planned(world, partitions=2)
@@ -128,7 +128,7 @@ def test_units_take_turns_with_reading_only() -> None:
     asyncio.run(scene())
 
 
-def test_a_plan_is_as_large_as_was_asked_however_many_partitions_are_planned_side_by_side() -> None:
+def test_a_plan_keeps_its_maximum_size_with_many_partitions() -> None:
     async def scene() -> None:
         world = World()
         names = [TopicIdPartition(TOPIC.topic_id, TOPIC.topic, number) for number in range(20)]

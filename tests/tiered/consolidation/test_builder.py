@@ -124,7 +124,7 @@ def test_an_abort_of_a_transaction_from_the_segment_before_is_indexed() -> None:
     ("position", "reason"),
     [(0, None), (11, "no batch"), (16, "no batch"), (30, "stored CRC"), (-1, "stored CRC")],
 )
-def test_damage_is_noticed(position: int, reason: str | None) -> None:
+def test_each_kind_of_damage_is_refused(position: int, reason: str | None) -> None:
     (run, content), *_ = wal_batches([Sent()])
     damaged = bytearray(content)
     damaged[position] ^= 0x41

@@ -40,8 +40,8 @@ async def furnished() -> World:
 
 
 async def settled(world: World, epoch: int, *, scans: bool = False) -> None:
-    """Let a leader that is not killed complete all work. After that, all records are consolidated, and no
-    unneeded objects remain.
+    """Let a leader that is not killed complete all work. Check that all records are then consolidated, and
+    that no unneeded objects remain.
 
     With ``scans``, the grace period passes, and the leader scans for orphans. This is needed after an old
     leader has stored a segment that another leader had already deleted.
@@ -94,7 +94,7 @@ def test_a_round_moves_all_that_is_due() -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_leader_may_die_at_every_step(after: bool) -> None:
+def test_a_leader_may_be_killed_at_every_step(after: bool) -> None:
     async def scene() -> None:
         for kill_at in range(1, await steps_of_a_round() + 1):
             world = await furnished()
@@ -105,7 +105,7 @@ def test_a_leader_may_die_at_every_step(after: bool) -> None:
     asyncio.run(scene())
 
 
-def test_the_next_leader_may_die_too() -> None:
+def test_the_next_leader_may_be_killed_too() -> None:
     async def scene() -> None:
         for kill_at in range(1, await steps_of_a_round() + 1, 3):
             world = await furnished()
@@ -150,7 +150,7 @@ async def built(leader: Leader) -> tuple[UUID, list[BuiltCopy]]:
     return plan.lease_id, copies
 
 
-def test_a_leader_whose_metadata_lag_behind_waits_for_what_was_pruned() -> None:
+def test_a_leader_with_old_metadata_waits_for_the_segments_of_pruned_batches() -> None:
     async def scene() -> None:
         world = await furnished()
         old = Leader(world, 1, rules=RULES)

@@ -151,7 +151,7 @@ def test_units_and_ranges_cover_everything_once(segments: list[PlannedSegment], 
 
 @settings(max_examples=25)
 @given(plans)
-def test_a_plan_survives_the_wire(segments: list[PlannedSegment]) -> None:
+def test_a_plan_is_unchanged_after_encoding_and_decoding(segments: list[PlannedSegment]) -> None:
     plan = Plan(UUID(int=9), 77, [PlannedWork(one, 3) for one in segments], [HeldPlan("broker", 99, 2)])
     assert as_plan(ConsolidationPlanResponse(**plan_fields(plan))) == plan
 

@@ -1,5 +1,5 @@
-"""An engine begins no copy of a partition that this broker does not lead any more. The objects of such a copy
-would belong to no segment, and nothing deletes the objects of a deleted topic."""
+"""If this broker does not lead a partition any more, an engine begins no copy of its segments. The objects of
+such a copy would belong to no segment, and if the topic was deleted, they would never be deleted."""
 
 import asyncio
 

@@ -54,7 +54,7 @@ def test_only_objects_of_other_attempts_are_deleted() -> None:
     asyncio.run(scene())
 
 
-def test_a_leader_that_is_none_any_more_deletes_nothing() -> None:
+def test_a_former_leader_deletes_nothing() -> None:
     async def scene() -> None:
         world = await furnished()
         old = Leader(world, 1, rules=RULES)

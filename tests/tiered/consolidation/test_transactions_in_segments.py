@@ -82,7 +82,7 @@ async def some_transactions() -> Wal:
 ABORTED = [AbortedRange(7, 0, 6), AbortedRange(7, 7, 10)]
 
 
-def test_a_segment_has_all_of_an_aborted_transaction_and_its_index_tells() -> None:
+def test_a_segment_has_a_whole_aborted_transaction_which_its_index_names() -> None:
     async def scene() -> None:
         wal = await some_transactions()
         gathering = SegmentGathering(SegmentRules(segment_bytes=150, max_age_ms=0))
@@ -109,7 +109,7 @@ def test_a_segment_has_all_of_an_aborted_transaction_and_its_index_tells() -> No
     asyncio.run(scene())
 
 
-def test_the_rest_waits_while_it_would_cut_an_aborted_transaction() -> None:
+def test_the_last_segment_waits_until_it_contains_a_whole_aborted_transaction() -> None:
     async def scene() -> None:
         wal = await some_transactions()
         gathering = SegmentGathering(SegmentRules(segment_bytes=1 << 20, max_age_ms=0))

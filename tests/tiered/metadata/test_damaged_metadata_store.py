@@ -63,7 +63,7 @@ def positions(content: bytes) -> Iterator[int]:
         yield chance.randrange(len(content))
 
 
-def test_a_file_that_is_closed_is_taken_as_it_is(machine: Machine, path: Path) -> None:
+def test_a_cleanly_closed_file_is_used_without_a_rebuild(machine: Machine, path: Path) -> None:
     store = MetadataStore.open(machine, str(path), TOPIC_ID)
     fill(store)
     expected = state(store)
@@ -76,7 +76,9 @@ def test_a_file_that_is_closed_is_taken_as_it_is(machine: Machine, path: Path) -
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "emptied", "deleted"])
-def test_a_file_that_changed_while_closed_is_begun_anew(machine: Machine, path: Path, how: str) -> None:
+def test_a_file_that_changed_while_it_was_closed_is_created_again(
+    machine: Machine, path: Path, how: str
+) -> None:
     store = MetadataStore.open(machine, str(path), TOPIC_ID)
     fill(store)
     store.close()
@@ -96,7 +98,7 @@ def test_a_file_that_changed_while_closed_is_begun_anew(machine: Machine, path: 
     store.close()
 
 
-def test_flipped_bytes_after_a_kill_change_nothing_or_begin_anew(machine: Machine, path: Path) -> None:
+def test_flipped_bytes_after_a_kill_have_no_effect_or_cause_a_rebuild(machine: Machine, path: Path) -> None:
     store = MetadataStore.open(machine, str(path), TOPIC_ID)
     fill(store)
     expected = state(store)

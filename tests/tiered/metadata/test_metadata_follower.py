@@ -80,7 +80,7 @@ def test_a_deletion_that_is_known_and_not_loaded_yet_is_waited_for(
     asyncio.run(main())
 
 
-def test_a_new_owner_of_deletions_is_told_when_it_has_all_events(tmp_path: Path) -> None:
+def test_a_new_owner_of_deletions_is_notified_when_it_has_all_events(tmp_path: Path) -> None:
     """A broker becomes the owner of a metadata partition that it already follows. It must read all events
     before it continues the deletions of the previous owner."""
 

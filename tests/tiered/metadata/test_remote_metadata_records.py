@@ -1,5 +1,5 @@
 """Records of ``__remote_log_metadata``: golden bytes, encoding and decoding, and a comparison with Kafka's
-own serde."""
+own classes."""
 
 import os
 import shutil
@@ -97,7 +97,7 @@ EXAMPLES: list[RemoteLogMetadata] = [
 
 
 @given(EVENTS)
-def test_events_survive_their_record(of: RemoteLogMetadata) -> None:
+def test_events_are_unchanged_after_encoding_and_decoding(of: RemoteLogMetadata) -> None:
     assert decode_event(encode_event(of)) == of
 
 
@@ -113,7 +113,7 @@ def test_incomplete_records_are_refused(of: RemoteLogMetadata, data: st.DataObje
         decode_event(value[: data.draw(st.integers(0, len(value) - 1))])
 
 
-def test_golden_bytes() -> None:
+def test_events_are_encoded_in_these_bytes() -> None:
     topic_id, orders = ORDERS.topic_id.bytes.hex(), "076f7264657273"
     assert encode_event(EXAMPLES[4]).hex() == (
         "010200"  # frame version 1, record type 2, record version 0
@@ -193,7 +193,7 @@ def test_every_move_of_the_tables_and_no_other() -> None:
                     check_partition_delete_move(source_state, target_state)
 
 
-def test_segments_that_cannot_be() -> None:
+def test_impossible_segments_and_events_are_refused() -> None:
     for start, end in ((-1, 5), (5, 4)):
         with pytest.raises(ValueError, match="those of no segment"):
             segment(1, start, end)

@@ -56,7 +56,7 @@ def test_only_finished_segments_are_read() -> None:
     assert cache.highest_offset(0) == 9
 
 
-def test_a_longer_copy_takes_the_place_of_a_shorter_one_and_gives_it_back() -> None:
+def test_a_longer_copy_hides_a_shorter_copy_until_the_longer_copy_is_deleted() -> None:
     """The leader of epoch 1 copied offsets 0 to 100. The leader of epoch 2 copied these records again, with
     the records up to offset 200."""
     cache = cached([finished(1, 0, 100), finished(2, 0, 200)])

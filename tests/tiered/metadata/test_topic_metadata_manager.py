@@ -135,9 +135,9 @@ def test_the_writer_of_the_second_event_gets_an_error(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_writer_is_told_that_its_event_was_dropped_before_it_knew_the_offset(tmp_path: Path) -> None:
-    """If the writer did not learn that its event was dropped, it would copy a segment that has no event, and
-    no broker would ever delete the segment's objects."""
+def test_a_writer_learns_that_its_event_was_dropped_before_it_knew_the_offset(tmp_path: Path) -> None:
+    """If the writer did not learn that its event was dropped, it would copy a segment without an event. No
+    broker would ever delete the objects of such a segment."""
 
     async def main() -> None:
         topic = TopicInMemory()
@@ -160,7 +160,7 @@ def test_a_writer_is_told_that_its_event_was_dropped_before_it_knew_the_offset(t
     asyncio.run(main())
 
 
-def test_a_restart_goes_on_where_the_cache_ends(tmp_path: Path) -> None:
+def test_a_restart_continues_where_the_cache_ends(tmp_path: Path) -> None:
     topic = TopicInMemory()
 
     async def fill() -> None:
@@ -354,7 +354,9 @@ def test_deletions_are_resumed_and_their_segments_stay_listed(tmp_path: Path) ->
     asyncio.run(afterwards())
 
 
-def test_a_deletion_that_the_lost_cache_does_not_know_goes_on_once_the_topic_is_read(tmp_path: Path) -> None:
+def test_a_deletion_that_the_lost_cache_does_not_know_continues_once_the_topic_is_read(
+    tmp_path: Path,
+) -> None:
     """A loss of power may also remove the cache. The remover then checks for deletions before any event was
     read."""
     topic = TopicInMemory()
@@ -428,7 +430,7 @@ def test_the_end_of_the_events_is_reported_once_for_each_loss_of_the_cache(tmp_p
     asyncio.run(main())
 
 
-def test_a_topic_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+def test_the_manager_waits_for_a_topic_that_is_created_late(tmp_path: Path) -> None:
     async def main() -> None:
         topic = TopicInMemory()
         topic.refusals = 5
@@ -441,7 +443,7 @@ def test_a_topic_that_comes_late_is_waited_for(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_follower_that_works_again_says_so_while_nothing_happens(tmp_path: Path) -> None:
+def test_the_problem_of_a_follower_ends_even_without_new_events(tmp_path: Path) -> None:
     async def main() -> None:
         topic = TopicInMemory()
         async with managing(topic, tmp_path, ORDERS) as manager:
@@ -506,7 +508,7 @@ def test_closing_answers_all_waiters(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_event_that_does_not_come_back_is_an_error(tmp_path: Path) -> None:
+def test_an_event_that_is_never_read_back_is_an_error(tmp_path: Path) -> None:
     async def main() -> None:
         topic = TopicInMemory()
         settings = MetadataManagerSettings(consume_wait_ms=1)

@@ -1,4 +1,5 @@
-"""Checks that every accepted request gets a response, and that every budget is fully released.
+"""Checks that every accepted request gets a response, and that every budget is fully released. A budget
+limits how much of a resource a node may use, for example the bytes in its buffers.
 
 After a process was stopped, it must have no resources in use. A process that is killed is checked until the
 kill. Counts of bytes and batches in use must return to zero soon after the work that uses them is over.
@@ -12,9 +13,10 @@ from moldau.simulation.history import History
 from moldau.simulation.world.host import Host
 
 SETTLE_S = 60
-"""Time within which an idle node must complete the work in progress."""
+"""Time in seconds within which a node must complete the work in progress if it gets no new requests."""
 STOP_LIMIT_S = 200.0
-"""A time that is longer than the grace periods of connections, uploads and commits."""
+"""Time limit of a clean stop in seconds. It is longer than the grace periods of connections, uploads and
+commits."""
 _LOOK_EVERY_S: Final = 0.5
 _OUT_OF_BALANCE_S: Final = 10.0
 _TAKEN_BY: Final = {
@@ -24,13 +26,13 @@ _TAKEN_BY: Final = {
     "read bytes of catching up": ("partitions being read",),
     "cold read bytes": ("cold reads",),
 }
-"""The kinds of work that use each resource, by the resource's name. An amount of the resource may be positive
-only while such work is in progress."""
+"""For the name of each resource, the kinds of work that use it. The used amount of a resource may be above
+zero only while such work is in progress."""
 
 
 def out_of_balance(in_hand: Mapping[str, int]) -> Iterator[str]:
-    """Find the resources whose amount is wrong. An amount is wrong if it is below zero. It is also wrong if
-    it is positive although no work that uses the resource is in progress."""
+    """Return the names of the resources that have a wrong amount. An amount is wrong if it is below zero. It
+    is also wrong if it is above zero although no work that uses the resource is in progress."""
     for name, value in in_hand.items():
         takers = _TAKEN_BY.get(name, ())
         if value < 0 or (value and takers and not any(in_hand.get(taker, 0) for taker in takers)):

@@ -1,10 +1,12 @@
-"""The first checker. It compares every log with the history, after a full read at the end.
+"""The checker of records. At the end of a scenario, every log is read completely, and the checker compares it
+with the history.
 
 - No acknowledged record is lost. Each acknowledged record has the offset that was acknowledged.
-- No record occurs twice. (A plain producer does not retry, so the rule holds for it, too.)
+- No record occurs twice. (This is also true for a plain producer, because it does not retry.)
 - A record that was refused permanently, or never sent, does not occur.
 - Offsets are dense, and the records of a producer are in the order in which it sent them.
-- A consumer reads without gaps or steps back, and each record that it read is still at its offset.
+- A consumer reads without gaps and never goes back to an earlier offset. Each record that it has read is
+  still at the same offset.
 
 In a partition whose first records are deleted, these rules hold from its first offset on, and acknowledged
 deletions are not undone.

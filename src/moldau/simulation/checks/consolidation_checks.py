@@ -70,8 +70,8 @@ class SegmentsChecker:
         self._moved_count = 0
 
     def check_partition(self, described: DescribedPartition, metadata: RemoteLogMetadataManager) -> None:
-        """Check that finished segments contain all records that left the WAL. ``metadata`` are those of a
-        broker that has loaded the partition."""
+        """Check that finished segments contain all records that left the WAL. ``metadata`` is the remote log
+        metadata manager of a broker that has loaded the partition."""
         partition = identity_of(described)
         segments = metadata.list_remote_log_segments(partition)
         for segment in segments:

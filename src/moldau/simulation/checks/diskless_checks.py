@@ -1,5 +1,5 @@
-"""Checks the objects of diskless topics. If there is a reference, its object must exist. Every object must be
-referenced."""
+"""Checks the objects of diskless topics. If a coordinator refers to an object, the object must exist. Every
+object must have such a reference."""
 
 import asyncio
 from collections import Counter
@@ -25,14 +25,14 @@ from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 
 QUIET_S = 220.0
-"""A time that is long enough for three steps. An orphan becomes old enough after 180 s. The scan, which runs
-every 20 s, finds the orphan. Files that were handed over are deleted."""
+"""A time that is long enough for three steps. First, orphans become old enough for the scan, which takes 180
+s. Then the scan, which runs every 20 s, finds them. Finally, files that were handed over are deleted."""
 SETTLE_LIMIT_S = 120.0
 
 
 class DisklessAfterlife:
-    """The checks at the end of a diskless scenario. ``Process.exhibit`` of the node's process must be the
-    node.
+    """The checks at the end of a diskless scenario. The attribute ``exhibit`` of the node's process must be
+    the node.
     """
 
     def __init__(self, topics: tuple[str, ...], *, checks_leaks: bool = True) -> None:
@@ -63,8 +63,8 @@ class DisklessAfterlife:
 
 
 class ObjectsChecker:
-    """Compares the references in the coordinators with the objects, for one node of a cluster after
-    another."""
+    """Compares the objects in the store with the coordinators' references to them. It is called for each node
+    of a cluster, one after another."""
 
     def __init__(self, world: World, history: History) -> None:
         self._world = world

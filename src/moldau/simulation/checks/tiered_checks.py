@@ -25,7 +25,7 @@ SETTLE_LIMIT_S = 120.0
 
 
 class TieredAfterlife:
-    """The checks at the end of a tiered scenario. ``Process.exhibit`` of the node's process must be the
+    """The checks at the end of a tiered scenario. The attribute ``exhibit`` of the node's process must be the
     node.
     """
 

@@ -31,7 +31,8 @@ def check_borders(name: PartitionName, partition: PartitionRegistration) -> Iter
 
 
 def chunk_folders(host: Host, folder: str) -> set[tuple[str, int]]:
-    """The folders of chunks on a host's disk, each with the partition's number and the start offset."""
+    """The folders of chunks on a host's disk. Each entry is the name of a folder and the start offset of its
+    chunk."""
     disk = host.disk.mount(Process("judge"))
     found = set()
     for name in disk.list(folder):
@@ -44,8 +45,8 @@ def chunk_folders(host: Host, folder: str) -> set[tuple[str, int]]:
 def first_common_offset(
     name: PartitionName, chunk: ChunkRegistration, hosts: dict[int, Host], folder: str
 ) -> int:
-    """The first offset that all replicas of a chunk have. A replica of a tiered partition may have removed
-    the first segments before the chunk ended."""
+    """The first offset that all in-sync replicas of a chunk have. It may be after the start of the chunk,
+    because a replica of a tiered partition may have removed its first segments before the chunk ended."""
     path = f"{folder}/{chunk_folder(TopicPartition(name.topic, name.index), chunk.start_offset)}"
     first = chunk.start_offset
     for broker_id in chunk.isr:

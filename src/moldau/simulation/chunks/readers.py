@@ -9,7 +9,8 @@ from moldau.simulation.cluster.node_config import BROKER_PORT
 
 
 class ChunkReader(Consumer):
-    """A consumer that may name a rack. It then reads chunks from the brokers to which it is sent.
+    """A consumer that may name its rack. Leaders can then send it to other brokers, and it reads chunks from
+    them.
 
     It keeps its connections to the brokers, as clients do. A leader remembers for each connection that it has
     sent the consumer to another broker.

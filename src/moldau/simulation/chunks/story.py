@@ -83,7 +83,8 @@ def chunks() -> Scenario:
 
 
 def chunks_power() -> Scenario:
-    """Nodes also lose power. Their logs are synced before anything is acknowledged."""
+    """Nodes lose power, are killed or paused, and links break. Logs are synced before records are
+    acknowledged."""
     return _scenario(SYNCED, (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
 
 

@@ -36,7 +36,7 @@ from moldau.tiered.storage.object_layout import parse_segment_key
 QUIET_S: Final = 100.0
 """Time in which the data of failed copies are deleted."""
 SETTLED_S: Final = 5.0
-"""Time in seconds without a change of the chunks, after which no change is expected."""
+"""If the chunks have not changed for this time in seconds, no further change is expected."""
 _DOWN_S: Final = 15.0
 _PROPERTIES: Final = {
     **CHUNK_PROPERTIES,
@@ -60,7 +60,8 @@ def chunks_tiered() -> Scenario:
 
 
 def chunks_tiered_power() -> Scenario:
-    """Nodes also lose power. Their logs are synced before anything is acknowledged."""
+    """Nodes lose power, are killed or paused, links break, and the store fails. Logs are synced before
+    records are acknowledged."""
     faults = (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, *_STORE_FAULTS)
     return _scenario(SYNCED, faults)
 

@@ -9,7 +9,7 @@ from moldau.runtime import Machine
 def format_folders(machine: Machine, config: BrokerConfig, cluster_id: str) -> None:
     """Format a node's folders below ``/data``. Folders that an earlier process has formatted stay as they
     are."""
-    machine.disk.make_dirs("/data")  # the mount point of a disk, older than the node
+    machine.disk.make_dirs("/data")  # the mount point of the disk exists before the node
     machine.disk.sync_dir("/")
     try:
         if machine.disk.exists(f"{config.metadata_log_dir}/{FILE_NAME}"):

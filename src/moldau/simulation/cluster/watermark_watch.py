@@ -30,8 +30,8 @@ class WatermarkWatch:
         self._task = asyncio.create_task(self._watch())
 
     def end(self) -> None:
-        """End the checks. If an error has already ended the checks, nothing was checked after the error,
-        which is a violation."""
+        """End the checks. If an error ended them earlier, this is a violation, because nothing was checked
+        after the error."""
         if self._task.done() and self._task.exception() is not None:
             self._history.violate(f"the watch of the watermarks failed: {self._task.exception()!r}")
         self._task.cancel()

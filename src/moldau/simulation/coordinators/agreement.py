@@ -156,7 +156,7 @@ async def watch_coordinators(
     """Check the coordinators of every process of ``hosts``. Runs until the task is cancelled.
 
     Several hosts are replicas of the same log. Records that were committed in one leader's term must exist in
-    the next term, on any host. ``Process.exhibit`` of each process must be its node.
+    the next term, on any host. The attribute ``exhibit`` of each process must be its node.
     """
     tally = tally or AgreementTally()
     replicated = len(hosts) > 1

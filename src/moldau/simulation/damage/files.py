@@ -84,7 +84,7 @@ def siblings_of(path: str, copy: Copy, *, trusts_indexes: bool) -> list[str]:
     """Return the files that an operator might restore by mistake instead of this file. They are files with
     the same name in other folders, and files of the same folder with the same suffix.
 
-    For a log file whose indexes cannot show that the file was replaced, no files are returned, because no
+    If the indexes of a log file cannot show that the file was replaced, no files are returned, because no
     check could detect the replacement.
     """
     folder, name = posixpath.split(path)
@@ -149,8 +149,8 @@ def damage(
     count: int,
     trusts_indexes: bool,
 ) -> list[FileDamage]:
-    """Damage up to ``count`` files. Each file is in another folder and of another kind. All kinds are equally
-    likely.
+    """Damage up to ``count`` files. No two of them are in the same folder or of the same kind. All kinds are
+    equally likely.
 
     ``older`` are copies from earlier moments. ``kinds`` is a text that the names of the chosen kinds contain.
     ``trusts_indexes`` means that all written bytes exist, so the indexes show whether a log file was

@@ -25,8 +25,8 @@ def power_damage() -> Scenario:
 
 
 def scenario(end: End, kinds: str = "") -> Scenario:
-    """Return a scenario whose processes end in this way. ``kinds`` is a text that the kinds of damaged files
-    must contain."""
+    """Return a scenario in which processes end in the way ``end``. Only kinds of files whose name contains
+    the text ``kinds`` are damaged."""
     properties = _SYNCED if end is End.POWER_LOSS else {}
 
     def story(world: World, _scenario: Scenario) -> DamageStory:

@@ -142,7 +142,7 @@ class DamageStory:
 
     async def _program(self, machine: Machine) -> None:
         assert isinstance(machine.disk, MountedDisk)
-        machine.disk.make_dirs(DATA)  # the mount point of a disk, older than the node
+        machine.disk.make_dirs(DATA)  # the mount point of the disk exists before the node
         machine.disk.sync_dir("/")
         config = development_config(DATA, PORT, self._properties, host="node-1", diskless=True)
         node = ServerNode(config, machine, format_new=self._node.life == 1)
@@ -189,7 +189,8 @@ class DamageStory:
             await admin.create_topic(topic, PARTITION_COUNT, dict(configs))
 
     async def _work(self, before: Contents) -> Contents:
-        """Produce, commit, create and delete. Returns the contents, which must be complete."""
+        """Produce records, commit offsets, and create and delete topics. Returns the contents of the node,
+        which must be complete."""
         first = len(self.history.productions)
         producers = []
         for partition in self._partitions:

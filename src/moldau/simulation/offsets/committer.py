@@ -2,7 +2,8 @@
 values.
 
 An acknowledged commit must never be lost, and must never be replaced by an older commit. If a commit gets no
-response, it may take effect later, as long as a connection or a paused node can still contain its request.
+response, it may still take effect later, until no connection and no paused node can contain its request any
+more.
 """
 
 import asyncio

@@ -38,8 +38,8 @@ TRANSACTIONS_A_ROUND: Final = 12
 COMMITS_A_ROUND: Final = 15
 QUIET_S: Final = 5.0
 END_WAIT_S: Final = 60.0
-"""A time that is longer than two times together: the timeout of a transaction, and the interval of the check
-that aborts it."""
+"""A time that is longer than the sum of two times: the timeout of a transaction, and the interval of the
+check that aborts it."""
 PROPERTIES: Final[Mapping[str, str]] = {
     "diskless.system.enable": "true",
     "diskless.storage.class.name": CLASS_NAME,

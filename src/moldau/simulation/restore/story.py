@@ -69,8 +69,8 @@ class RestoreStory:
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
         self._chance = stream(world.seed, "restore")
-        # With an interval of 90 s, cuts are rare. Then an object becomes unneeded long before the records
-        # that make it unneeded are in a cut. Until then, the object must not be deleted.
+        # With an interval of 90 s, cuts are rare. A record may then show that an object is no longer needed,
+        # long before a cut contains this record. The object must not be deleted before the cut contains it.
         self._interval_s = self._chance.choice((1.0, 2.0, 90.0))
         self._node = world.host("node-1")
         self._bootstrap = Bootstrap("node-1", PORT)
@@ -138,7 +138,7 @@ class RestoreStory:
 
     async def _program(self, machine: Machine) -> None:
         assert isinstance(machine.disk, MountedDisk)
-        machine.disk.make_dirs(DATA)  # the mount point of a disk, older than the node
+        machine.disk.make_dirs(DATA)  # the mount point of the disk exists before the node
         machine.disk.sync_dir("/")
         properties = {**self.properties, "backup.interval.ms": str(round(1000 * self._interval_s))}
         config = development_config(DATA, PORT, properties, host="node-1", diskless=True)

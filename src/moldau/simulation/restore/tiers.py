@@ -5,7 +5,7 @@ The promises of a restore are checked:
 * Every finished segment of the saved state can be read. Its objects are deleted only after a state without
   the segment was saved.
 * The records of a classic topic that were remote in the saved state are at their offsets.
-* The objects of topics that the saved state lacks are listed, and no scan deletes them.
+* The objects of topics that are not in the saved state are listed, and no scan deletes them.
 """
 
 import asyncio

@@ -18,11 +18,11 @@ _STORE = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
 
 
 def consolidation() -> Scenario:
-    """The faults: kills at any step, losses of caches, and a store that is down, slow or throttled, or that
-    does not respond."""
+    """The faults are kills at any step, pauses, broken links, losses of caches, and a store that is down,
+    slow or throttled, or that does not respond."""
     return story((*ALWAYS, *_STORE), _PROPERTIES, ConsolidationAfterlife)
 
 
 def consolidation_power() -> Scenario:
-    """The faults include losses of power."""
+    """The faults of :func:`consolidation`, and also losses of power."""
     return story((*ALWAYS, *_STORE, *(Fault.POWER_LOSS,) * 4), _PROPERTIES, ConsolidationAfterlife)

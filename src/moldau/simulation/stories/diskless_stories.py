@@ -53,13 +53,13 @@ ALWAYS = (
 
 
 def diskless() -> Scenario:
-    """The faults: kills, and losses of files that the node can rebuild."""
+    """The faults are kills, pauses, broken links, and losses of files that the node can rebuild."""
     return story(ALWAYS)
 
 
 def diskless_power() -> Scenario:
-    """The faults: kills and losses of power. When records are written, only the coordinators' log is
-    synced."""
+    """The faults of :func:`diskless`, and also losses of power. When records are written, only the
+    coordinators' log is synced."""
     return story((*ALWAYS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS))
 
 
@@ -71,7 +71,8 @@ def diskless_disk() -> Scenario:
 def diskless_store() -> Scenario:
     """The object store is down, slow or throttled, sends only a part of a response, or does not respond."""
     store = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
-    # This store bills requests. Therefore objects are closed less often.
+    # A plug-in store may bill its requests, so the node closes few objects early. With this short interval,
+    # the other objects are also closed soon.
     return story((*ALWAYS, *store, *store, Fault.POWER_LOSS), {"diskless.append.commit.interval.ms": "100"})
 
 
@@ -93,7 +94,8 @@ def diskless_stop() -> Scenario:
 
 
 def diskless_clock() -> Scenario:
-    """The node's clock jumps by an hour, forwards and backwards, and also from one extreme to the other.
+    """The node's clock jumps an hour forwards or backwards, and sometimes from an hour ahead to an hour
+    behind.
 
     Records get their time from this clock and are kept for 45 minutes. No record becomes that old.
     """
@@ -154,7 +156,7 @@ def story(
 
     async def program(machine: Machine) -> None:
         assert isinstance(machine.disk, MountedDisk)
-        machine.disk.make_dirs(DATA)  # the mount point of a disk, older than the node
+        machine.disk.make_dirs(DATA)  # the mount point of the disk exists before the node
         machine.disk.sync_dir("/")
         values = {**_PROPERTIES, **(properties or {})}
         config = development_config(DATA, NODE_PORT, values, host="node-1", diskless=True)

@@ -35,8 +35,8 @@ _PROPERTIES = {
     "log.retention.check.interval.ms": "700",
     "log.index.interval.bytes": "256",
     "log.segment.delete.delay.ms": "500",
-    # Time for which no remote segment is deleted after a start that truncated a log. It is shorter than the
-    # quiet time at the end.
+    # Time for which no remote segment is deleted after a start that truncated a log. This time is shorter
+    # than the quiet time at the end.
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
 }
 _SYNCED = {"log.flush.interval.messages": "1"}
@@ -47,13 +47,13 @@ _STORE = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
 
 
 def tiered() -> Scenario:
-    """The faults: kills at any step, losses of caches, and a store that is down, slow or throttled, or that
-    does not respond."""
+    """The faults are kills at any step, pauses, broken links, losses of caches, and a store that is down,
+    slow or throttled, or that does not respond."""
     return _story((*_ALWAYS, *_STORE))
 
 
 def tiered_power() -> Scenario:
-    """The faults also include losses of power. Every append is synced."""
+    """The faults of :func:`tiered`, and also losses of power. Every append is synced."""
     return _story((*_ALWAYS, *_STORE, *(Fault.POWER_LOSS,) * 4), _SYNCED)
 
 
@@ -86,7 +86,7 @@ def _story(
 
     async def program(machine: Machine) -> None:
         assert isinstance(machine.disk, MountedDisk)
-        machine.disk.make_dirs(DATA)  # the mount point of a disk, older than the node
+        machine.disk.make_dirs(DATA)  # the mount point of the disk exists before the node
         machine.disk.sync_dir("/")
         values = {**_PROPERTIES, **(properties or {})}
         config = development_config(DATA, NODE_PORT, values, host="node-1")

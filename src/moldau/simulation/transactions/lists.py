@@ -1,4 +1,5 @@
-"""Checks lists to which transactions append and which they read. Each partition is a list.
+"""Checks the reads and writes of transactions on lists. Each partition is a list. Transactions append to the
+lists and read them.
 
 These checks use the time and the offset of each read, so they are stricter than :func:`check_transactions`. A
 cycle of writes (G0) is an anomaly here only between transactions that do not overlap in time. Kafka's

@@ -21,8 +21,8 @@ class BrokerRoutes:
     """Finds brokers by their roles. It remembers the results until :meth:`forget`."""
 
     def __init__(self, name: str, brokers: Sequence[Bootstrap], chance: random.Random) -> None:
-        """``name`` identifies the client, and is the key of its coordinators. ``brokers`` are all brokers of
-        the cluster."""
+        """``name`` is the client id, and also the key in FindCoordinator requests (a group or a transactional
+        id). ``brokers`` are all brokers of the cluster."""
         self._name = name
         self._brokers = brokers
         self._chance = chance

@@ -22,8 +22,8 @@ from moldau.simulation.world.world import World
 PRODUCER_COUNT: Final = 3
 TRANSACTION_COUNT: Final = 15
 END_WAIT_S: Final = 60.0
-"""A time that is longer than two times together: the timeout of a transaction, and the interval of the check
-that aborts it. No transaction is open after this time."""
+"""A time that is longer than the sum of two times: the timeout of a transaction, and the interval of the
+check that aborts it. No transaction is open after this time."""
 
 
 class TransactionStory:

@@ -1,5 +1,5 @@
-"""The wall clock of a simulated host. It shows the event loop's time, starting at a fixed date, plus a skew
-that may jump."""
+"""The wall clock of a simulated host. It shows a fixed date plus the event loop's time plus a skew. The skew
+may jump."""
 
 from moldau.simulation.world.loop import SimulatedLoop
 

@@ -254,7 +254,7 @@ class Network:
         receiver.read_ready()
 
     def window_opened(self, receiver: SimulatedTransport) -> None:
-        """The receiver has read some bytes. Deliver segments that had to wait for free space."""
+        """Called when the receiver has read some bytes. Delivers segments that had to wait for free space."""
         sender = receiver.peer
         if sender.outgoing and sender.outgoing_timer is None and sender not in self._held:
             self._arm(sender, max(self.loop.time(), sender.outgoing[0][0]))
@@ -360,7 +360,8 @@ class Network:
         self._push(end, RST)
 
     def host_booted(self, host: "Host") -> None:
-        """The machine runs again. If connections from before its last start still send, reset them."""
+        """Called when a machine runs again. Peers may still send on connections from before the start. These
+        connections are reset."""
         for end in list(self._transports.values()):
             if end.peer.vanished and end.peer.host is host and (end.outgoing or end.outgoing_bytes):
                 self._reset_from_rebooted(end)

@@ -47,8 +47,8 @@ class World:
         return self.loop.run_until_complete(story)
 
     def errors(self) -> list[str]:
-        """Errors of three kinds. A callback fails, a task fails that was not awaited, or a node that serves
-        clients syncs on the event loop."""
+        """Errors of three kinds: exceptions of callbacks, exceptions of tasks that were not awaited, and
+        syncs on the event loop of a node that serves clients."""
         errors = [f"{context.get('message')}: {context.get('exception')!r}" for context in self.loop.errors]
         return errors + [sync for process in self.loop.processes for sync in process.loop_syncs]
 

@@ -250,8 +250,8 @@ class ClusterStory:
             await asyncio.sleep(0.5)
 
     def _brokers_problem(self) -> str | None:
-        """Return the reason why the nodes do not have the same metadata yet, or why a broker is not unfenced
-        yet. Return None if there is no such reason."""
+        """Return the reason why the nodes do not have the same metadata yet, or why a broker is still fenced.
+        Return None if neither is the case."""
         hosts = {node_id: self._world.host(f"node-{node_id}") for node_id in self._roles}
         down = [node_id for node_id, host in hosts.items() if not host.running or node_id not in self.nodes]
         if down:
@@ -266,8 +266,8 @@ class ClusterStory:
         return None if unfenced == set(BROKERS) else f"brokers {unfenced}"
 
     def _problem(self) -> str | None:
-        """Return the result of :meth:`_brokers_problem`, or the reason why a broker does not lead its
-        partitions yet. Return None if there is no such reason."""
+        """Return the problem that :meth:`_brokers_problem` has found. If it has found none, return the reason
+        why a broker does not lead its partitions yet. Return None if there is no problem at all."""
         problem = self._brokers_problem()
         if problem is not None:
             return problem

@@ -1,7 +1,7 @@
 """Diskless topics on three nodes whose records leave the WAL within seconds.
 
-The leader of each partition builds its segments. Leaders fail and move, and every broker must read the
-records, also a broker that has not read the metadata of the newest segments yet. In some scenarios, a second
+The leader of each partition builds its segments. Leaders fail and move. Every broker must be able to return
+the records, even if it has not read the metadata of the newest segments yet. In some scenarios, a second
 topic is deleted and created again while its segments are built. At the end, segments must contain all records
 that left the WAL, and the store must have no other object of a segment.
 """
@@ -62,7 +62,7 @@ def consolidation_cluster() -> Scenario:
 
 
 def consolidation_cluster_power() -> Scenario:
-    """Nodes also lose power."""
+    """Nodes lose power, and are killed, paused and cleanly restarted. Links break, and the store fails."""
     scenario = _scenario((*(Fault.POWER_LOSS,) * 4, *_FAULTS, *_STORE))
     return replace(scenario, story=partial(ConsolidationClusterStory, loses_all_power=True))
 

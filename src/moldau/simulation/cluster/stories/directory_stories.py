@@ -37,8 +37,8 @@ from moldau.simulation.world.process import Process
 METADATA_DISK: Final = "/data/a"
 OTHER_DISK: Final = "/data/b"
 LEADERS_LEAVE_S: Final = 10.0
-"""Time limit in which a node loses the leaderships on its failed disk. The node reports the failed disk
-immediately, but perhaps a controller must first be elected."""
+"""Time limit within which a node must lose its leaderships of partitions on a failed disk. The node reports
+the failed disk immediately, but a controller may have to be elected first."""
 
 
 def replication_directories() -> Scenario:

@@ -104,7 +104,8 @@ def diskless_cluster() -> Scenario:
 
 
 def diskless_cluster_power() -> Scenario:
-    """Nodes also lose power. Committed records are on the disks of two nodes."""
+    """Nodes lose power, are killed or paused, and links break. Committed records are on the disks of two
+    nodes."""
     scenario = scenario_of((*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
     return replace(scenario, story=partial(DisklessClusterStory, loses_all_power=True))
 

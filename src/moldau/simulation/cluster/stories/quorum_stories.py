@@ -81,12 +81,12 @@ Storm = Callable[[Scene], Coroutine[Any, Any, None]]
 
 
 def quorum() -> Scenario:
-    """Processes of controllers and brokers are killed, and their links break."""
+    """Processes of controllers and brokers are killed or paused, and their links break."""
     return _scenario((Fault.KILL, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.CUT, Fault.RESET))
 
 
 def quorum_power() -> Scenario:
-    """The machines of controllers and brokers also lose power."""
+    """Machines of controllers and brokers lose power, processes are killed or paused, and links break."""
     return _scenario((Fault.KILL, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.PAUSE, Fault.CUT, Fault.RESET))
 
 

@@ -50,11 +50,11 @@ class _Introduced(SimulatedClient):
 
 
 class RackProducer(_Introduced, Producer):
-    """A producer whose name is its client id."""
+    """A producer that uses its name as its client id."""
 
 
 class RackConsumer(_Introduced, Consumer):
-    """A consumer whose name is its client id."""
+    """A consumer that uses its name as its client id."""
 
 
 def diskless_racks() -> Scenario:

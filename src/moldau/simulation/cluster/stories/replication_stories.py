@@ -91,13 +91,13 @@ def replication() -> Scenario:
 
 
 def replication_power() -> Scenario:
-    """Nodes also lose power. Their logs are synced before anything is acknowledged."""
+    """Nodes lose power, are killed or paused, and links break. Logs are synced before records are
+    acknowledged."""
     return _scenario(_SYNCED, (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
 
 
 def replication_unsynced() -> Scenario:
-    """All machines except the last machine stop cleanly. The last machine loses its power and its unsynced
-    writes.
+    """All machines except one stop cleanly. The last machine loses its power and its unsynced writes.
 
     This is the case of KIP-966: when the last machine starts again, the in-sync set contains no complete
     replica.

@@ -1,12 +1,11 @@
 """Tiered topics on three combined nodes with one object store. Replicas fail while segments move to the
 store.
 
-Local segments are deleted within seconds. After a follower was down, the first local offset of its leader is
-therefore after the follower's own end. The follower then restores its state from the remote tier. A new
-follower does the same, because replicas are also moved. At the end, the nodes are stopped one after another.
-While a node is stopped, every record is read from offset 0. The store must contain all segments of existing
-topics, and no other objects. The replicas of a partition must be equal in the range that all of them have in
-local segments.
+Local segments are deleted within seconds. Therefore, if a follower was down, its log may end before the first
+local offset of its leader. The follower then restores its state from the remote tier. A new follower does the
+same, because replicas are also moved. At the end, the nodes are stopped one after another. While a node is
+stopped, every record is read from offset 0. The store must contain all segments of existing topics, and no
+other objects. The replicas of a partition must be equal in the range that all of them have in local segments.
 """
 
 import asyncio
@@ -59,8 +58,8 @@ _PROPERTIES: Final = {
     "log.segment.delete.delay.ms": "500",
     "auto.leader.rebalance.enable": "true",
     "leader.imbalance.check.interval.seconds": "7",
-    # Time for which no remote segment is deleted after a start that truncated a log. It is shorter than the
-    # quiet time at the end.
+    # Time for which no remote segment is deleted after a start that truncated a log. This time is shorter
+    # than the quiet time at the end.
     "diskless.coordinator.orphan.scan.grace.period.ms": "20000",
 }
 _TIERED: Final = {"remote.storage.enable": "true", "local.retention.bytes": "1", "retention.ms": "-1"}
@@ -73,13 +72,14 @@ _FAULTS: Final = (
 
 
 def tiered_cluster() -> Scenario:
-    """The faults are kills, broken links, lost caches, failures of the store, and nodes that are down for a
-    long time."""
+    """The faults are kills, pauses, broken links, lost caches, failures of the store, and nodes that are down
+    for a long time."""
     return _scenario({}, _FAULTS)
 
 
 def tiered_cluster_power() -> Scenario:
-    """Nodes also lose power. Their logs are synced before anything is acknowledged."""
+    """The faults of :func:`tiered_cluster`, and also losses of power. Logs are synced before records are
+    acknowledged."""
     return _scenario(_SYNCED, (*_FAULTS, *(Fault.POWER_LOSS,) * 4))
 
 

@@ -46,8 +46,8 @@ PLACES: Final = (*PARTITIONS, PartitionName(CLASSIC_TOPIC, 0), PartitionName(CLA
 PRODUCER_COUNT: Final = 3
 TRANSACTION_COUNT: Final = 12
 END_WAIT_S: Final = 60.0
-"""A time that is longer than two times together: the timeout of a transaction, and the interval of the check
-that aborts it."""
+"""A time that is longer than the sum of two times: the timeout of a transaction, and the interval of the
+check that aborts it."""
 _TARGETED_CHANCE: Final = 0.5
 _TARGETS: Final = (
     PartitionName(TRANSACTION_STATE_TOPIC, 0),

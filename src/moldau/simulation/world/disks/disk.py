@@ -15,7 +15,8 @@ from moldau.simulation.world.disks.volume import FileNode, FolderNode, Node, Vol
 from moldau.simulation.world.process import Process
 
 _PATHS_KEPT: Final = 4_096
-"""Number of paths whose parts are kept. A history uses each path many times."""
+"""Maximum number of paths in the cache of split paths. The cache is useful because a history uses each path
+many times."""
 UNLIMITED_BYTES = 1 << 40
 """Reported size of a disk that has no limit."""
 

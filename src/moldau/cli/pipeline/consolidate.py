@@ -98,5 +98,6 @@ def _show(report: dict[str, Any]) -> None:
     for held in report["held"]:
         print(
             f"not now: {held['partitions']} partitions are leased by {held['engine']}"
-            f" until {time_text(held['until_ms'])}, longer if it goes on, and are planned again after that"
+            f" until {time_text(held['until_ms'])}, or longer if the lease is renewed,"
+            " and are planned again after that"
         )

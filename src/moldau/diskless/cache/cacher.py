@@ -167,7 +167,7 @@ class Cacher:
         return lane
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """Continue at once in a lane that waits after failures, because its coordinator has moved to another
+        """End the pause of a coordinator's lanes after failures, because the coordinator has moved to another
         broker."""
         for lanes in (self._tails, self._catch_ups):
             lane = lanes.get(coordinator_id)

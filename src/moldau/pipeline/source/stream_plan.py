@@ -140,7 +140,7 @@ class StreamPlanner:
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise ToolError(f"{what} (option failOnDataLoss=false goes on)")
+            raise ToolError(f"{what} (failOnDataLoss=false skips these records)")
         logger.warning("data was lost: %s", what)
 
     def _source(self, name: str, topic_id: str, ranges: list[OffsetRange]) -> TopicSource | None:

@@ -54,7 +54,7 @@ def load_log(
     integrity: IntegrityRules | None,
     report: RecoveryReport,
 ) -> LoadedState:
-    """Load the folder into the empty ``segments``. If the folder does not exist, it is created. Blocking.
+    """Load the folder, or create it, and fill the empty ``segments``. This call blocks.
 
     With ``integrity``, only an incomplete end is removed. All repairs are added to ``report``. Raises
     ``OSError`` when the disk fails, and :class:`DamagedLogError` when a critical log is damaged.
@@ -112,7 +112,8 @@ def load_log(
 def claim_folder(
     disk: Disk, folder: str, topic_id: uuid.UUID | None, report: RecoveryReport
 ) -> uuid.UUID | None:
-    """Store the topic id of a folder's data. Returns the topic id that the folder has afterwards. Blocking.
+    """Store the topic id of a folder's data. Returns the topic id that the folder has afterwards. This call
+    blocks.
 
     Raises ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id.
     """

@@ -253,7 +253,7 @@ class DisklessManager:
         except StorageError as error:
             if not (was_used_before and error.transient):
                 raise
-            logger.warning("%s; going on without it until it is back", error)
+            logger.warning("%s; the broker starts without the object store", error)
         for repeating in self._repeating:
             repeating.start()
 
@@ -344,7 +344,8 @@ class DisklessManager:
             return
         done = await self.reclaimer.run_once()
         if done.failed:
-            raise KafkaError(ErrorCode.kafka_storage_error, f"files of {done.failed} coordinators wait")
+            reason = f"the files of {done.failed} coordinators are not deleted yet"
+            raise KafkaError(ErrorCode.kafka_storage_error, reason)
 
     async def _scan_for_orphans(self) -> None:
         if self._cluster.deletions_are_held():

@@ -28,7 +28,7 @@ T = TypeVar("T")
 class NextTurn(Enum):
     """The value that a job yields at the end of a step."""
 
-    NEXT = "others may have a turn"
+    NEXT = "the steps of other clients may run"
     LARGE = "the next step takes much memory, up to the end of the job"
 
 

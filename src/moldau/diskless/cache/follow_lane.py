@@ -316,7 +316,7 @@ class FollowLane:
                     continue
                 partition = found_still
             is_fit = False
-            with self._unexpected.contained("judging what a coordinator found", passing=_EXPECTED):
+            with self._unexpected.contained("processing the response of a coordinator", passing=_EXPECTED):
                 is_fit = await self._follower.apply_answer(member.cache, partition)
             if not is_fit:
                 # Try again after a pause. The pause becomes longer with each failure, so that a response that

@@ -318,7 +318,7 @@ class PartitionCache:
                 if header.base_offset != expected and not (
                     expected == offset and header.base_offset < offset
                 ):
-                    raise CorruptRecordError(f"offset {header.base_offset} stands where {expected} was next")
+                    raise CorruptRecordError(f"found offset {header.base_offset} in place of {expected}")
                 expected = header.next_offset
                 position += header.size_bytes
         if expected != next_offset:

@@ -193,7 +193,7 @@ class DisklessPartition(WithoutLog):
         except CorruptRecordError as damage:
             self._meters.errors.value += 1
             logger.error(
-                "the cache of %s-%d is damaged at offset %d and begins anew: %s",
+                "the cache of %s-%d is damaged at offset %d and is emptied: %s",
                 *(cache.topic, cache.key.partition, request.offset, damage),
             )
             return asyncio.ensure_future(self._read_without_cache(request))

@@ -231,7 +231,7 @@ class ColdReads:
         failure: KafkaError | None = None
         if found.moved_to_tier:
             failure = KafkaError(
-                ErrorCode.kafka_storage_error, f"offset {ask.offset} lies in remote storage only"
+                ErrorCode.kafka_storage_error, f"offset {ask.offset} is only in remote storage"
             )
         elif found.error is not ErrorCode.none:
             failure = client_error(found.error, found.message, ErrorCode.kafka_storage_error)

@@ -157,7 +157,7 @@ class FileReclaimer:
             except (KafkaError, OSError) as error:
                 self._errors.value += 1
                 logger.info(
-                    "%s stays with coordinator %d, %d does not take it: %s",
+                    "%s stays with coordinator %d, because coordinator %d refused it: %s",
                     *(key, coordinator_id, next_owner, error),
                 )
                 continue

@@ -126,7 +126,7 @@ def next_round(
                 ranges.append(OffsetRange(partition, begin, have.start))
                 have = ExportedSpan(begin, have.end)
         if end < have.end:
-            raise ToolError(f"{where} ends at offset {end}, but {have.end} offsets were exported of it")
+            raise ToolError(f"{where} ends at offset {end}, but {have.end} offsets of it were exported")
         begin = _reachable(where, have.end, first, may_lose=may_lose)
         if end > begin:
             ranges.append(OffsetRange(partition, begin, end))

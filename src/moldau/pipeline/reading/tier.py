@@ -287,7 +287,7 @@ async def _batches(
             yield found + whole
             rest = view[sum(map(len, whole)) :]
     if rest:
-        raise StorageError(f"{key} ends inside of a batch", transient=False)
+        raise StorageError(f"{key} ends inside a batch", transient=False)
 
 
 def _whole(view: memoryview) -> Iterator[memoryview]:

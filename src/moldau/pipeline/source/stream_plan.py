@@ -131,7 +131,7 @@ class StreamPlanner:
                 self._lost(f"{name} is new, and its first {first} offsets were deleted already")
             return OffsetRange(place.partition, first, stop)
         if stop < start:
-            self._lost(f"{name} ends at offset {stop}, but {start} offsets were read of it")
+            self._lost(f"{name} ends at offset {stop}, but {start} offsets of it were read")
             return None
         if start < first:
             self._lost(f"{name}: offsets {start} to {first - 1} were deleted before they were read")

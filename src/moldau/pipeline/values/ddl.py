@@ -134,7 +134,7 @@ class _Parser:
     def _number(self) -> int:
         word = self._word("a number", quoted=False)
         if not (word.isascii() and word.isdigit()):
-            raise ToolError(f"the schema has {word!r} where a number of digits belongs")
+            raise ToolError(f"the schema has {word!r} in place of a number of digits")
         return int(word)
 
 

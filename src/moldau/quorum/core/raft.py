@@ -438,7 +438,7 @@ class RaftCore:
             if role is self.role:
                 break
         else:
-            raise RaftInvariantError("roles chase each other")
+            raise RaftInvariantError("the roles change without end")
 
     def _ask_for_flush(self) -> None:
         # The leader does not count the fetches of a broker, so a broker does not have to sync its log

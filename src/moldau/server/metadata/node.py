@@ -262,12 +262,12 @@ def _check_parts(disk: Disk, folder: str, log: SnapshotLog, logs: LogManager, *,
                 " must not vote twice. Restore the file from a backup, or see 'Damaged files' in"
                 " docs/operations.md."
             )
-        reason = "was missing beside a log with records; it is made anew"
+        reason = "was missing beside a log with records; it is created again"
         logs.report.add(Repair(RepairKind.REBUILT, f"{folder}/{QUORUM_STATE}", reason))
     if not log.start_offset and log.latest_snapshot_id() is None:
         reason = (
-            "was missing; the feature levels that it held, and what else the folder was formatted with, are"
-            " made anew with their defaults"
+            "was missing; the feature levels in it, and the other values with which the folder was formatted,"
+            " are created again with their defaults"
         )
         logs.report.add(Repair(RepairKind.REBUILT, f"{folder}/{BOOTSTRAP_FILE_NAME}", reason))
 

@@ -83,7 +83,7 @@ def load_log(
         segments.adopt(loaded.segments, loaded.end_offset)
     if loaded.segments and segments.end_offset < log_start_offset:
         logger.warning(
-            "%s ends at offset %d, before its checkpointed start %d: what it holds is dropped",
+            "%s ends at offset %d, before its checkpointed start %d: its records are dropped",
             folder,
             segments.end_offset,
             log_start_offset,
@@ -119,7 +119,7 @@ def claim_folder(
     """
     stored = read_partition_metadata(disk, folder)
     if stored is not None and topic_id is not None and is_misread(stored, topic_id):
-        reason = f"is rebuilt: its topic id was damaged, {stored} stood for {topic_id}"
+        reason = f"is rebuilt: its topic id {topic_id} was damaged, it was {stored}"
         report.add(Repair(RepairKind.REBUILT, f"{folder}/{PARTITION_METADATA}", reason))
         stored = None
     if stored is None and topic_id is not None:

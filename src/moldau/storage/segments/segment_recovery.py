@@ -287,7 +287,7 @@ def _drop_segments(
         Repair(
             RepairKind.LOST if any(sizes) else RepairKind.TORN_TAIL,
             folder,
-            f"the log ends at offset {end_offset}; took out {len(bases)} segments behind the gap that follows"
+            f"the log ends at offset {end_offset}; removed {len(bases)} segments after the gap that follows"
             f" (kept as *{LOG_SUFFIX}{CUT_SUFFIX})",
             end_offset,
             sum(sizes),

@@ -28,7 +28,7 @@ class LogEpochs:
         try:
             entries = self._file.load()
         except CheckpointError as error:
-            reason = f"is made anew, line {error.line} cannot be read: {error.reason}"
+            reason = f"is created again, because line {error.line} cannot be read: {error.reason}"
             report.add(Repair(RepairKind.REBUILT, self._file.path, reason))
             disk.remove(self._file.path)
             self._is_unreadable = True

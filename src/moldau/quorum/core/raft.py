@@ -122,8 +122,8 @@ class RaftCore:
 
     @property
     def is_static(self) -> bool:
-        """Whether the voters are static. All nodes are then configured with the same voters. A node that is
-        not a voter may not send requests that only voters send, for example vote requests."""
+        """Whether the voters are static. All nodes are then configured with the same voters. Then only voters
+        may send certain requests, for example vote requests."""
         return self.log.voters is None and len(self.static_voters) > 0
 
     @property

@@ -168,8 +168,8 @@ class MetadataNode:
         end_offset = self._stored.end_offset
         await self.driver.start()
         if is_single_voter(self._config):
-            # The records may never be applied, because the quorum has failed or a record cannot be applied.
-            # If that happens, another part of the node stops the node, and this method ends after a time-out.
+            # Possibly the records are never applied, because the quorum fails or because a record cannot be
+            # applied. Then another part of the node stops the node, and this method ends after a time-out.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CURRENT_TIMEOUT_S):
                     await self.log.until_applied(end_offset)

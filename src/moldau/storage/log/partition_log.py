@@ -1,9 +1,9 @@
 """One partition's log: the records that a replica stores, in Kafka's file formats.
 
-:class:`PartitionLog` interprets the bytes of a :class:`SegmentedLog`. It assigns or checks offsets, checks
-idempotent producers, and tracks epochs and transactions. All calls are made on the thread of the event loop.
-No synchronous call waits for a disk, except ``close`` and the calls that are described as blocking. ``flush``
-and operations on segments run in ``Workers``, one at a time.
+:class:`PartitionLog` interprets the bytes of a :class:`SegmentedLog`. A :class:`PartitionLog` assigns or
+checks offsets, checks idempotent producers, and tracks epochs and transactions. All calls are made on the
+thread of the event loop. No synchronous call waits for a disk, except ``close`` and the calls that are
+described as blocking. ``flush`` and operations on segments run in ``Workers``, one at a time.
 
 **Failure.** When the disk refuses an operation, the call raises ``KafkaError(kafka_storage_error)``, and the
 :class:`LogKeeper` of the log is notified once. From then on every call that needs the disk raises the same

@@ -1,4 +1,5 @@
-"""Column types as text in Spark's DDL, such as ``total INT, lines ARRAY<STRUCT<sku: STRING>>``. Pure."""
+"""Column types as text in DDL, which is Spark's language for schemas, such as ``total INT, lines
+ARRAY<STRUCT<sku: STRING>>``. Pure."""
 
 import re
 from typing import Any, Final

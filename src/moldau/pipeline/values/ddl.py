@@ -1,5 +1,7 @@
-"""Column types as text in DDL, which is Spark's language for schemas, such as ``total INT, lines
-ARRAY<STRUCT<sku: STRING>>``. Pure."""
+"""Column types as text in DDL, Spark's language for schemas. Pure.
+
+An example is ``total INT, lines ARRAY<STRUCT<sku: STRING>>``.
+"""
 
 import re
 from typing import Any, Final

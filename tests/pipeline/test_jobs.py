@@ -180,7 +180,10 @@ def test_a_file_of_jobs(tmp_path: pathlib.Path) -> None:
         ('[[job]]\nkind = "dance"', "job 1: kind is one of export"),
         ('[[job]]\nkind = "export"', "job 1: topic is missing"),
         ('[[job]]\nkind = "export"\ntopic = "t"\nto = 3', "job 1: to is a text, not 3"),
-        ('[[job]]\nkind = "export"\ntopic = "t"\nto = "x"\ninterval = 0', "interval is more than 0, not 0"),
+        (
+            '[[job]]\nkind = "export"\ntopic = "t"\nto = "x"\ninterval = 0',
+            "interval must be more than 0, not 0",
+        ),
         ('[[job]]\nkind = "export"\ntopic = "t"\nto = "x"\nfrm = "x"', "job 1: unknown: frm"),
         ('[[job]]\nkind = "export"\ntopic = "t"\nto = "x"\nfrom = "x"', "'x' is none of: earliest"),
         ('[[job]]\nkind = "export"\ntopic = "t"\nto = "x"\nvalue = "avro"', "--value avro needs the schema"),

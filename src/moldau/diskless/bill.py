@@ -15,8 +15,8 @@ CONSUMING: Final = ("fetch",)
 
 
 def watch_bill(meters: Meters, fetched: FetchMeters) -> None:
-    """``moldau_diskless_Bill_RequestsPerGiBProduced{operation=…}`` and ``…Consumed``; 0 until the first byte
-    is produced or consumed.
+    """Register the gauges ``moldau_diskless_Bill_RequestsPerGiBProduced{operation=…}`` and ``…Consumed``.
+    They are 0 until the first byte is produced or consumed.
 
     Produced bytes are uploaded bytes. Consumed bytes are the bytes of Fetch responses for diskless topics.
     Requests and bytes are counted from the start of the node. Failed attempts of requests are included,

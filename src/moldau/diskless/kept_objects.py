@@ -35,8 +35,8 @@ async def kept_topics(storage: ObjectStorage) -> dict[str, list[UUID]]:
                 found = json.loads(content)
                 kept |= {key: [UUID(topic_id) for topic_id in topics] for key, topics in found.items()}
             except (ValueError, AttributeError, TypeError, RecursionError) as error:
-                # It is unknown which objects the list contains. The error makes sure that no object is
-                # deleted.
+                # The list cannot be read, so it is unknown which objects it contains. Because of this error,
+                # the caller deletes no object.
                 raise StorageError(f"{info.key} is damaged: {error}", transient=False) from error
     return kept
 

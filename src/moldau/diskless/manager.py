@@ -93,11 +93,11 @@ class ClusterContext:
     is_fenced: Callable[[], bool] = lambda: False
     """Whether this broker is fenced. A fenced broker does not scan for orphans."""
     has_wrong_clock: Callable[[], bool] = lambda: False
-    """Whether this broker's clock differs too much from the controllers'. Such a broker does not scan for
-    orphans."""
+    """Whether this broker's clock differs too much from the clocks of the controllers. Such a broker does not
+    scan for orphans."""
     is_saved: Callable[[int, int], bool] = lambda coordinator_id, end_offset: True
-    """Returns whether the records of a coordinator's log before an offset are saved in the store. An object
-    is deleted only after the record that made the object unneeded is saved."""
+    """Returns whether a coordinator's log is saved in the store up to an offset. An object is deleted only
+    after the record that made the object unneeded is saved."""
     now_ms: Callable[[], int] | None = None
     """Returns the time of the cluster for the creation times of objects; by default it is the machine's
     clock."""
@@ -253,7 +253,7 @@ class DisklessManager:
         except StorageError as error:
             if not (was_used_before and error.transient):
                 raise
-            logger.warning("%s; going on without it until it is back", error)
+            logger.warning("%s; the broker starts without the object store", error)
         for repeating in self._repeating:
             repeating.start()
 
@@ -344,13 +344,14 @@ class DisklessManager:
             return
         done = await self.reclaimer.run_once()
         if done.failed:
-            raise KafkaError(ErrorCode.kafka_storage_error, f"files of {done.failed} coordinators wait")
+            reason = f"the files of {done.failed} coordinators are not deleted yet"
+            raise KafkaError(ErrorCode.kafka_storage_error, reason)
 
     async def _scan_for_orphans(self) -> None:
         if self._cluster.deletions_are_held():
             return
-        # This broker's metadata may not contain a new coordinator yet, and that coordinator may know the
-        # objects.
+        # Perhaps this broker's metadata do not contain a new coordinator yet. The scan must ask this
+        # coordinator, too, because it may know some of the objects.
         await self._cluster.until_current()
         if self._cluster.is_fenced() or self._cluster.has_wrong_clock():
             return

@@ -2,10 +2,11 @@
 
 A name is ``wal/<shard>/<yyyymmddhh>/<time>-<broker>-<random>``, with the time in milliseconds as 12
 hexadecimal digits. If brokers of a rack read objects for each other, ``-<size>`` follows, with the size in
-bytes as a hexadecimal number. It is needed because a broker that reads an object for other brokers reads the
-whole object. S3 limits the requests per second for each prefix, and ascending names would all use the last
-prefix. With sixteen shards (a random digit) each broker uses sixteen prefixes. Within a shard, keys are in
-order of time. Therefore the orphan scan lists each shard only up to the newest objects that are old enough.
+bytes as a hexadecimal number. The size is needed because a broker that reads an object for other brokers
+reads the whole object. S3 limits the requests per second for each prefix, and ascending names would all use
+the last prefix. With sixteen shards (a random digit) each broker uses sixteen prefixes. Within a shard, keys
+are in order of time. Therefore the orphan scan lists each shard only up to the newest objects that are old
+enough.
 """
 
 from collections.abc import Sequence

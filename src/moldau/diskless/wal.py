@@ -181,7 +181,7 @@ def _trailer(tail: Buffer, object_size_bytes: int) -> _Trailer:
     entries = footer_size_bytes(trailer.run_count, trailer.batch_count) - TRAILER_SIZE_BYTES
     if expected != object_size_bytes or entries != trailer.footer_size_bytes:
         raise CorruptWalObjectError(
-            f"the trailer speaks of {expected} bytes, the object has {object_size_bytes}"
+            f"the trailer says {expected} bytes, but the object has {object_size_bytes}"
         )
     return trailer
 

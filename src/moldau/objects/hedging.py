@@ -6,8 +6,8 @@ the first answer is used. This is safe, because requests can be repeated. The nu
 second is limited. A store that is slow because of its load therefore gets only a little more load.
 
 The first attempt runs until the time limit. A new added attempt replaces only another added attempt.
-Therefore a slow answer to the first attempt still arrives, and its duration makes the time before the next
-second attempts longer.
+Therefore a slow answer to the first attempt still arrives, and its duration is included in the mean. Later
+requests then wait longer before a second attempt.
 """
 
 import asyncio

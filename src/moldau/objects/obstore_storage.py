@@ -148,8 +148,8 @@ def open_obstore(url: str, options: Mapping[str, str]) -> ObstoreStorage:
         _default_s3(config, client_options)
     name = url.split("?", 1)[0]
     try:
-        # The function is used without its types, because the types have other option names for each kind of
-        # store, and the kind depends on the URL.
+        # The type checker does not check this call. The function has different types of options for each kind
+        # of store, and the kind depends on the URL.
         open_any: Any = from_url
         store: ObjectStore = open_any(
             url,

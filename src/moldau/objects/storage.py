@@ -95,7 +95,7 @@ class ObjectStorage(Protocol):
     async def check(self) -> None:
         """Write, list and remove a small object.
 
-        Raises a :class:`StorageError`. Its message tells an operator the problem of the bucket, the
+        Raises a :class:`StorageError`. For the operator, its message names the problem: the bucket, the
         credentials or the address.
         """
         ...

@@ -42,8 +42,8 @@ class MoldauDataSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         settle()
         self.parsed = parse_options(dict(options))
-        # Topics are not looked up for two kinds of queries. A query that begins at the end of a topic is a
-        # streaming query, and a sink does not read topics.
+        # Topics are not looked up here in two cases. A sink does not read topics. And a query that begins at
+        # the end of its topics is always a streaming query, which looks topics up later.
         reads = self.parsed.reads and self.parsed.starting != LATEST
         self.topics = self._asked(lambda client: pin(client, self.parsed)) if reads else []
 

@@ -178,20 +178,20 @@ class _JobMeters:
         self._sums: dict[str, Counter] = {
             "records": scope.counter("Records", "Records that rounds wrote.", **tags),
             "bytes": scope.counter("Bytes", "Bytes that rounds wrote.", **tags),
-            "dead_letters": scope.counter("DeadLetters", "Records that did not decode.", **tags),
+            "dead_letters": scope.counter("DeadLetters", "Records that could not be decoded.", **tags),
         }
         lag = job.lag
         if lag is not None:
             scope.gauge(
                 "LagRecords",
                 lambda: lag.records,
-                "Offsets that the source has and the target has not; NaN while that is not known.",
+                "Offsets that the source has and the target lacks; NaN while the number is not known.",
                 **tags,
             )
         self._last_ms = 0
         self._took_ms = 0
-        scope.gauge("LastSuccessTimeMs", lambda: self._last_ms, "When the last good round began.", **tags)
-        scope.gauge("LastRoundMs", lambda: self._took_ms, "How long the last round took.", **tags)
+        scope.gauge("LastSuccessTimeMs", lambda: self._last_ms, "Start of the last successful round.", **tags)
+        scope.gauge("LastRoundMs", lambda: self._took_ms, "Duration of the last round.", **tags)
 
     def note(self, done: Round) -> None:
         self._rounds.mark()

@@ -79,7 +79,7 @@ class Table:
     def number(self, key: str, default: float) -> float:
         found = self._pop_setting(key, (int, float), "a number")
         if found is not None and found <= 0:
-            raise self.problem(f"{key} is more than 0, not {found}")
+            raise self.problem(f"{key} must be more than 0, not {found}")
         return float(default if found is None else found)
 
     def whole(self, key: str) -> int | None:

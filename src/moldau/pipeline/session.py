@@ -35,8 +35,8 @@ SETTINGS: Final = {
 }
 QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 """Java option for jobs. The tasks of jobs run in Python, and Java only handles ranges of offsets. Without
-this option, Java's second compiler would use more CPU time than all other work for some minutes, without a
-benefit."""
+this option, Java's second compiler would work for some minutes without a benefit. In this time it would use
+more CPU time than all other work."""
 POLL_S: Final = 0.5
 STANDALONE: Final = "spark://"
 YARN: Final = "yarn"

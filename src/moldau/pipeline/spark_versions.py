@@ -36,8 +36,8 @@ def arrow_schema(schema: StructType) -> Any:
 
 @functools.cache
 def note_missing(feature: str, since: str) -> None:
-    """Log that a feature needs a newer Spark, and what its absence means. Each feature is logged once in a
-    process."""
+    """Log what is different without an interface, and the version of Spark that has the interface. The text
+    ``feature`` describes the difference. Each text is logged once in a process."""
     import pyspark
 
     logger.warning("%s (needs Spark %s, and this is %s)", feature, since, pyspark.__version__)

@@ -12,7 +12,7 @@ class RunUnits(Protocol):
 
 
 class Lag:
-    """Number of offsets that a source has and a target does not have, when the job last checked.
+    """The lag at the job's last check: the number of offsets that the source has and the target lacks.
 
     The job sets it before the work of a round, and at the end of the round.
     """

@@ -54,7 +54,7 @@ class NoPeers:
     """A sender that never sends. It is for a single voter, which has no peers."""
 
     async def send(self, node_id: int, message: WireRequest) -> WireResponse:
-        raise KafkaError(ErrorCode.network_exception, f"there is no way to node {node_id}")
+        raise KafkaError(ErrorCode.network_exception, f"node {node_id} cannot be reached: there are no peers")
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,8 @@ class QuorumVoice:
         self._leader: tuple[int, int] | None = None
         """The id of the known leader, and its epoch."""
         self._leader_heard_ms = 0
-        """The last accepted answer of the leader, or the time at which it was first known."""
+        """The time of the leader's last accepted answer. Before its first answer, this is the time at which
+        the leader became known."""
         self._leaderless_since_ms: int | None = None
         self._has_told_of_no_leader = False
 

@@ -318,13 +318,13 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
 
 def is_transactional(batch: Buffer) -> bool:
     """Whether the bit of transactions is set in the batch header in these bytes. The bytes were not checked,
-    so they are possibly no batch."""
+    so possibly they are not a batch."""
     return len(batch) >= HEADER_SIZE_BYTES and bool(batch[CHECKED_FROM + 1] & TRANSACTIONAL_BIT)
 
 
 def claims_zstd(batch: Buffer) -> bool:
     """Whether the batch header in these bytes names the codec zstd, which clients support since KIP-110. The
-    bytes were not checked, so they are possibly no batch."""
+    bytes were not checked, so possibly they are not a batch."""
     return len(batch) >= HEADER_SIZE_BYTES and batch[CHECKED_FROM + 1] & COMPRESSION_MASK == CODEC_MAX
 
 

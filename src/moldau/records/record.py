@@ -107,7 +107,7 @@ def iter_opened(header: BatchHeader, data: bytes) -> Iterator[Record]:
     """Does the same as :func:`iter_records`, but gets the result of :func:`open_batch`."""
     count = header.records_count
     if count < 0:
-        raise InvalidRecordError(f"the batch says it holds {count} records")
+        raise InvalidRecordError(f"the header of the batch says {count} records")
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None
     position = headers_count = 0
@@ -122,7 +122,7 @@ def iter_opened(header: BatchHeader, data: bytes) -> Iterator[Record]:
                 raise too_many_headers()
         yield record if append_time is None else record._replace(timestamp=append_time)
     if position != len(data):
-        raise InvalidRecordError(f"{len(data) - position} bytes are left behind the last record")
+        raise InvalidRecordError(f"{len(data) - position} bytes are left after the last record")
 
 
 def _read_record(data: bytes, position: int, base_offset: int, base_timestamp: int) -> tuple[Record, int]:

@@ -85,7 +85,7 @@ class RecordWalk:
         """``data`` is the result of ``open_batch``. With ``renumbers``, wrong offsets are replaced by
         consecutive ones."""
         if header.records_count < 0:
-            raise InvalidRecordError(f"the batch says it holds {header.records_count} records")
+            raise InvalidRecordError(f"the header of the batch says {header.records_count} records")
         self._count = header.records_count
         self._base_timestamp = header.base_timestamp
         self._append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None
@@ -127,7 +127,7 @@ class RecordWalk:
             return True
         left = len(self._data) - self._position
         if left:
-            raise InvalidRecordError(f"{left} bytes are left behind the last record")
+            raise InvalidRecordError(f"{left} bytes are left after the last record")
         return False
 
     # -- one by one ---------------------------------------------------------------------------

@@ -417,7 +417,7 @@ class ClassicPartition:
         return info
 
     def check_in_sync(self) -> LeaderReplica:
-        """The present leadership. Raises ``KafkaError`` if it does not accept a write with acks=all."""
+        """Return the leadership. Raises ``KafkaError`` if it does not accept a write with acks=all."""
         return self._check_leads(ACKS_ALL)
 
     def committed(self, offset: int, timeout_ms: int) -> "asyncio.Future[AppendOutcome]":

@@ -1,7 +1,7 @@
 """Sends the in-sync sets that this broker's leaders propose to the controller (AlterPartition, KIP-497).
 
-There is one request at a time. A request contains all partitions that have a proposal. This module drives
-:meth:`Leader.propose`.
+There is one request at a time. A request contains all partitions that have a proposal. This module calls
+:meth:`moldau.replication.leading.Leading.propose`.
 """
 
 import asyncio

@@ -89,8 +89,9 @@ async def keep_collections_short() -> None:
 
 
 def _pause_s(new: int, growth_per_s: float) -> float:
-    """The time until there are ``PIECE_OBJECTS`` new objects, if their number continues to grow like this.
-    The automatic collections keep this number between limits in a process that does not grow."""
+    """The time until there are ``PIECE_OBJECTS`` new objects, if their number continues to grow by
+    ``growth_per_s``. In a process that does not grow, the automatic collections keep this number within
+    limits."""
     if growth_per_s <= 0:
         return LOOK_EVERY_S
     return min(LOOK_EVERY_S, max(LOOK_AGAIN_S, (PIECE_OBJECTS - new) / growth_per_s))

@@ -6,7 +6,7 @@ therefore waits for at most one step of each other client at a time, even if the
 jobs of one client run in order. Clients on one host with one principal form a group, so that many connections
 do not give a client a larger share.
 
-A job that needs much memory yields :attr:`Turn.LARGE`. Only one such job continues at a time. Other large
+A job that needs much memory yields :attr:`NextTurn.LARGE`. Only one such job continues at a time. Other large
 jobs wait, and jobs that need little memory overtake them.
 """
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 class NextTurn(Enum):
     """The value that a job yields at the end of a step."""
 
-    NEXT = "others may have a turn"
+    NEXT = "the steps of other clients may run"
     LARGE = "the next step takes much memory, up to the end of the job"
 
 

@@ -21,7 +21,8 @@ class DeletionHold:
         self._ends_at_s = 0.0
         if report.has_cut:
             self._ends_at_s = asyncio.get_running_loop().time() + hold_ms / 1000
-            logger.warning("a log was cut at this start: no %s are deleted for %d s", what, hold_ms // 1000)
+            held_s = hold_ms // 1000
+            logger.warning("a log was truncated at this start: no %s are deleted for %d s", what, held_s)
 
     def is_on(self) -> bool:
         return bool(self._ends_at_s) and asyncio.get_running_loop().time() < self._ends_at_s

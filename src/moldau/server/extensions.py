@@ -83,5 +83,5 @@ class Extensions:
 def _merge(noun: str, known: dict[K, V], added: Mapping[K, V]) -> None:
     for key, value in added.items():
         if key in known:
-            raise ValueError(f"{noun} {key!r} has two homes")
+            raise ValueError(f"{noun} {key!r} is contributed by two subsystems")
         known[key] = value

@@ -140,8 +140,8 @@ class ServerNode:
 
     async def _start(self) -> Address:
         machine, config = self._machine, self._config
-        # Read the deletion clock for the first time, because it is protected against jumps only after its
-        # first reading. Retention reads it for the first time much later.
+        # Read the deletion clock now, because it is protected against jumps of the other clock only after its
+        # first reading. Without this line, the first reading would come much later, from retention.
         machine.deletion_clock.now_ms()
         settings.check_supported(config)
         for key, reason in settings.without_effect(config).items():
@@ -226,7 +226,7 @@ class ServerNode:
         return await asyncio.shield(self._failure)
 
     def _fail(self, reason: str) -> None:
-        logger.error("the node cannot go on: %s", reason)
+        logger.error("the node cannot continue: %s", reason)
         if self._failure is not None and not self._failure.done():
             self._failure.set_result(reason)
 

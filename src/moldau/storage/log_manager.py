@@ -140,7 +140,7 @@ class LogManager:
             try:
                 await chore()
             except Exception:
-                logger.exception("a chore of the log manager failed; it will be tried again")
+                logger.exception("periodic work of the log manager failed and will be tried again")
             await asyncio.sleep(interval_ms / 1000)
 
     async def note_boot(self) -> None:

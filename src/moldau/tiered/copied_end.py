@@ -33,8 +33,9 @@ def copied_until(
     offset: int,
     end_offset: int,
 ) -> int:
-    """Return the first offset at or after ``offset`` that is not in the remote tier. The result is not above
-    ``end_offset``, unless ``offset`` is above it. Raises ``RemoteMetadataNotReadyError``."""
+    """Return the first offset at or after ``offset`` that is not in the remote tier. The result is at most
+    ``end_offset``. But if ``offset`` is above ``end_offset``, the result is ``offset``. Raises
+    ``RemoteMetadataNotReadyError``."""
     while offset < end_offset:
         epoch = lineage.epoch_for_offset(offset)
         segment = None if epoch is None else metadata.remote_log_segment_metadata(partition, epoch, offset)

@@ -32,7 +32,7 @@ async def restore_start(
     begins at ``end_offset``.
 
     If epochs were lost, they are restored from the newest remote segment, which has the epochs of all earlier
-    offsets. The previous leader may have deleted segments, and this replica may not know about it. Such
+    offsets. The previous leader may have deleted segments without the knowledge of this replica. Such
     segments do not belong to the log.
     """
     if log.log_start_offset >= end_offset:

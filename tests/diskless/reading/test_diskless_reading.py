@@ -249,6 +249,25 @@ def test_cached_coordinates_expire_before_their_objects_are_deleted() -> None:
         check_lifetimes(10_000, 20_000, 30_000)
 
 
+def test_reads_do_not_extend_the_lifetime_of_cached_coordinates() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        for number in range(4):
+            await broker.commit((K, [b"%d" % number]))
+        partition = broker.open(K)
+        await broker.until_cached(partition, 4)
+        await partition.cache.restart_at(4)
+        await read(partition, 0, 1)
+        before = broker.coordinator.finds
+        await asyncio.sleep(6)
+        assert values_of(await read(partition, 1, 1), 1) == [(1, b"1")]
+        assert broker.coordinator.finds == before
+        await asyncio.sleep(6)
+        assert values_of(await read(partition, 2, 1), 2) == [(2, b"2")]
+        assert broker.coordinator.finds > before
+
+    run(story, settings=CacherSettings(tail_max_wait_ms=600_000))
+
+
 def test_a_broker_that_lost_its_folder_begins_with_an_empty_cache() -> None:
     async def story(broker: ReadingBroker) -> None:
         for number in range(20):

@@ -174,7 +174,7 @@ def test_columns_of_an_iceberg_table_become_wider(
     found = [{**row["value"], "e": str(row["value"]["e"])} for row in read_table(jobs[1])]
     assert found == [{**small, "f": None}, large, large]
     for narrower in ("a INT, b STRUCT<c: DOUBLE>", "a STRING", "e DECIMAL(12, 4)", "a DOUBLE"):
-        with pytest.raises(ToolError, match="INT become BIGINT, FLOAT DOUBLE, DECIMALs longer"):
+        with pytest.raises(ToolError, match="INT to BIGINT, FLOAT to DOUBLE, or to a longer DECIMAL"):
             export_once(job_of(node, topic, tmp_path, "iceberg", json_format(narrower)), run_here)
 
 

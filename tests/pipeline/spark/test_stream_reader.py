@@ -112,7 +112,7 @@ def test_a_deleted_topic_ends_a_query_with_one_message(node: moldau.testing.Node
     reader = reader_of(node, subscribe=topic)
     end = latest(reader, reader.initialOffset(), topic, 3)
     delete(node, topic)
-    told = r"^partitions that do not exist any more: needed-0 \(option failOnDataLoss=false goes on\)$"
+    told = r"^partitions that do not exist any more: needed-0 \(failOnDataLoss=false skips these records\)$"
     with pytest.raises(ToolError, match=told):
         reader.latestOffset(end, ReadAllAvailable())
 
@@ -137,7 +137,7 @@ def test_a_topic_may_be_deleted_while_a_batch_is_read(
         assert f"data was lost: topic {topic} was deleted" in caplog.text
         assert reader_of(node, subscribe=topic, **options).partitions(start, end) == []
     else:
-        with pytest.raises(ToolError, match=rf"^topic {topic} was deleted \(option failOnDataLoss=false"):
+        with pytest.raises(ToolError, match=rf"^topic {topic} was deleted \(failOnDataLoss=false"):
             eventually(lambda: not list(reader.read(unit)))
         with pytest.raises(ToolError, match=f"not exist any more: {topic}-0"):
             reader_of(node, subscribe=topic, **options).partitions(start, end)

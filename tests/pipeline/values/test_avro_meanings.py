@@ -190,7 +190,7 @@ INTS = {"type": "array", "items": "int"}
         ("double", "00000000000000", "the value ends early"),
         (INTS, "0202", "the value ends early"),
         (INTS, "01020200", None),
-        (INTS, "01040200", "a block has another size than it says"),
+        (INTS, "01040200", "the size of a block differs from its header"),
         ({"type": "map", "values": "int"}, "02036102", "a length is -2"),
     ],
 )  # fmt: skip

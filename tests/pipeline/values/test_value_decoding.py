@@ -263,7 +263,7 @@ def test_avro_values_are_decoded_into_columns() -> None:
     )
     assert [one.as_py() is None for one in found] == [False, True, True, True, True]
     assert set(rejected) == {2, 3, 4}
-    assert rejected[3] == "not Avro: 1 bytes are left behind the record"
+    assert rejected[3] == "not Avro: 1 bytes are left after the record"
 
 
 def _plain(schema: Any) -> Any:

@@ -143,7 +143,7 @@ def test_batches_that_do_not_follow_each_other_are_refused() -> None:
         build_segment([(first[0], first[1][:-1])])
     with pytest.raises(CorruptRecordError, match="end with offset"):
         build_segment([first, (second[0]._replace(last_offset=2), second[1])])
-    with pytest.raises(CorruptRecordError, match="behind the last"):
+    with pytest.raises(CorruptRecordError, match="after the last batch"):
         finish_segment(memoryview(bytearray(first[1] + b"x")), [first[0]])
     with pytest.raises(CorruptRecordError, match="not all are there"):
         finish_segment(memoryview(bytearray(first[1][:-1])), [first[0]])

@@ -153,7 +153,7 @@ def test_a_writer_learns_that_its_event_was_dropped_before_it_knew_the_offset(tm
             topic.append = append_and_be_overtaken  # type: ignore[method-assign]
             await manager.add_remote_log_segment_metadata(segment(1, 0, 9))
             topic.append_now(HOME, encode_event(deletion(MARKED)))
-            with pytest.raises(IllegalTransitionError, match="of a partition that is deleted"):
+            with pytest.raises(IllegalTransitionError, match="of a deleted partition"):
                 await manager.add_remote_log_segment_metadata(segment(2, 10, 19))
             await manager.put_remote_partition_delete_metadata(deletion(BEGUN))
 
@@ -345,7 +345,7 @@ def test_deletions_are_resumed_and_their_segments_stay_listed(tmp_path: Path) ->
     async def afterwards() -> None:
         async with managing(topic, tmp_path, ORDERS) as manager:
             assert manager.remote_partition_deletions() == []
-            with pytest.raises(IllegalTransitionError, match="of a partition that is deleted"):
+            with pytest.raises(IllegalTransitionError, match="of a deleted partition"):
                 await manager.add_remote_log_segment_metadata(segment(5, 0, 9))
             assert manager.list_remote_log_segments(ORDERS) == ()
 

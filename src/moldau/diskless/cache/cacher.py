@@ -167,7 +167,7 @@ class Cacher:
         return lane
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """Continue at once in a lane that waits after failures, because its coordinator has moved to another
+        """End the pause of a coordinator's lanes after failures, because the coordinator has moved to another
         broker."""
         for lanes in (self._tails, self._catch_ups):
             lane = lanes.get(coordinator_id)
@@ -208,7 +208,8 @@ class Cacher:
         restart = self._restart_offset(cache, found, is_first)
         if restart is not None:
             logger.info(
-                "the cache of %s-%d begins anew at offset %d", cache.topic, cache.key.partition, restart
+                "the cache of %s-%d is emptied and starts at offset %d",
+                *(cache.topic, cache.key.partition, restart),
             )
             await cache.restart_at(restart)
         self._learn(cache, found)
@@ -256,7 +257,8 @@ class Cacher:
         if not start <= cache.local_end_offset <= listed.offset:
             restart = start if cache.local_end_offset < start else listed.offset
             logger.warning(
-                "the cache of %s-%d ends at offset %d, the partition at %d: it begins anew at %d",
+                "the cache of %s-%d ends at offset %d, and the partition ends at offset %d:"
+                " the cache is emptied and starts at offset %d",
                 *(cache.topic, cache.key.partition, cache.local_end_offset, listed.offset, restart),
             )
             await cache.restart_at(restart)

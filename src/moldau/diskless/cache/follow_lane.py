@@ -48,8 +48,8 @@ partitions."""
 ROWS_A_TURN: Final = 500
 """Number of partitions of a response that are processed without a break. This takes some 5 ms."""
 _ANSWER_S: Final = 0.25
-"""If a coordinator has not responded for this time, it is slow. The lane then waits up to this time for the
-request in progress, and does not postpone the request."""
+"""If a coordinator has sent no response for this time, it counts as slow. A request to a slow coordinator is
+not cancelled in the first part of its wait, which has this length."""
 
 
 class BatchFinder(Protocol):
@@ -109,8 +109,8 @@ class LanePartition:
 
     @property
     def may_be_asked_for(self) -> bool:
-        """Whether batches may be requested for the cache. There are three conditions. No batches are being
-        read for the cache, the cache does not pause after a failure, and no own commits are promised to the
+        """Whether batches may be requested for the cache. There are three conditions: the lane is not reading
+        batches for the cache; the cache is not pausing after a failure; no own commits are promised to the
         cache (see :mod:`moldau.diskless.writing.own_commits`)."""
         return not (self.is_busy or self.is_resting or self.cache.is_promised)
 
@@ -218,9 +218,9 @@ class FollowLane:
             self._changed.set()
 
     def _is_awaited(self) -> bool:
-        """Whether the request in progress must not be cancelled, because the lane has had no response for
-        some time. Otherwise requests would be postponed again and again, and no request to a distant
-        coordinator would get a response."""
+        """Whether the request in progress must continue, because the lane has had no response for some time.
+        Otherwise requests would be postponed again and again, and no request to a distant coordinator would
+        get a response."""
         now = asyncio.get_running_loop().time()
         return now - self._answered_at > _ANSWER_S > now - self._asked_at
 
@@ -316,7 +316,7 @@ class FollowLane:
                     continue
                 partition = found_still
             is_fit = False
-            with self._unexpected.contained("judging what a coordinator found", passing=_EXPECTED):
+            with self._unexpected.contained("processing the response of a coordinator", passing=_EXPECTED):
                 is_fit = await self._follower.apply_answer(member.cache, partition)
             if not is_fit:
                 # Try again after a pause. The pause becomes longer with each failure, so that a response that

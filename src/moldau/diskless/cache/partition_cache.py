@@ -84,12 +84,13 @@ class PartitionCache:
         waiting.
         """
         self.promised_offset = UNKNOWN
-        """The offset up to which this broker's own batches are being appended, so that no other code may
-        append; unknown when there are no such batches. See :mod:`moldau.diskless.writing.own_commits`.
+        """The offset up to which this broker's own batches are being appended. During this time no other code
+        may append. The value is UNKNOWN when no own batches are being appended. See
+        :mod:`moldau.diskless.writing.own_commits`.
         """
         self._inherited_end = UNKNOWN if log is None or log.is_offline else log.log_end_offset
-        """End offset of the bytes that an earlier process wrote. The disk may have damaged them since; the
-        objects in the store are intact.
+        """End offset of the bytes that an earlier process wrote. The disk may have damaged these bytes later.
+        The objects in the store are intact.
         """
         self._verified = (UNKNOWN, UNKNOWN)
         """The range of the earlier process's bytes that was found to be intact."""
@@ -158,7 +159,7 @@ class PartitionCache:
     ) -> None:
         """Update the offsets. Responses that are older than the current values change nothing.
 
-        ``last_stable_offset`` is omitted if no transaction began or ended up to the high watermark.
+        A caller omits ``last_stable_offset`` if this update begins and ends no transaction.
         """
         was_known = self.is_known
         if last_stable_offset >= 0 and high_watermark >= self.high_watermark:
@@ -317,7 +318,7 @@ class PartitionCache:
                 if header.base_offset != expected and not (
                     expected == offset and header.base_offset < offset
                 ):
-                    raise CorruptRecordError(f"offset {header.base_offset} stands where {expected} was next")
+                    raise CorruptRecordError(f"found offset {header.base_offset} in place of {expected}")
                 expected = header.next_offset
                 position += header.size_bytes
         if expected != next_offset:

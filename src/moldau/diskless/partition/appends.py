@@ -254,7 +254,7 @@ class PartitionAppends:
                 continue
             rest_ms = max(0.0, pending.timeout_at_s - loop.time()) * 1000
             answer: AppendAnswer = _DEFECT
-            with self._unexpected.contained("taking a batch that has waited"):
+            with self._unexpected.contained("appending a batch that has waited"):
                 records = memoryview(pending.records)
                 answer = self._append_now(records, pending.header, rest_ms, pending.guard)
             if isinstance(answer, AppendOutcome):

@@ -162,8 +162,9 @@ class DisklessPartition(WithoutLog):
         aborted: Sequence[AbortedTransaction] = (),
         readable_end: int | None = None,
     ) -> ReadOutcome:
-        """``readable_end`` is the end of the cache for reads that use the cache. Committed records after this
-        end arrive very soon. A consumer must not get a high watermark up to which it cannot read."""
+        """For reads that use the cache, ``readable_end`` is the end of the cache. Committed records after
+        this end arrive very soon. The result must not contain a high watermark after this end, because the
+        consumer could not read up to such a watermark."""
         cache = self.cache
         high_watermark = cache.high_watermark
         if readable_end is not None and cache.is_at_tail:
@@ -192,7 +193,7 @@ class DisklessPartition(WithoutLog):
         except CorruptRecordError as damage:
             self._meters.errors.value += 1
             logger.error(
-                "the cache of %s-%d is damaged at offset %d and begins anew: %s",
+                "the cache of %s-%d is damaged at offset %d and is emptied: %s",
                 *(cache.topic, cache.key.partition, request.offset, damage),
             )
             return asyncio.ensure_future(self._read_without_cache(request))
@@ -228,8 +229,8 @@ class DisklessPartition(WithoutLog):
         return answer if isinstance(answer, ReadOutcome) else await answer
 
     async def _read_when_kept(self, request: ReadRequest) -> ReadOutcome:
-        """Wait until the records that are being cached can be read. This is needed because perhaps the
-        producer of these records already has its response."""
+        """Wait until the records that are being cached can be read. The producer of these records may already
+        have its response, so a consumer must be able to read them."""
         if not await self.cache.until_kept(request.offset, _KEPT_TIMEOUT_S) and self.cache.is_promised:
             return self._known(readable_end=self.cache.local_end_offset)
         answer = self.read(request)

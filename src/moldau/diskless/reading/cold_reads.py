@@ -86,7 +86,10 @@ class _Ask:
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """Cached coordinates (objects and positions) of the batches that follow the batches of the last read."""
+    """Cached coordinates (objects and positions) of the batches that follow the batches of the last read.
+
+    Reads of these batches do not extend the lifetime, which ends at ``dies_at_s`` on the event loop's clock.
+    """
 
     next_offset: int
     coordinates: Sequence[BatchCoordinate]
@@ -198,8 +201,9 @@ class ColdReads:
         unknown: list[_Ask] = []
         for ask in asked:
             known = self._recall(ask)
-            if known:
-                lots.append((ask, self._needed_part(ask, known, known[-1].last_offset + 1)))
+            if known is not None:
+                stable = known.coordinates[-1].last_offset + 1
+                lots.append((ask, self._needed_part(ask, known.coordinates, stable, known.dies_at_s)))
             else:
                 unknown.append(ask)
         if unknown:
@@ -211,10 +215,13 @@ class ColdReads:
             begin = asyncio.get_running_loop().time()
             found = await self._finder.find_batches(call)
             self._meters.find_time_ms.update((asyncio.get_running_loop().time() - begin) * 1000)
+            # The lifetime begins when the request is sent, because the coordinator may remove the batches of
+            # its response at any time after that.
+            dies_at_s = begin + self._settings.coordinate_lifetime_ms / 1000
             for ask, partition in zip(unknown, found, strict=True):
                 if self._has_batches(ask, partition):
                     stable = _stable_of(partition)
-                    lots.append((ask, self._needed_part(ask, partition.batches, stable)))
+                    lots.append((ask, self._needed_part(ask, partition.batches, stable, dies_at_s)))
         return lots
 
     def _has_batches(self, ask: _Ask, found: FoundPartition) -> bool:
@@ -231,7 +238,7 @@ class ColdReads:
         failure: KafkaError | None = None
         if found.moved_to_tier:
             failure = KafkaError(
-                ErrorCode.kafka_storage_error, f"offset {ask.offset} lies in remote storage only"
+                ErrorCode.kafka_storage_error, f"offset {ask.offset} is only in remote storage"
             )
         elif found.error is not ErrorCode.none:
             failure = client_error(found.error, found.message, ErrorCode.kafka_storage_error)
@@ -245,22 +252,21 @@ class ColdReads:
         _give(ask, ColdOutcome(failure=failure, moved_to_tier=found.moved_to_tier))
         return False
 
-    def _recall(self, ask: _Ask) -> Sequence[BatchCoordinate]:
+    def _recall(self, ask: _Ask) -> _Remembered | None:
         remembered = self._remembered.pop(ask.cache.key, None)
         if remembered is None or remembered.next_offset != ask.offset or ask.failure is not None:
-            return ()
-        # The lifetime of the coordinates begins when the request is sent, because the object must exist until
-        # the next request.
-        return remembered.coordinates if asyncio.get_running_loop().time() < remembered.dies_at_s else ()
+            return None
+        return remembered if asyncio.get_running_loop().time() < remembered.dies_at_s else None
 
     def _needed_part(
-        self, ask: _Ask, coordinates: Sequence[BatchCoordinate], last_stable_offset: int
+        self, ask: _Ask, coordinates: Sequence[BatchCoordinate], last_stable_offset: int, dies_at_s: float
     ) -> Sequence[BatchCoordinate]:
         """The coordinates that the read needs. Remaining coordinates before the last stable offset are kept
         for the next read.
 
-        Coordinates after the last stable offset may belong to a transaction that is aborted later. Only a new
-        response of the coordinator would contain the abort.
+        The kept coordinates are used until ``dies_at_s``. Coordinates after the last stable offset are not
+        kept, because they may belong to a transaction that is aborted later. Only a new response of the
+        coordinator would contain the abort.
         """
         ask.last_stable_offset = last_stable_offset
         size_bytes, count = 0, 0
@@ -271,7 +277,6 @@ class ColdReads:
             count += 1
         rest = [each for each in coordinates[count:] if each.last_offset < last_stable_offset]
         if rest and len(self._remembered) < _REMEMBERED_MAX:
-            dies_at_s = asyncio.get_running_loop().time() + self._settings.coordinate_lifetime_ms / 1000
             self._remembered[ask.cache.key] = _Remembered(rest[0].base_offset, rest, dies_at_s)
         return coordinates[:count]
 
@@ -324,6 +329,6 @@ def check_lifetimes(coordinate_lifetime_ms: int, timeout_ms: int, grace_period_m
     if coordinate_lifetime_ms + timeout_ms >= grace_period_ms:
         raise ValueError(
             "diskless.coordinator.orphan.scan.grace.period.ms: a grace of"
-            f" {grace_period_ms} ms is not longer than coordinates live ({coordinate_lifetime_ms} ms)"
-            f" and a read may take ({timeout_ms} ms)"
+            f" {grace_period_ms} ms is not longer than the lifetime of cached coordinates"
+            f" ({coordinate_lifetime_ms} ms) and the timeout of a read ({timeout_ms} ms) together"
         )

@@ -131,7 +131,8 @@ class ObjectReads:
                 self._meters.get_errors.value += 1
                 raise
             except Exception as error:
-                # The caller handles this error like a failure of the store.
+                # Any other exception becomes a ``StorageError``, so the caller handles it like a failure of
+                # the store.
                 self._meters.get_errors.value += 1
                 self._unexpected.report("reading an object", error)
                 raise StorageError(f"{read.object_key}: {error!r}") from error

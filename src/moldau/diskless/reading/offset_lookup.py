@@ -103,7 +103,7 @@ class WalOffsetLookup:
                 older = await remote.find_max_timestamp(max(-1, found.timestamp_ms - 1), start, end, lookup)
                 return older or found
             return found
-        raise KafkaError(ErrorCode.kafka_storage_error, "the batch's object is gone")
+        raise KafkaError(ErrorCode.kafka_storage_error, "the object of the batch does not exist any more")
 
     async def _in_wal(
         self, cache: PartitionCache, listed: ListedOffset, timestamp_ms: int, lookup: RecordLookup

@@ -88,7 +88,8 @@ class RackReadMeters:
 
 
 class ColdReadMeters(ReadMeters):
-    """Meters of cold reads. They include the KIP's number of GET requests per Fetch request."""
+    """Meters of cold reads. One of them is the number of GET requests per Fetch request, which KIP-1163
+    requires."""
 
     def __init__(self, meters: Meters) -> None:
         super().__init__(meters, "cold")

@@ -8,8 +8,8 @@ __all__ = ["RecentObjects"]
 
 
 class RecentObjects:
-    """Bytes of objects by key, at most ``max_bytes``. The oldest objects are removed first, whether they were
-    read or not.
+    """The bytes of objects, by key. All objects together have at most ``max_bytes``. The oldest objects are
+    removed first, whether they were read or not.
 
     The cacher reads objects in this order, so the objects that it still needs are kept longest. Uncommitted
     objects are kept even above the limit. They are not readable yet, and the writer limits their number.

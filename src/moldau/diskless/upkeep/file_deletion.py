@@ -74,9 +74,9 @@ class FileReclaimer:
         is_saved: Callable[[int, int], bool] = lambda coordinator_id, end_offset: True,
     ) -> None:
         """``grace_ms`` is the time for which an object is kept after its last batch was removed, because
-        reads may be in progress. ``is_saved`` returns whether the records of a coordinator's log before an
-        offset are saved. A file is deleted only when its records are saved. Otherwise a restored cluster
-        would refer to objects that no longer exist."""
+        reads may be in progress. ``is_saved`` returns whether a coordinator's log is saved up to an offset. A
+        file is deleted only when its records are saved. Otherwise a restored cluster would refer to objects
+        that no longer exist."""
         self._keeper = keeper
         self._taker = taker
         self._storage = storage
@@ -157,7 +157,7 @@ class FileReclaimer:
             except (KafkaError, OSError) as error:
                 self._errors.value += 1
                 logger.info(
-                    "%s stays with coordinator %d, %d does not take it: %s",
+                    "%s stays with coordinator %d, because coordinator %d refused it: %s",
                     *(key, coordinator_id, next_owner, error),
                 )
                 continue

@@ -203,7 +203,7 @@ class OrphanScan:
                 report.known += len(unknown) - len(orphans)
         except (KafkaError, StorageError, OSError) as error:
             report.unanswered += len(sizes)
-            logger.info("orphan scan: %d objects cannot be judged now: %s", len(sizes), error)
+            logger.info("orphan scan: %d objects cannot be checked now: %s", len(sizes), error)
             return
         report.orphans += len(orphans)
         report.orphan_bytes += sum(sizes[key] for key in orphans)

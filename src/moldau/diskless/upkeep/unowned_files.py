@@ -76,7 +76,7 @@ class UnownedFileScan:
                 if self._keeper.is_active(coordinator_id):
                     adopted += await self._scan(coordinator_id)
             except (KafkaError, OSError) as error:
-                logger.info("files without an owner cannot be judged now: %s", error)
+                logger.info("files without an owner cannot be checked now: %s", error)
         return adopted
 
     async def _scan(self, coordinator_id: int) -> int:
@@ -100,7 +100,7 @@ class UnownedFileScan:
             some = keys[start : start + _ASKED_AT_A_TIME]
             for key, others in (await self._without_owner(coordinator_id, some)).items():
                 await self._keeper.take_over(coordinator_id, FileToHandOver(key, others, *files[key]))
-                logger.info("coordinator %d adopts %s, whose owner never learnt of it", coordinator_id, key)
+                logger.info("coordinator %d adopts %s, whose owner does not know it", coordinator_id, key)
                 adopted += 1
         return adopted
 

@@ -193,7 +193,7 @@ class OwnCommits:
                     await self._workers.run(_write_all, [write for _, write in writes])
             finally:
                 for run, write in writes:
-                    with self._unexpected.contained("ending a write aside"):
+                    with self._unexpected.contained("ending the write of own commits"):
                         self._taker.end(run, write)
 
 

@@ -29,8 +29,8 @@ class WaitingProducer:
         self.guard = guard
         """The guard of a transactional batch; 0 for other batches."""
         self.held_until: float | None = None
-        """The time until which the batch is committed again while an earlier batch is missing; None if no
-        earlier batch was missing.
+        """If an earlier batch was missing, the commit of this batch is repeated until this time. The value is
+        None if no earlier batch was missing.
         """
         self.is_expired = False
 

@@ -205,7 +205,7 @@ class DisklessWriter:
             file = self._make_file(closed)
         if file is None:
             return
-        with unexpected.contained("sending a WAL object off", lambda _: self._abandon(file)):
+        with unexpected.contained("starting the upload of a WAL object", lambda _: self._abandon(file)):
             self._send_off(file)
             if closed.reason is CloseReason.FULL and self._own.memory.should_refill:
                 self._tasks.run(self._own.memory.refill(self._machine.workers), "diskless arenas")

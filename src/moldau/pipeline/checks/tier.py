@@ -184,8 +184,8 @@ class BrokerCheck:
             return
         if header.base_offset > self._position:
             await self._not_there(GAP, header.base_offset, "the tier has no batch for these")
-        # A batch that begins before the range is counted by another unit, except if the range begins at the
-        # first offset that is not deleted.
+        # If a batch begins before the range, another unit counts it. There is only one exception: if the
+        # range begins at the first offset that is not deleted, this unit counts the batch.
         if not header.base_offset < self._range.start != self._begin:
             self._findings.good(header.last_offset - header.base_offset + 1, header.size_bytes)
         self._position = max(self._position, header.next_offset)

@@ -91,7 +91,7 @@ class WalCheck:
         if row.moved_to_tier or row.error is ErrorCode.offset_out_of_range:
             if behind > position:
                 return self._passed(positions, partition, min(behind, end), end)
-            reason = f"the coordinator has nothing here, and says that it begins at {behind}"
+            reason = f"the coordinator has no batch at this offset, and its first offset is {behind}"
             self._findings.bad(GAP, partition, position, end - 1, reason)
             del positions[partition]
             return []
@@ -101,7 +101,7 @@ class WalCheck:
         reached = batches[-1].last_offset + 1 if batches else end
         is_last = not batches or reached >= end or len(batches) < len(row.batches)
         for first, last in find_gaps(batches, position, end if is_last else reached):
-            self._findings.bad(GAP, partition, first, last, "no batch, or several, for these offsets")
+            self._findings.bad(GAP, partition, first, last, "these offsets are in no batch or in several")
         if is_last:
             del positions[partition]
         else:

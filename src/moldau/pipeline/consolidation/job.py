@@ -229,4 +229,4 @@ def _ask_quietly(job: ConsolidateJob, work: Callable[[Client], Coroutine[Any, An
     try:
         _ask(job, work)
     except (KafkaError, OSError) as error:
-        logger.warning("leaders were not told: %s", error)
+        logger.warning("leaders did not get the reports: %s", error)

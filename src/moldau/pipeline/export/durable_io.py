@@ -1,4 +1,4 @@
-"""Metadata of tables in local folders that survives a crash of the machine.
+"""Makes the metadata of tables in local folders durable, so that they survive a crash of the machine.
 
 A catalog in SQLite is durable after a commit, but pyiceberg does not sync the files that the catalog refers
 to. A loss of power soon after a commit could destroy the table. Therefore the catalog of a local folder names

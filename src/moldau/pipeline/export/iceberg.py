@@ -186,7 +186,8 @@ def _check_no_older_dead_letters(catalog: Catalog, topic: str) -> None:
 def _check_same_topic(table: Table, topic: str, topic_id: str) -> None:
     if table.properties[TOPIC_ID_PROPERTY] != topic_id:
         raise ToolError(
-            f"table {_label(table)} is an export of an earlier topic {topic}: it was created again since"
+            f"table {_label(table)} is an export of an earlier topic {topic}:"
+            " the topic was deleted and created again"
         )
 
 

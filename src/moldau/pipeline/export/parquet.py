@@ -240,7 +240,9 @@ def _check_same_topic(plan: ParquetRound, topic: str, topic_id: str, path: str) 
     if plan.topic != topic:
         raise ToolError(f"{path} holds an export of topic {plan.topic}, not of {topic}")
     if plan.topic_id != topic_id:
-        raise ToolError(f"{path} holds an export of an earlier topic {topic}: it was created again since")
+        raise ToolError(
+            f"{path} holds an export of an earlier topic {topic}: the topic was deleted and created again"
+        )
 
 
 def _json_of_plan(plan: ParquetRound) -> dict[str, Any]:

@@ -92,7 +92,7 @@ async def _find_by_time(
 
 
 class NextRound(NamedTuple):
-    """Ranges to read. The second result is the offsets that the table covers after these ranges are added."""
+    """The ranges that a round reads, and the offsets that the table covers after the round."""
 
     ranges: list[OffsetRange]
     covered: Covered
@@ -126,7 +126,7 @@ def next_round(
                 ranges.append(OffsetRange(partition, begin, have.start))
                 have = ExportedSpan(begin, have.end)
         if end < have.end:
-            raise ToolError(f"{where} ends at offset {end}, but {have.end} offsets were exported of it")
+            raise ToolError(f"{where} ends at offset {end}, but {have.end} offsets of it were exported")
         begin = _reachable(where, have.end, first, may_lose=may_lose)
         if end > begin:
             ranges.append(OffsetRange(partition, begin, end))
@@ -138,7 +138,7 @@ def _reachable(where: str, wanted: int, first: int, *, may_lose: bool) -> int:
     if first > wanted and not may_lose:
         raise ToolError(
             f"{where}: offsets {wanted} to {first - 1} were deleted before they were exported"
-            " (--allow-data-loss goes on behind them)"
+            " (use --allow-data-loss to continue after them)"
         )
     return max(wanted, first)
 

@@ -27,7 +27,8 @@ NO_UNIT: Final = OffsetRange(-1, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class ReplayNames:
-    """Replays dead letters of a folder of Parquet files. A replayed file has two results with fixed names.
+    """Replays dead letters of a folder of Parquet files. The replay of a file makes two files, whose names
+    depend only on the replayed file and the plan.
 
     A unit is the name of a file in ``dead_folder``. The remaining dead letters go to ``left_folder``, into a
     file with the same name. That file is written even if it is empty, because it marks the unit as done.

@@ -51,8 +51,9 @@ class Request:
         if self.values.kind is ValueKind.JSON and not self.values.columns:
             if units:
                 wanted = inferred(wanted, self.run(InferUnits(self.source), units))
-            # A replay has no units, so it finds no new columns. If the columns were not declared, a value
-            # with a member that has no column is rejected, so that no part of the value is lost.
+            # A replay has no units, so it finds no new columns. If the user has not declared the columns, a
+            # value must fit them completely. A value that has a member without a column is rejected, because
+            # a part of it would be lost.
             elif table is not None:
                 wanted = replace(wanted, declared=table.declared, whole=not table.declared)
         for change in self.changes:

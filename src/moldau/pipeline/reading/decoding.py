@@ -94,7 +94,7 @@ def _open(found: FoundBatch) -> Opened | None:
     if header.attributes & CONTROL_BIT:
         return None
     if header.records_count < 0:
-        raise InvalidRecordError(f"the batch says it holds {header.records_count} records")
+        raise InvalidRecordError(f"the header of the batch says {header.records_count} records")
     content: bytes | memoryview
     if header.attributes & COMPRESSION_MASK:
         _, content = open_batch(data)
@@ -285,10 +285,10 @@ def _read_fields(data: Bytes, starts: Longs, ends: Longs) -> _Fields:
     values, position = _read_spans(data, position, ends)
     counts, position = read_varints(data, position, 32)
     if counts.min(initial=0) < 0 or np.any(counts * 2 > ends - position):
-        raise InvalidRecordError("a record says more headers than it has bytes for")
+        raise InvalidRecordError("a record has too few bytes for its number of headers")
     names, contents, position = _read_headers(data, position, ends, counts)
     if np.any(position != ends):
-        raise InvalidRecordError("a record does not end where its own length says")
+        raise InvalidRecordError("a record does not end at its own length")
     return _Fields(timestamp_deltas, offset_deltas, keys, values, counts, names, contents)
 
 

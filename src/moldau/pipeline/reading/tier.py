@@ -176,7 +176,7 @@ class TierPartitionReader:
         only the leader knows them.
 
         The response of a leader contains only transactions that begin before the requested offset or soon
-        after it. Therefore the transactions after a gap are found when the gap was read.
+        after it. Therefore the transactions after a gap are requested only after the gap was read.
         """
         parts = [part for part in self._listed if part.end > self._position]
         end = min([self._end, *(part.start for part in parts if part.segment is None)])
@@ -287,7 +287,7 @@ async def _batches(
             yield found + whole
             rest = view[sum(map(len, whole)) :]
     if rest:
-        raise StorageError(f"{key} ends inside of a batch", transient=False)
+        raise StorageError(f"{key} ends inside a batch", transient=False)
 
 
 def _whole(view: memoryview) -> Iterator[memoryview]:

@@ -141,7 +141,7 @@ async def _page(client: Client, topic: ClusterTopic, partition: int, skip: int) 
             row.node_id: NodeAddress(row.host, row.port) for row in (await client.metadata([])).brokers
         }
         if leader not in brokers:
-            raise KafkaError(ErrorCode.leader_not_available, f"broker {leader} is not there")
+            raise KafkaError(ErrorCode.leader_not_available, f"broker {leader} is not in the cluster")
         return (await NetworkTieredCalls(client.channel(brokers[leader])).list_segments(call)).segments
 
     return await client.retrying(ask)

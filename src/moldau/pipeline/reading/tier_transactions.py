@@ -54,9 +54,9 @@ async def find_in_tier(
     """Find aborted transactions in the transaction indexes of consecutive parts of the tier.
 
     The second value is ``None`` if the result contains all aborted transactions with records before ``end``.
-    Otherwise it is the first offset that was not examined, at which no segment begins. With
-    ``is_whole_in_segment``, each transaction is in a single segment. Raises ``StorageError`` if an index
-    cannot be read.
+    Otherwise the second value is the offset at which the search ended, because no segment begins at this
+    offset. With ``is_whole_in_segment``, each transaction is in a single segment. Raises ``StorageError`` if
+    an index cannot be read.
     """
     found = AbortedRanges()
     position = 0

@@ -254,7 +254,7 @@ class WalReader:
             if reason is None:
                 end = min(end, await self._wal_start(partition, end))
             level = logging.INFO if reason is None else logging.WARNING
-            why = "it is not in the objects alone" if reason is None else reason
+            why = "some records cannot be read from objects" if reason is None else reason
             logger.log(
                 level, "%s: offsets %d to %d are read through the broker: %s",
                 self._where(partition), position, end - 1, why,

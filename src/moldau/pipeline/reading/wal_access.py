@@ -43,8 +43,8 @@ class WalAccess:
 
 
 async def find_wal_access(client: Client, topic: ClusterTopic, given: Mapping[str, str]) -> WalAccess | None:
-    """Access to a topic's objects. Returns ``None`` if the topic can be read only through brokers. The reason
-    is logged, unless the topic is not diskless."""
+    """Access to a topic's objects. Returns ``None`` if the topic can be read only through brokers. If the
+    topic is diskless, the reason is logged."""
     try:
         return await look_up_wal_access(client, topic, given)
     except (KafkaError, ToolError) as error:

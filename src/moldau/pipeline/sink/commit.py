@@ -168,7 +168,7 @@ class SinkCommitter:
                 )
             if named.is_ours or not parts:
                 raise RefusedError(refused.decode(), is_partial=False)
-            logger.warning("%s was refused, and is written anew: %s", named.key, refused.decode())
+            logger.warning("%s was refused, and is written again: %s", named.key, refused.decode())
             generation = named.generation + 1
             named = await self._name(markers.intent(generation), generation, parts)
 

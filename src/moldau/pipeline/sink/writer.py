@@ -67,8 +67,8 @@ class SinkTarget:
     compression: Compression
     max_message_bytes: int
     exactly: CommitTarget | None
-    """The target for writes of whole objects, which are exactly once. ``None`` if records are written through
-    the brokers."""
+    """The target, if the sink writes whole objects, which stores each row exactly once. ``None`` if records
+    are written through the brokers."""
     timeout_s: float = TIMEOUT_S
     """Timeout of a request."""
     transaction: TransactionTarget | None = None
@@ -159,7 +159,8 @@ def _target(
 
 
 async def _exactly(client: Client, topic: ClusterTopic, options: SourceOptions) -> CommitTarget | None:
-    """The target for writes of whole objects. If objects cannot be written, the log has the reason."""
+    """Return the target for the writes of whole objects. If objects cannot be written, return ``None``, and
+    log the reason."""
     reason, access = await _access(client, topic, options)
     exactly = None
     if access is not None:

@@ -80,7 +80,7 @@ def _going_on(source: TopicSource, unit: Sequence[OffsetRange]) -> Iterator[Foun
         yield from fetch_found(source, unit)
     except TopicGoneError as error:
         if not source.may_lose:
-            raise ToolError(f"{error} (option failOnDataLoss=false goes on)") from error
+            raise ToolError(f"{error} (failOnDataLoss=false skips these records)") from error
         logger.warning("data was lost: %s", error)
 
 

@@ -131,7 +131,7 @@ class StreamPlanner:
                 self._lost(f"{name} is new, and its first {first} offsets were deleted already")
             return OffsetRange(place.partition, first, stop)
         if stop < start:
-            self._lost(f"{name} ends at offset {stop}, but {start} offsets were read of it")
+            self._lost(f"{name} ends at offset {stop}, but {start} offsets of it were read")
             return None
         if start < first:
             self._lost(f"{name}: offsets {start} to {first - 1} were deleted before they were read")
@@ -140,7 +140,7 @@ class StreamPlanner:
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise ToolError(f"{what} (option failOnDataLoss=false goes on)")
+            raise ToolError(f"{what} (failOnDataLoss=false skips these records)")
         logger.warning("data was lost: %s", what)
 
     def _source(self, name: str, topic_id: str, ranges: list[OffsetRange]) -> TopicSource | None:

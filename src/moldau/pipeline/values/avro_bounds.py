@@ -44,7 +44,7 @@ def check_value(value: bytes, start: int, text: str) -> None:
     if end > len(value):
         raise NotAvroError("the value ends early")
     if left := len(value) - end:
-        raise NotAvroError(f"{left} bytes are left behind the record")
+        raise NotAvroError(f"{left} bytes are left after the record")
 
 
 @cache
@@ -125,7 +125,7 @@ class _Walk:
                 else:
                     at = _items(value, at, level, count, item, is_map)
                 if end not in (-1, at):
-                    raise NotAvroError("a block has another size than it says")
+                    raise NotAvroError("the size of a block differs from its header")
 
         return skip
 

@@ -68,7 +68,7 @@ def _type_of(declared: Any, schema: Schema, open_names: tuple[str, ...]) -> pa.D
     kind = found["type"]
     if kind in RECORDS:
         if found["name"] in open_names:
-            raise ToolError(f"Avro type {found['name']} contains itself, which no column can")
+            raise ToolError(f"Avro type {found['name']} contains itself, and no column can have such a type")
         inside = (*open_names, found["name"])
         return pa.struct(
             [pa.field(one["name"], _type_of(one["type"], schema, inside)) for one in found["fields"]]

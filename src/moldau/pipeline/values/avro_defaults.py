@@ -94,5 +94,5 @@ def _matches(value: Any, schema: Any) -> bool:
 
 def _no_default(value: Any, name: str) -> ToolError:
     return ToolError(
-        f"this is no Avro schema: field {name} has the default {value!r}, which its type has not"
+        f"this is no Avro schema: field {name} has the default {value!r}, which is not a value of its type"
     )

@@ -1,4 +1,7 @@
-"""Column types as text in Spark's DDL, such as ``total INT, lines ARRAY<STRUCT<sku: STRING>>``. Pure."""
+"""Column types as text in DDL, Spark's language for schemas. Pure.
+
+An example is ``total INT, lines ARRAY<STRUCT<sku: STRING>>``.
+"""
 
 import re
 from typing import Any, Final
@@ -134,7 +137,7 @@ class _Parser:
     def _number(self) -> int:
         word = self._word("a number", quoted=False)
         if not (word.isascii() and word.isdigit()):
-            raise ToolError(f"the schema has {word!r} where a number of digits belongs")
+            raise ToolError(f"the schema has {word!r} in place of a number of digits")
         return int(word)
 
 

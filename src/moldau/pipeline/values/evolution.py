@@ -49,7 +49,7 @@ class _Merge(NamedTuple):
         if self.promote and is_promotion(old, new):
             return new
         advice = (
-            "columns can be added, and INT become BIGINT, FLOAT DOUBLE, DECIMALs longer"
+            "columns can be added, and can change from INT to BIGINT, FLOAT to DOUBLE, or to a longer DECIMAL"
             if self.promote
             else "columns can be added, not changed"
         )

@@ -224,8 +224,8 @@ def _kind_of_number(value: int | float) -> int:
 
 
 class JsonColumns(NamedTuple):
-    """The column type of a position (``None`` if unknown). The second result is whether values must be
-    checked because some members have no column."""
+    """The column type of a position, which is ``None`` if the type is unknown. ``odd`` is true if values must
+    be checked because some members have no column."""
 
     type: pa.DataType | None
     odd: bool
@@ -264,8 +264,8 @@ class _Choice(NamedTuple):
         chosen = self._of_kind(found, wanted, path, levels)
         has_misfits = any(count for kind, count in zip(JsonKind, found.kinds, strict=True) if kind != wanted)
         if chosen.type is None and has_misfits:
-            # The arrays or objects have no content that must be stored, but values of other kinds have.
-            # Therefore the column is a STRING.
+            # The arrays or objects are empty or contain only nulls, so nothing in them must be stored. Values
+            # of other kinds must be stored. Therefore the column is a STRING.
             return JsonColumns(pa.string(), False)
         return chosen
 

@@ -1,4 +1,5 @@
-"""Records of KIP-848 consumer groups in ``__consumer_offsets`` (part of ``group_records``)."""
+"""Records of KIP-848 consumer groups in ``__consumer_offsets``. :mod:`moldau.protocol.records.groups` has the
+other records of this topic."""
 
 from collections.abc import Sequence
 from uuid import UUID

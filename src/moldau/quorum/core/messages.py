@@ -1,7 +1,7 @@
 """The quorum's requests and responses as the core uses them, for one partition and without topic names.
 
 The package ``moldau.quorum.wire`` converts them from and to Kafka's messages. Every response has the leader
-id and the epoch that the answering replica knows (KIP-595). This lets the requester detect newer epochs.
+id and the epoch that the answering replica knows (KIP-595). Therefore the requester can detect newer epochs.
 """
 
 from dataclasses import dataclass

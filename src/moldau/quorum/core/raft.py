@@ -122,8 +122,8 @@ class RaftCore:
 
     @property
     def is_static(self) -> bool:
-        """Whether the voters are static. All nodes are then configured with the same voters. A node that is
-        not a voter may not send requests that only voters send, for example vote requests."""
+        """Whether the voters are static. All nodes are then configured with the same voters. Then only voters
+        may send certain requests, for example vote requests."""
         return self.log.voters is None and len(self.static_voters) > 0
 
     @property
@@ -438,7 +438,7 @@ class RaftCore:
             if role is self.role:
                 break
         else:
-            raise RaftInvariantError("roles chase each other")
+            raise RaftInvariantError("the roles change without end")
 
     def _ask_for_flush(self) -> None:
         # The leader does not count the fetches of a broker, so a broker does not have to sync its log

@@ -119,7 +119,8 @@ class RequestDesk:
         core.emit(SendReply(request_id, response))
 
     def _voters_only(self, remote_id: int, epoch: int) -> ErrorCode:
-        # With dynamic voters (KIP-853), a replica may not know the voters yet. It must vote nevertheless.
+        # With dynamic voters (KIP-853), a replica possibly does not know the voters yet. It must vote
+        # nevertheless.
         if epoch < self._core.epoch:
             return ErrorCode.fenced_leader_epoch
         if remote_id < 0 or epoch > self._core.epoch + EPOCH_STEP_MAX:

@@ -50,8 +50,8 @@ class GroupCommit:
         self.failure: KafkaError | None = None
 
     def begin_term(self) -> None:
-        """Begin a term. Its first sync also covers the existing log, because some records of this log may not
-        be durable."""
+        """Begin a term. Its first sync also covers the existing log, because some records of this log are
+        perhaps not durable."""
         self._synced_offset, self.failure = -1, None
 
     def check(self) -> None:

@@ -54,7 +54,7 @@ class FollowerReplica:
         """
         offset = self._agreed_offset(history, log_end_offset, diverging_epoch, end_offset)
         if self._is_lost(offset):
-            raise IllegalMoveError(f"a cut to {offset}, below the watermark {self.high_watermark}")
+            raise IllegalMoveError(f"a truncation to {offset}, below the watermark {self.high_watermark}")
         return offset
 
     def _agreed_offset(
@@ -85,7 +85,7 @@ class FollowerReplica:
             return False
         if self._is_lost(log_end_offset):
             raise IllegalMoveError(
-                f"the log was cut to {log_end_offset}, below the watermark {self.high_watermark}"
+                f"the log was truncated to {log_end_offset}, below the watermark {self.high_watermark}"
             )
         self.high_watermark = log_end_offset
         return True

@@ -6,8 +6,8 @@ Pure.
 * the members of the *maximal* in-sync set (KIP-497). This set contains the committed set and the set of the
   proposal in progress. The controller has committed one of these two sets. Therefore all members of the
   committed set have all records below the watermark;
-* replicas that have caught up and may join. If the watermark did not wait for them, producers would move it
-  away from a replica that will soon join.
+* replicas that have caught up and may join. If the watermark did not wait for them, new appends could move
+  the watermark ahead of such a replica again and again, and the replica could never join.
 
 The watermark never moves back, and it does not advance while fewer than ``min.insync.replicas`` are in sync.
 

@@ -12,7 +12,7 @@ class Durability(Enum):
     """The state in which a replica's copy of a record counts for the high watermark."""
 
     WRITTEN = "written to the log, which the operating system syncs later"
-    FSYNCED = "synced to the disk; appends that meet share one sync"
+    FSYNCED = "synced to the disk; concurrent appends share one sync"
 
 
 @dataclass(frozen=True, slots=True)

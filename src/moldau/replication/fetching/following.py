@@ -199,8 +199,8 @@ class Following:
         watermark = follower.high_watermark
         if follower.truncated(log.log_end_offset):
             logger.error(
-                "%s lost committed records: its log was cut to offset %d by a leader that lacks them, and the"
-                " high watermark was %d",
+                "%s lost committed records: its log was truncated at offset %d because of a leader that lacks"
+                " them, and the high watermark was %d",
                 self._name,
                 log.log_end_offset,
                 watermark,

@@ -53,7 +53,8 @@ async def begin_behind_remote(
     epoch = await _epoch_before(ask, partition, sent, local)
     state = await remote.auxiliary_state(epoch, local.offset, log_start_offset)
     logger.info(
-        "%s-%d ends at offset %d, and that of its leader begins at %d on its disk: it goes on at offset %d",
+        "the log of %s-%d ends at offset %d, and the log on the leader's disk begins at offset %d;"
+        " the log continues at offset %d",
         partition.topic,
         partition.key.partition,
         sent.offset,

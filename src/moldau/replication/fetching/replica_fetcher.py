@@ -295,10 +295,10 @@ class ReplicaFetcher:
         try:
             return self._follow(followed, sent, row)
         except KafkaError as error:
-            logger.warning("%s cannot append what it fetched: %s", _name(partition), error)
+            logger.warning("%s cannot append the fetched records: %s", _name(partition), error)
             self._back_off(followed)
         except Exception as error:
-            self._unexpected.report("appending what was fetched", error)
+            self._unexpected.report("appending fetched records", error)
             self._back_off(followed)
         return 0
 
@@ -308,7 +308,7 @@ class ReplicaFetcher:
         diverging = row.diverging_epoch
         if diverging.epoch != UNDEFINED or diverging.end_offset != UNDEFINED:
             logger.info(
-                "%s: its log parts from that of broker %d before epoch %d ended at offset %d",
+                "%s: its log diverges from the log of broker %d, in which epoch %d ends at offset %d",
                 _name(partition),
                 self._leader_id,
                 diverging.epoch,
@@ -354,7 +354,8 @@ class ReplicaFetcher:
         start = await self._offset(partition, sent, EARLIEST_TIMESTAMP)
         if start > sent.offset:
             logger.warning(
-                "%s ends at offset %d and that of broker %d begins at %d: it starts over from there",
+                "the log of %s ends at offset %d, and the log of broker %d begins at offset %d:"
+                " the log starts again at that offset",
                 _name(partition),
                 sent.offset,
                 self._leader_id,
@@ -417,7 +418,7 @@ class ReplicaFetcher:
         except (KafkaError, IllegalMoveError) as error:
             self._refused(followed, str(error))
         except Exception as error:
-            self._unexpected.report("cutting the log of a follower", error)
+            self._unexpected.report("truncating the log of a follower", error)
             self._back_off(followed)
         else:
             self._free(followed)

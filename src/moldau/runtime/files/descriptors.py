@@ -38,8 +38,9 @@ class Holder(Protocol):
     is_recent: bool
     """Whether the file was used since the last search for unused files."""
     pins: int
-    """While this number is above 0, the descriptor is not closed, because the path may name no file or
-    another file. The number is above 0 during a rename of the path, and from a removal of the path on."""
+    """While this number is above 0, the descriptor is not closed, because possibly the path names another
+    file, or the path does not exist. The number is above 0 during a rename of the path, and after a removal
+    of the path."""
 
     def hide_descriptor(self) -> int:
         """Hide the descriptor from new users, and return it."""

@@ -74,7 +74,7 @@ class File(Protocol):
         ...
 
     def fill(self, content: Buffer) -> None:
-        """Write the durable content of a new file that is not read again soon. Blocking.
+        """Write the durable content of a new file that is not read again soon. This call blocks.
 
         Does the same as ``write_at``, ``sync`` and ``forget_pages``. It bypasses the page cache if the file
         system supports this and the content begins on a page boundary. The write then needs only a third of

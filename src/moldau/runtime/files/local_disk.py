@@ -463,7 +463,8 @@ class LocalDisk:
         with _named(path):
             descriptor = self._open(path, os.O_RDWR | os.O_CREAT)
             try:
-                # flock conflicts with other holders in this process; lockf conflicts with Java's FileLock.
+                # ``flock`` conflicts with other locks of this process, and ``lockf`` conflicts with Java's
+                # FileLock.
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

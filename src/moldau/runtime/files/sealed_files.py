@@ -51,14 +51,14 @@ def _move_aside(disk: Disk, folder: str) -> None:
 
 
 def seal_database(disk: Disk, path: str) -> None:
-    """Store the checksum of a database that was closed cleanly. Blocking."""
+    """Store the checksum of a database that was closed cleanly. This call blocks."""
     if not any(disk.exists(path + suffix) and disk.size(path + suffix) for suffix in ("-wal", "-journal")):
         disk.write_atomically(path + SUM_SUFFIX, _file_sum(disk, path))
 
 
 def break_seal(disk: Disk, path: str) -> Seal:
     """Compare a file with its checksum. The checksum is then removed durably, because the file may change
-    from now on. Blocking."""
+    from now on. This call blocks."""
     if disk.is_dir(path + SUM_SUFFIX):
         return Seal.DAMAGED
     if not disk.exists(path + SUM_SUFFIX):

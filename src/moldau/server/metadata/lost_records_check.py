@@ -1,4 +1,4 @@
-"""Evidence outside the metadata log that the log has lost records at its end.
+"""Looks for evidence, outside the metadata log, that this log has lost records at its end.
 
 The log's end is recorded twice: in the file ``durable-offset`` next to the log, and in the checkpoints of the
 log folders. When one of the two records is missing, the partitions' folders are checked. A partition's topic

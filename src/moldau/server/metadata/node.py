@@ -168,8 +168,8 @@ class MetadataNode:
         end_offset = self._stored.end_offset
         await self.driver.start()
         if is_single_voter(self._config):
-            # The records may never be applied, because the quorum has failed or a record cannot be applied.
-            # If that happens, another part of the node stops the node, and this method ends after a time-out.
+            # Possibly the records are never applied, because the quorum fails or because a record cannot be
+            # applied. Then another part of the node stops the node, and this method ends after a time-out.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CURRENT_TIMEOUT_S):
                     await self.log.until_applied(end_offset)
@@ -262,12 +262,12 @@ def _check_parts(disk: Disk, folder: str, log: SnapshotLog, logs: LogManager, *,
                 " must not vote twice. Restore the file from a backup, or see 'Damaged files' in"
                 " docs/operations.md."
             )
-        reason = "was missing beside a log with records; it is made anew"
+        reason = "was missing beside a log with records; it is created again"
         logs.report.add(Repair(RepairKind.REBUILT, f"{folder}/{QUORUM_STATE}", reason))
     if not log.start_offset and log.latest_snapshot_id() is None:
         reason = (
-            "was missing; the feature levels that it held, and what else the folder was formatted with, are"
-            " made anew with their defaults"
+            "was missing; the feature levels in it, and the other values with which the folder was formatted,"
+            " are created again with their defaults"
         )
         logs.report.add(Repair(RepairKind.REBUILT, f"{folder}/{BOOTSTRAP_FILE_NAME}", reason))
 

@@ -405,8 +405,8 @@ def refusal(cls: type[Message], version: int, code: ErrorCode) -> Message | None
     """Make a message with the error ``code``. In this version of the message, the field for errors must be at
     the top level or in a single entry.
 
-    The result is ``None`` when there is no such field, because a response without the code would look like an
-    empty success.
+    The result is ``None`` when there is no such field, because a response without the code would look like a
+    success without results.
     """
     found: Message | None = None
     for name, declared in cls.__dataclass_fields__.items():

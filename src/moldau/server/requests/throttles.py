@@ -7,7 +7,7 @@ and the connection is not read during the longest of these pauses. The response 
 throttles for most requests. A direct handler, which encodes its responses itself, calls them for its own
 requests. A request of an API without a throttle takes no additional time.
 
-Client quotas are not built. The only throttle of producers is the back-pressure of diskless topics
+Client quotas are not implemented. The only throttle of producers is the back-pressure of diskless topics
 (``server/subsystems/diskless/``).
 """
 

@@ -104,7 +104,7 @@ class RegistrationSubsystem(Subsystem):
         reported = () if self._lifecycle is None else self._lifecycle.reported_directories
         if directory.directory_id is not None and directory.directory_id not in reported:
             self._context.fail(
-                f"log folder {directory.path} is offline, and no controller could be told of it for"
+                f"log folder {directory.path} is offline, and it could not be reported to a controller for"
                 " log.dir.failure.timeout.ms"
             )
 

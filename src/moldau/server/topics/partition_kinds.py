@@ -178,7 +178,7 @@ class PartitionKinds:
         if kind.has_remote_tier and not any(claim.gives_tier for claim in wrappers):
             raise ValueError(
                 f"the {kind.name} topics have has_remote_tier=True, and no claim that wraps their partitions"
-                " has gives_tier: their segments would wait for ever for a copy"
+                " has gives_tier: their segments would never be copied"
             )
         if kind.no_chunks is None and not any(claim.gives_chunks for claim in wrappers):
             raise ValueError(

@@ -162,7 +162,7 @@ class LogCleaner:
         try:
             await self._clean(candidate)
         except SegmentsChangedError:
-            logger.info("%s: compaction is put off, the log has changed meanwhile", log.topic_partition)
+            logger.info("%s: the compaction is delayed, because the log has changed", log.topic_partition)
         except OSError as error:
             if not log.is_offline:
                 self._fail(log, error)

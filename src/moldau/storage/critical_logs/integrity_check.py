@@ -130,8 +130,8 @@ class DurableOffset:
         return self._generation
 
     def note(self, offset: int, generation: int, checksum: int | None = None) -> None:
-        """Store that all records below ``offset`` were synced. Blocking. Does nothing if :meth:`lower` was
-        called after ``generation`` was read.
+        """Store that all records below ``offset`` were synced. This call blocks. Does nothing if
+        :meth:`lower` was called after ``generation`` was read.
 
         ``checksum`` is the checksum of the batch that ends at ``offset``.
         """
@@ -153,7 +153,7 @@ class DurableOffset:
                     file.close()
 
     def lower(self, offset: int) -> None:
-        """Lower the stored offset durably, before the log is truncated to ``offset``. Blocking."""
+        """Lower the stored offset durably, before the log is truncated to ``offset``. This call blocks."""
         with self._lock:
             self._generation += 1
             self._noted = -1
@@ -218,7 +218,8 @@ class OpenableLog:
 def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: CriticalLog) -> OpenableLog:
     """Read a whole critical log. Raises :class:`DamagedLogError` unless an incomplete end is the only fault.
 
-    ``bases`` are the base offsets of the segments on the disk, in order. No file is changed. Blocking.
+    ``bases`` are the base offsets of the segments on the disk, in order. No file is changed. This call
+    blocks.
     """
     integrity, required = log.integrity, log.required_offset
     first = 0

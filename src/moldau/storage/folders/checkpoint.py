@@ -87,14 +87,14 @@ def parse_number(word: str, path: str, line: int, *, minimum: int = 0) -> int:
 
 
 def write_offset_checkpoint(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace the file durably. Blocking."""
+    """Replace the file durably. This call blocks."""
     rows = ((topic, partition, offset) for (topic, partition), offset in offsets.items())
     disk.write_atomically(path, format_checkpoint(rows))
 
 
 def read_offset_checkpoint(disk: Disk, path: str) -> dict[TopicPartition, int]:
     """The offsets in a file. The result is empty when the file does not exist. Raises
-    :class:`CheckpointError` if the content is malformed. Blocking."""
+    :class:`CheckpointError` if the content is malformed. This call blocks."""
     try:
         content = disk.read(path)
     except FileNotFoundError:

@@ -159,8 +159,8 @@ class FutureLogs:
 def finish_exchanges(
     disk: Disk, directories: Sequence[LogDirectory], failures: DirectoryFailures
 ) -> list[tuple[TopicPartition, LogDirectory]]:
-    """Finish exchanges that were interrupted by a kill, and delete incomplete copies. Blocking. The folders
-    must be locked.
+    """Finish exchanges that were interrupted by a kill, and delete incomplete copies. This call blocks. The
+    folders must be locked.
 
     Returns the partitions and the target folders of incomplete copies, because their moves must start again.
     While a folder is offline, incomplete copies are kept, because the renames in that folder are not known.

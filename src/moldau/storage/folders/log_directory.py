@@ -118,7 +118,7 @@ class LogDirectory:
             offsets = read_offset_checkpoint(self._disk, f"{self.path}/{name}")
         except CheckpointError as error:
             # The content of these files can be computed again from the logs.
-            reason = f"is made anew, line {error.line} cannot be read: {error.reason}"
+            reason = f"is created again, because line {error.line} cannot be read: {error.reason}"
             self._report.add(Repair(RepairKind.REBUILT, error.path, reason))
             self._disk.remove(error.path)
             offsets = {}

@@ -266,7 +266,7 @@ async def _in_lanes(items: Sequence[T], work: Callable[[Sequence[T]], Coroutine[
 
 def make_folders(disk: Disk, parent: str, wanted: Iterable[NewLog]) -> None:
     """Create partition folders with their metadata. The caller makes them durable by a sync of ``parent``.
-    Blocking."""
+    This call blocks."""
     files: dict[str, bytes] = {}
     for new in wanted:
         folder = f"{parent}/{folder_of(new.topic_partition)}"

@@ -36,7 +36,7 @@ class LogOpener:
         *,
         may_be_tiered: bool = False,
     ) -> PartitionLog:
-        """Open a log. If the log does not exist, create it. Blocking.
+        """Open a log. If the log does not exist, create it. This call blocks.
 
         Raises the errors of ``PartitionLog.open``, and :class:`LogDirectoryError` for a folder whose files
         cannot be loaded.

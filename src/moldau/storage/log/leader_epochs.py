@@ -172,7 +172,7 @@ def parse_leader_epochs(content: bytes, path: str) -> list[EpochEntry]:
 
 
 class LeaderEpochFile:
-    """The ``leader-epoch-checkpoint`` of a partition's folder. Blocking.
+    """The ``leader-epoch-checkpoint`` of a partition's folder. Its methods block.
 
     Threads may save at the same time, but older content never replaces newer content.
     """

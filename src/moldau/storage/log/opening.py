@@ -54,7 +54,7 @@ def load_log(
     integrity: IntegrityRules | None,
     report: RecoveryReport,
 ) -> LoadedState:
-    """Load the folder into the empty ``segments``. If the folder does not exist, it is created. Blocking.
+    """Load the folder, or create it, and fill the empty ``segments``. This call blocks.
 
     With ``integrity``, only an incomplete end is removed. All repairs are added to ``report``. Raises
     ``OSError`` when the disk fails, and :class:`DamagedLogError` when a critical log is damaged.
@@ -83,7 +83,7 @@ def load_log(
         segments.adopt(loaded.segments, loaded.end_offset)
     if loaded.segments and segments.end_offset < log_start_offset:
         logger.warning(
-            "%s ends at offset %d, before its checkpointed start %d: what it holds is dropped",
+            "%s ends at offset %d, before its checkpointed start %d: its records are dropped",
             folder,
             segments.end_offset,
             log_start_offset,
@@ -112,13 +112,14 @@ def load_log(
 def claim_folder(
     disk: Disk, folder: str, topic_id: uuid.UUID | None, report: RecoveryReport
 ) -> uuid.UUID | None:
-    """Store the topic id of a folder's data. Returns the topic id that the folder has afterwards. Blocking.
+    """Store the topic id of a folder's data. Returns the topic id that the folder has afterwards. This call
+    blocks.
 
     Raises ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id.
     """
     stored = read_partition_metadata(disk, folder)
     if stored is not None and topic_id is not None and is_misread(stored, topic_id):
-        reason = f"is rebuilt: its topic id was damaged, {stored} stood for {topic_id}"
+        reason = f"is rebuilt: its topic id {topic_id} was damaged, it was {stored}"
         report.add(Repair(RepairKind.REBUILT, f"{folder}/{PARTITION_METADATA}", reason))
         stored = None
     if stored is None and topic_id is not None:

@@ -1,9 +1,9 @@
 """One partition's log: the records that a replica stores, in Kafka's file formats.
 
-:class:`PartitionLog` interprets the bytes of a :class:`SegmentedLog`. It assigns or checks offsets, checks
-idempotent producers, and tracks epochs and transactions. All calls are made on the thread of the event loop.
-No synchronous call waits for a disk, except ``close`` and the calls that are described as blocking. ``flush``
-and operations on segments run in ``Workers``, one at a time.
+:class:`PartitionLog` interprets the bytes of a :class:`SegmentedLog`. A :class:`PartitionLog` assigns or
+checks offsets, checks idempotent producers, and tracks epochs and transactions. All calls are made on the
+thread of the event loop. No synchronous call waits for a disk, except ``close`` and the calls that are
+described as blocking. ``flush`` and operations on segments run in ``Workers``, one at a time.
 
 **Failure.** When the disk refuses an operation, the call raises ``KafkaError(kafka_storage_error)``, and the
 :class:`LogKeeper` of the log is notified once. From then on every call that needs the disk raises the same
@@ -175,8 +175,8 @@ class PartitionLog:
         integrity: IntegrityRules | None = None,
         report: RecoveryReport | None = None,
     ) -> Self:
-        """Open a partition's folder with the path ``directory``; it is created if it does not exist.
-        Blocking.
+        """Open a partition's folder with the path ``directory``; it is created if it does not exist. This
+        call blocks.
 
         All records below ``recovery_point`` are assumed to be durable. Unless ``clean_shutdown`` is set,
         later batches are checked and an incomplete end is cut off. ``may_be_tiered`` means that the topic's
@@ -358,8 +358,8 @@ class PartitionLog:
     # -- the log's folder ---------------------------------------------------------------------
 
     def take_topic_id(self, topic_id: uuid.UUID | None) -> None:
-        """Store the topic id of the folder's data in the folder. Raises the errors of :meth:`open`.
-        Blocking."""
+        """Store the topic id of the folder's data in the folder. Raises the errors of :meth:`open`. This call
+        blocks."""
         self.topic_id = claim_folder(self._machine.disk, self.directory, topic_id, self._report)
 
     @property
@@ -368,7 +368,7 @@ class PartitionLog:
         return self._closed
 
     def close(self) -> None:
-        """Make all appends durable and release the files. Blocking. A second call does nothing."""
+        """Make all appends durable and release the files. This call blocks. A second call does nothing."""
         if self._closed or self.access.failure is not None:
             self._closed = True
             return

@@ -216,7 +216,8 @@ class SegmentedLog:
         self.add_segment(offset)
 
     def drop_files(self, segments: Sequence[Segment]) -> None:
-        """Remove the files of the last segments, durably. Blocking. Any thread may call this method."""
+        """Remove the files of the last segments, durably. This call blocks. Any thread may call this
+        method."""
         paths: list[str] = []
         # The last file is removed first. A crash then leaves no gap between two segments.
         for segment in segments[::-1]:
@@ -239,8 +240,8 @@ class SegmentedLog:
         return removed
 
     def swap_files(self, old: Sequence[Segment], base_offset: int) -> tuple[Segment, list[str]]:
-        """Replace the files of other segments by the files of the cleaned segment with this base offset.
-        Blocking.
+        """Replace the files of other segments by the files of the cleaned segment with this base offset. This
+        call blocks.
 
         The files of the cleaned segment are complete and durable under their ``.cleaned`` names. ``old`` are
         adjacent sealed segments whose files are open. Returns the new segment, and the old files, which must
@@ -265,7 +266,7 @@ class SegmentedLog:
             self._release(segment)
 
     def sync_folder(self) -> None:
-        """Make the names of the folder's files durable. Blocking."""
+        """Make the names of the folder's files durable. This call blocks."""
         self._disk.sync_dir(self.folder)
 
     def _release(self, segment: Segment) -> None:
@@ -327,7 +328,7 @@ class SegmentedLog:
         then()
 
     def sync_now(self, from_offset: int) -> None:
-        """Does the same as :meth:`sync`, but on the calling thread. Blocking."""
+        """Does the same as :meth:`sync`, but on the calling thread. This call blocks."""
         segments = self.segments[self.index_holding(from_offset - 1) :]
         for segment in segments:
             segment.write_indexes()

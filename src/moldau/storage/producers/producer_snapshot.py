@@ -69,7 +69,8 @@ def _batches(entry: ProducerEntry) -> Iterator[tuple[BatchMetadata, int]]:
     batch."""
     *earlier, last = entry.batches or (BatchMetadata(-1, -1, 0, -1),)
     for batch in earlier:
-        # Kafka leaves out each entry that has expired. The last entry must not be left out alone.
+        # When Kafka reads the file, it drops each expired entry. It must not drop only the last entry of a
+        # producer. Therefore no earlier entry has a later timestamp than the last entry.
         yield batch, min(batch.timestamp, entry.last_timestamp)
     yield last, entry.last_timestamp
 
@@ -106,7 +107,7 @@ def decode_producer_snapshot(content: bytes, path: str = "producer snapshot") ->
 
 
 class ProducerSnapshots:
-    """The snapshot files of one partition's folder. Blocking."""
+    """The snapshot files of one partition's folder. Its methods block."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk

@@ -314,16 +314,15 @@ class Segment:
         return end_offset
 
     def cut_file(self) -> None:
-        """Truncate the log file to the length that :meth:`truncate_to` determined, durably. Blocking.
-
-        Otherwise a crash could restore old batches together with the batches that replace them.
+        """Truncate the log file to the length that :meth:`truncate_to` determined, durably. Without this
+        call, a crash could restore old batches together with the batches that replace them. This call blocks.
         """
         if self.file.size() > self.size_bytes:
             self.file.truncate(self.size_bytes)
             self.file.sync()
 
     def sync(self) -> None:
-        """Make the segment durable. Its indexes must be written before this call. Blocking."""
+        """Make the segment durable. Its indexes must be written before this call. This call blocks."""
         self.file.sync()
         self.offset_index.sync()
         self.time_index.sync()

@@ -75,7 +75,7 @@ def load_segments(
     critical: CriticalLog | None = None,
     report: RecoveryReport | None = None,
 ) -> LoadedSegments:
-    """Open all segments of a folder. A folder without log files has no segments. Blocking.
+    """Open all segments of a folder. A folder without log files has no segments. This call blocks.
 
     Truncated and rebuilt files are added to ``report``. ``was_killed`` means that all written bytes exist.
     Raises :class:`DamagedLogError` for a critical log with any fault except an incomplete end, and for the
@@ -287,7 +287,7 @@ def _drop_segments(
         Repair(
             RepairKind.LOST if any(sizes) else RepairKind.TORN_TAIL,
             folder,
-            f"the log ends at offset {end_offset}; took out {len(bases)} segments behind the gap that follows"
+            f"the log ends at offset {end_offset}; removed {len(bases)} segments after the gap that follows"
             f" (kept as *{LOG_SUFFIX}{CUT_SUFFIX})",
             end_offset,
             sum(sizes),

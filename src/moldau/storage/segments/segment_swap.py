@@ -62,7 +62,7 @@ def remove_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
 
 
 def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_critical: bool) -> None:
-    """Finish a swap that a crash interrupted in state 2 or 3. Called at the start. Blocking.
+    """Finish a swap that a crash interrupted in state 2 or 3. Called at the start. This call blocks.
 
     The new segment was durable before state 2. If it is incomplete now, it is damaged, and its end is
     unknown. In this case a critical log raises :class:`DamagedLogError`. For other logs the old segments are

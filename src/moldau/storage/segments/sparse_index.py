@@ -165,7 +165,8 @@ class SparseIndex:
             self._dirty = True
 
     def sync(self) -> None:
-        """Make written entries durable. Blocking. An append that seals the index may run at the same time."""
+        """Make written entries durable. This call blocks. An append that seals the index may run at the same
+        time."""
         if self._dirty:
             self._dirty = False
             with contextlib.suppress(FileNotFoundError):

@@ -143,7 +143,7 @@ class TransactionIndex:
         self._has_sum = True
 
     def sync(self) -> None:
-        """Make written and dropped entries durable. Blocking."""
+        """Make written and dropped entries durable. This call blocks."""
         if self._entries or self._is_shortened:
             # The segment may have been deleted in the meantime.
             with contextlib.suppress(FileNotFoundError):

@@ -55,7 +55,7 @@ class SnapshotLog:
         integrity: IntegrityRules | None = None,
         report: RecoveryReport | None = None,
     ) -> "SnapshotLog":
-        """Open the folder. If it does not exist, it is created. Blocking.
+        """Open the folder. If it does not exist, it is created. This call blocks.
 
         Batches at or after ``recovery_point`` are checked. The log begins at the end of its first snapshot.
         If the latest snapshot ends above the log's end, all records are dropped and the log begins at the end
@@ -251,7 +251,8 @@ class SnapshotLog:
         await self._remove_snapshots(self._begin_at(snapshot_id))
 
     def truncate_to_latest_snapshot_now(self) -> bool:
-        """Does the same as :meth:`truncate_to_latest_snapshot`, but on the calling thread. Blocking."""
+        """Does the same as :meth:`truncate_to_latest_snapshot`, but on the calling thread. This call
+        blocks."""
         latest = self._snapshot_ahead()
         if latest is None:
             return False

@@ -164,18 +164,20 @@ class ConsolidationLeader:
         """Reconcile a partition. Returns ``None`` when the partition cannot be reconciled now."""
         partition = led.partition
         for late in self._plans.expire(self._clock.now_ms()):
-            logger.warning("%s gave no sign: its plan of %s lapses", late.lease.engine, late.partition)
+            logger.warning(
+                "%s did not renew its lease: its plan of %s has expired", late.lease.engine, late.partition
+            )
         plan = self._plans.of(partition)
         if plan is not None and plan.epoch != led.epoch:
             self._plans.drop(plan)
         try:
             status = await self._reconciler.reconcile(led, self._plans.own(partition))
         except (KafkaError, RemoteStorageError, IllegalTransitionError, OSError) as error:
-            logger.info("%s is not put in order now: %s", partition, error)
+            logger.info("%s cannot be reconciled now: %s", partition, error)
             return None
         except Exception as error:
             # The other partitions must be reconciled although this partition has failed.
-            self._unexpected.report("putting a partition's segments in order", error)
+            self._unexpected.report("reconciling a partition's segments", error)
             return None
         self._note(led, status)
         return status
@@ -448,7 +450,7 @@ class ConsolidationLeader:
             and known.end_offset < status.wal_start
         ):
             return PublishedSegment(id)
-        return PublishedSegment(id, ErrorCode.invalid_update_version, "its plan has lapsed")
+        return PublishedSegment(id, ErrorCode.invalid_update_version, "its plan has expired")
 
     async def _publish_ready(self, led: LedPartition, plan: OpenPlan) -> tuple[ErrorCode, str | None] | None:
         """Publish the segments at the beginning of the plan that are already copied. Returns the error, if

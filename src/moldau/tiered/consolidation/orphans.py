@@ -82,7 +82,7 @@ class SegmentOrphanScan:
                 deleted += await self._check_keys(led, keys)
             except (KafkaError, RemoteStorageError, IllegalTransitionError, StorageError, OSError) as error:
                 # Perhaps the topic of this object was just deleted.
-                logger.info("objects of %s cannot be judged now: %s", partition, error)
+                logger.info("objects of %s cannot be checked now: %s", partition, error)
         return deleted
 
     async def _list_old(self) -> dict[TopicIdPartition, dict[str, ParsedKey]]:
@@ -130,7 +130,7 @@ class SegmentOrphanScan:
             await self._storage.delete_objects(orphans[start : start + _DELETED_AT_A_TIME])
         self._deleted.value += len(orphans)
         if orphans:
-            logger.info("deleted %d objects of %s that nobody referred to", len(orphans), led.partition)
+            logger.info("deleted %d unreferenced objects of %s", len(orphans), led.partition)
         return len(orphans)
 
     def _orphans(self, partition: TopicIdPartition, keys: Mapping[str, ParsedKey]) -> list[str]:

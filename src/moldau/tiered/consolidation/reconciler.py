@@ -254,7 +254,8 @@ class SegmentReconciler:
 
         Returns False until the record that made the segment unneeded is saved. The next round then continues.
         """
-        # A copy that was never finished has no readers in any saved state of the cluster.
+        # No saved state of the cluster can read a copy that was never finished. Therefore its deletion does
+        # not wait.
         is_unread = segment.state is _State.COPY_SEGMENT_STARTED
         try:
             if segment.state is not _State.DELETE_SEGMENT_STARTED:

@@ -259,8 +259,8 @@ class MetadataFollower:
 
     def _failed(self, error: Exception, *, exc_info: bool = False) -> None:
         self._failures += 1
-        # Shortly after its start, a broker may not lead the partition yet. Operators need no log message
-        # about this.
+        # Shortly after its start, a broker possibly does not lead the partition yet. Operators need no log
+        # message about this.
         is_news = self.problem != str(error) and not isinstance(error, RemoteMetadataNotReadyError)
         if is_news or self._failures == LATE_AFTER_FAILURES:
             logger.warning(

@@ -1,8 +1,8 @@
 """The states of a remote segment, and of the remote data of a deleted partition, as tables. Pure.
 
 Names and numbers are Kafka's (``RemoteLogSegmentState``, ``RemotePartitionDeleteState``). A repeated event
-for the current state is allowed and changes nothing, because a writer that got no response to its event
-repeats the event. The writer's successor may also repeat the event.
+for the current state is allowed, and changes nothing. The reason is that a writer repeats its event if it got
+no response. The writer's successor may also repeat the event.
 """
 
 import enum

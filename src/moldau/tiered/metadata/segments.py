@@ -112,7 +112,7 @@ class RemoteLogSegmentMetadata:
         to find the objects while the segment is deleted.
         """
         if update.id != self.id:
-            raise ValueError(f"an event of {update.id} is none of {self.id}")
+            raise ValueError(f"the event belongs to segment {update.id}, and not to segment {self.id}")
         check_segment_move(self.state, update.state)
         return replace(
             self,

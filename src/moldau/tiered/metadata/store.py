@@ -259,7 +259,7 @@ class MetadataStore:
         known = self._segment(number, event.id)
         check_segment_move(None if known is None else known.state, event.state)
         if known is None and self._delete_state(number) is not None:
-            raise IllegalTransitionError(f"{event.id}: nothing is copied of a partition that is deleted")
+            raise IllegalTransitionError(f"{event.id}: no segment of a deleted partition is copied")
         self._put(number, event)
         return event
 

@@ -66,8 +66,8 @@ class RemoteBatches(NamedTuple):
     """Whole batches, beginning with the batch that contains the requested offset. ``next_offset`` is the
     offset after these batches.
 
-    ``is_exhausted`` means that there are no batches and that there will be no batches, because the remote
-    tier has no batch at or after the offset.
+    ``is_exhausted`` means that the remote tier has no batch at or after the offset. Then ``records`` is
+    empty, and a repeated read has the same result.
     """
 
     records: memoryview | bytes
@@ -157,8 +157,8 @@ class RemoteReader:
             answer.set_result(known)
 
     def _join(self, wanted: RemoteRead) -> "asyncio.Task[RemoteBatches] | None":
-        """The read in progress, or a new read if the queue of the pool is not full and the quota is not used
-        up."""
+        """The read in progress for the key, or else a new read. The result is ``None`` if no new read may
+        begin, because the queue of the pool is full or the quota is used up."""
         loop = asyncio.get_running_loop()
         key = _key_of(wanted)
         task = self._under_way.get(key)

@@ -22,7 +22,8 @@ async def delete_segment(
         await context.metadata.update_remote_log_segment_metadata(
             _event(context, segment, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
         )
-    # A copy that was never finished has no readers in any saved state of the cluster.
+    # No saved state of the cluster can read a copy that was never finished. Therefore its deletion does not
+    # wait.
     is_unread = segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
     if not (is_unread or is_saved) and not context.pending_deletions.may_delete(segment.id.id):
         return False

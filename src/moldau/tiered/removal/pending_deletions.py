@@ -14,8 +14,8 @@ __all__ = ["PendingDeletions"]
 
 _POLL_S: Final = 1.0
 _UNASKED_S: Final = 3600.0
-"""A segment is forgotten if :meth:`may_delete` is not called for this time, because then another broker
-deletes the segment. If this broker calls it again, a new wait begins."""
+"""If :meth:`may_delete` is not called for a segment during this time, the segment is forgotten, because then
+another broker deletes it. If this broker calls :meth:`may_delete` again, a new wait begins."""
 
 
 def _nothing_is_saved() -> Callable[[], bool]:

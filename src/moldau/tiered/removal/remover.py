@@ -252,7 +252,7 @@ class RemotePartitionRemover:
         removals += [partial(delete_objects, self._context, segment) for segment in begun]
         for remove in removals:
             if not self._hosted.untiered([partition]):
-                logger.info("what is remote of a partition stays", extra={"partition": str(partition)})
+                logger.info("the remote data of a partition stay", extra={"partition": str(partition)})
                 break
             await remove()
         else:

@@ -13,10 +13,10 @@ table and a trailer follow::
              | CRC-32C of the table u32, its length u16, version u8, b"MLDIX"
 
 Therefore a bucket can be understood without brokers. Numbers are big-endian. A reader with a segment's custom
-metadata does not need the table and the trailer, because the custom metadata contain the lengths. It fetches
-an index by a single ranged read. An attempt's name is present when several builders may work on the same
-segment. Each builder then writes its own objects, and the custom metadata of COPY_SEGMENT_FINISHED name the
-valid attempt.
+metadata does not need the table and the trailer, because the custom metadata contain the lengths. Such a
+reader fetches an index by a single ranged read. An attempt's name is present when several builders may work
+on the same segment. Each builder then writes its own objects, and the custom metadata of
+COPY_SEGMENT_FINISHED name the valid attempt.
 """
 
 import base64

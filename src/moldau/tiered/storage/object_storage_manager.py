@@ -123,7 +123,7 @@ class ObjectStorageManager:
         size = metadata.segment_size_bytes
         end = size if end_position is None else min(end_position, size)
         if start_position < 0 or start_position > end:
-            raise ValueError(f"{metadata.id}: no bytes lie between {start_position} and {end}")
+            raise ValueError(f"{metadata.id}: there are no bytes between {start_position} and {end}")
         if start_position == end:
             return memoryview(b"")
         key = self._keys(metadata).log
@@ -200,7 +200,7 @@ async def _told(doing: str, metadata: RemoteLogSegmentMetadata, reading: Awaitab
     try:
         return await reading
     except ObjectNotFoundError as error:
-        raise RemoteResourceNotFoundError(f"{metadata.id} is gone: {error}") from error
+        raise RemoteResourceNotFoundError(f"{metadata.id} does not exist any more: {error}") from error
     except StorageError as error:
         raise _failed(doing, metadata, error) from error
 

@@ -262,9 +262,7 @@ class _Finisher:
 
     def result(self, leader_epochs: Sequence[tuple[int, int]]) -> BuiltSegment:
         if self._position != len(self._buffer):
-            raise CorruptRecordError(
-                f"{len(self._buffer) - self._position} bytes lie behind the last of the batches"
-            )
+            raise CorruptRecordError(f"{len(self._buffer) - self._position} bytes are after the last batch")
         self._note_time()
         self._apply_last_batches()
         return BuiltSegment(

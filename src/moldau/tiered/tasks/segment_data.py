@@ -35,7 +35,7 @@ def epochs_of(log: PartitionLog, closed: ClosedSegment) -> list[EpochStart]:
 
 
 def read_segment(disk: Disk, log: PartitionLog, closed: ClosedSegment) -> LogSegmentData:
-    """All files of the segment; the log is a view. Blocking.
+    """All files of the segment; the log is a view. This call blocks.
 
     Raises ``OSError`` when the disk fails, and ``FileNotFoundError`` when the segment has just been deleted.
     """

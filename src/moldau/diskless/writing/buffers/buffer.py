@@ -112,7 +112,7 @@ class ClosePolicy:
             self._tokens = max(0.0, self._tokens - 1.0)
 
     def uploaded(self, took_ms: float) -> None:
-        """Include in the average that an object was stored ``took_ms`` after its buffer was closed."""
+        """Include an upload in the average. The object was stored ``took_ms`` after its buffer was closed."""
         self._upload_ms += (took_ms - self._upload_ms) / UPLOADS_AVERAGED
 
     @property

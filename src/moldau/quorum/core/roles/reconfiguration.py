@@ -100,7 +100,7 @@ class Reconfiguration:
     def leave(self) -> None:
         """Answer the pending request after this node has resigned. It is then unknown whether the change will
         be committed."""
-        self._end_pending(ErrorCode.not_leader_or_follower, "the leader lost its place before the commit")
+        self._end_pending(ErrorCode.not_leader_or_follower, "the leadership has ended before the commit")
 
     def _add(self, request: AddVoterRequest) -> bool:
         core, voter = self._core, request.voter

@@ -325,9 +325,8 @@ class FetchHandlers:
         fetcher: Fetcher,
         forbidden: frozenset[FetchTarget],
     ) -> "Generator[None, None, Gathering | PendingReads]":
-        """Read the partitions in order, within the byte budget. The first batch may be larger than it.
-
-        Yields regularly, so that other work can run.
+        """Read the partitions in order, within the byte budget. The first batch may be larger than the
+        budget. Yields regularly, so that other work can run.
         """
         gathering = Gathering()
         remote: PendingReads | None = None

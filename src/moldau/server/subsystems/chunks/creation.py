@@ -278,7 +278,7 @@ class ChunkCreation:
         if metadata is None or metadata.leader_epoch != epoch:
             return
         if metadata.partition_epoch > partition_epoch:
-            raise _refusal(ErrorCode.invalid_update_version, "the partition has changed since")
+            raise _refusal(ErrorCode.invalid_update_version, "the partition has changed in the meantime")
 
     @staticmethod
     def _raise_refusal(response: Any) -> None:

@@ -131,7 +131,8 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         """Returns the records of a tiered partition in the remote tier; ``None`` without a remote tier."""
         self._exchanging = asyncio.Lock()
         self._carving: set[TopicPartition] = set()
-        """Partitions that are gone and whose logs become chunks; their folders still have the old names."""
+        """Partitions that have no replica on this broker any more, and whose logs are becoming chunks. Their
+        folders still have the old names."""
 
     def log_config(self, topic: Topic) -> LogConfig | None:
         return self._inner.log_config(topic)
@@ -157,7 +158,7 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         config = self._inner.log_config(topic)
         start_offset = first_offset(metadata.chunks, border)
         if config is not None and config.remote_storage_enable:
-            start_offset = 0  # When the replica leads, it takes the start from the remote tier.
+            start_offset = 0  # A replica that leads gets the start from the remote tier.
         key = PartitionKey(topic.topic_id, index)
         try:
             return await state_at_border(self._reads, key, metadata, border, start_offset)

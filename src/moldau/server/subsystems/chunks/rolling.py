@@ -56,8 +56,8 @@ class ChunkRolling:
         """Bytes on each broker, with the bytes that new chunks will have."""
         self._load_time_s = float("-inf")
         self._waiting: dict[PartitionKey, float] = {}
-        """The time of the event loop's clock before which a partition gets no chunk, because the creation of
-        a chunk has failed."""
+        """Partitions for which the creation of a chunk has failed. Before the given time of the event loop's
+        clock, such a partition gets no chunk."""
 
     async def run_once(self) -> None:
         """Create all chunks that are due now, one after another."""
@@ -101,7 +101,7 @@ class ChunkRolling:
             self._waiting[key] = loop.time() + RETRY_S
             return
         self._load.update(dict.fromkeys(brokers, max(1, partition.log.config.chunk_roll_bytes)))
-        logger.info("%s goes on at offset %d on brokers %s", name, result.start_offset, list(brokers))
+        logger.info("%s continues at offset %d on brokers %s", name, result.start_offset, list(brokers))
 
     async def _brokers(self, partition: ClassicPartition) -> tuple[int, ...]:
         """The brokers of the next chunk. Raises ``KafkaError`` if the brokers cannot be chosen."""

@@ -142,7 +142,7 @@ class ChunksSubsystem(Subsystem):
         """The inactive chunks of a partition on this broker, which has no replica of its active chunk."""
         local_id, partition = self._context.view.local_id, topic.partitions[index]
         if local_id in partition.replicas:
-            return None  # The replica is not open yet. Its leader could be this broker.
+            return None  # The replica on this broker will answer. It is not open yet, and may be the leader.
         if not any(local_id in chunk.isr for chunk in partition.chunks):
             return None
         key = PartitionKey(topic.topic_id, index)

@@ -256,8 +256,8 @@ class ChunkTiering(EarlierPart):
     # -- local retention ------------------------------------------------------------------------
 
     def local_start(self, partition: ClassicPartition, metadata: PartitionRegistration, now_ms: int) -> int:
-        """The offset before which the brokers need no chunks, because local retention no longer keeps them
-        and all of their records are in the tier. This offset is at least the start of the log."""
+        """Return an offset. The brokers need no chunks before it, because local retention no longer keeps
+        these chunks and the tier has all their records. This offset is at least the start of the log."""
         log, name = partition.log, _name_of(partition)
         start_offset = log.log_start_offset
         if not self._context.metadata.is_ready(name):

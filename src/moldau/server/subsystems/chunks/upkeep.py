@@ -99,7 +99,8 @@ class _PeerChunk:
     async def read(self, name: str, position: int) -> bytes:
         await self._pace.wait()
         if not self._is_wanted():
-            raise KafkaError(ErrorCode.no_reassignment_in_progress, "the chunk moves here no more")
+            reason = "the chunk is not moved to this broker any more"
+            raise KafkaError(ErrorCode.no_reassignment_in_progress, reason)
         wanted = ChunkFileFetch(*self._id, name, position, PIECE_MAX_BYTES)
         content = (await self._peers.fetch_file(self._chunk, wanted)).content
         self._pace.copied(len(content))
@@ -337,7 +338,7 @@ class ChunkCopies:
         if others:
             source = self._source(own, others)
             await self._store.copy(own.name, own.chunk_id, own.chunk.end_offset + 1, source)
-            logger.warning("chunk %d of %s is copied anew", own.chunk.start_offset, own.name)
+            logger.warning("chunk %d of %s is copied again", own.chunk.start_offset, own.name)
             if self._newest(own) is None:
                 await self._store.drop(own.name, own.chunk_id)
         self._replaced.add(own.chunk_id)

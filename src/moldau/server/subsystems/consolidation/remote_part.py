@@ -16,7 +16,7 @@ from moldau.tiered.reading.requests import RemoteRange, RemoteRead
 
 class DisklessRemotePart:
     """Reads the remote part of a diskless partition. Implements
-    :class:`moldau.diskless.partition.remote_part.RemotePart`."""
+    :class:`moldau.diskless.partition.remote_part.RemoteRecords`."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 """The calls to all diskless coordinators of the cluster. When this broker leads the coordinator, a call stays
-inside the process. Otherwise it is an RPC.
+inside the process. Otherwise the call is sent over the network.
 
 The leader of a coordinator is in the metadata. On a connection, responses come in the order of the requests.
 Requests that wait at a coordinator therefore use separate connections. Otherwise a commit could be queued

@@ -264,7 +264,8 @@ class PartitionHosting:
         hosted.kind.apply_role(partition, topic, partial(self._role_applied, hosted, topic))
 
     def _compare_directory(self, topic: Topic, key: PartitionKey) -> None:
-        """Notify the observer of a replica whose log directory differs from the directory in the metadata."""
+        """Notify the ``AssignmentListener`` if a replica's log directory differs from the directory in the
+        metadata."""
         home = self._logs.home_of(TopicPartition(topic.name, key.partition))
         if self._assignments is None or home is None or home.directory_id is None:
             return

@@ -219,7 +219,7 @@ class MetadataPeers:
         for partition, each in wanted.items():
             row = answers.get(partition)
             if row is None:
-                _fail(each, RemoteMetadataNotReadyError(f"nothing was said of partition {partition}"))
+                _fail(each, RemoteMetadataNotReadyError(f"the response lacks partition {partition}"))
             elif row.error_code is not ErrorCode.none:
                 _fail(each, _not_ready(partition, KafkaError(row.error_code)))
             elif not each.answer.done():
@@ -242,7 +242,7 @@ class MetadataPeers:
         view = self._view
         topic = view.image.topics.get(REMOTE_LOG_METADATA_TOPIC)
         if topic is None or not 0 <= partition < len(topic.partitions):
-            raise RemoteMetadataNotReadyError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition} is not there")
+            raise RemoteMetadataNotReadyError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition} does not exist")
         known = topic.partitions[partition]
         address = view.address(known.leader, self._listener_name)
         if address is None or known.leader == view.local_id:

@@ -197,7 +197,7 @@ class HostedMetadataTopic:
 
 
 class ClusterMetadataTopic:
-    """A :class:`moldau.tiered.metadata_topic.MetadataTopic` that calls, for each partition, the broker that
+    """A :class:`moldau.tiered.metadata.topic.MetadataTopic` that calls, for each partition, the broker that
     leads it."""
 
     def __init__(

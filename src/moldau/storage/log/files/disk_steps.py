@@ -62,7 +62,7 @@ class FileOperations:
         return await run_whole(self._in_turn(doing, steps))
 
     def do_now(self, doing: str, steps: FileSteps[T]) -> T:
-        """Carry out an operation on this thread. Blocking."""
+        """Carry out an operation on this thread. This call blocks."""
         with self._access.disk_work(doing):
             return run_steps(steps)
 

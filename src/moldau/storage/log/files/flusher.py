@@ -94,12 +94,14 @@ class LogFlusher:
         durable.note(offset, generation, None if last is None else checksum_at(*last))
 
     def _sync_beside(self) -> None:
-        """Sync the leader epochs and producer snapshots. Without them, batches are not durable. Blocking."""
+        """Sync the leader epochs and producer snapshots. Without them, batches are not durable. This call
+        blocks."""
         self._epochs.save()
         self._producers.snapshots.sync()
 
     def flush_and_close(self) -> None:
-        """Make all appends durable and release the files. Blocking. Raises ``OSError`` if the disk fails."""
+        """Make all appends durable and release the files. This call blocks. Raises ``OSError`` if the disk
+        fails."""
         segments = self._segments
         self._producers.write_snapshot(segments.end_offset, durably=False)
         # The call also syncs the snapshot. The snapshot's name becomes durable together with the names of the

@@ -55,7 +55,7 @@ class Truncation:
         await self._operations.do("beginning anew", self._beginning_behind(state))
 
     def restart_now(self, offset: int) -> None:
-        """Does the same as :meth:`restart_at`, but on the calling thread. Blocking."""
+        """Does the same as :meth:`restart_at`, but on the calling thread. This call blocks."""
         self._operations.do_now("truncating", self._restarting(offset))
 
     def _truncating(self, offset: int) -> FileSteps[None]:

@@ -21,14 +21,14 @@ class LogEpochs:
 
     def __init__(self, disk: Disk, segments: SegmentedLog, report: RecoveryReport) -> None:
         """Load the file. If it is unreadable, it is removed, and the epochs are then read from the log's
-        batches. Blocking."""
+        batches. This call blocks."""
         self._segments = segments
         self._file = LeaderEpochFile(disk, f"{segments.folder}/{LEADER_EPOCHS}")
         self._is_unreadable = False
         try:
             entries = self._file.load()
         except CheckpointError as error:
-            reason = f"is made anew, line {error.line} cannot be read: {error.reason}"
+            reason = f"is created again, because line {error.line} cannot be read: {error.reason}"
             report.add(Repair(RepairKind.REBUILT, self._file.path, reason))
             disk.remove(self._file.path)
             self._is_unreadable = True
@@ -48,7 +48,7 @@ class LogEpochs:
 
     def opened(self, log_start_offset: int) -> int:
         """Determine the start of the log after its segments are opened, and remove epochs before this start.
-        Blocking.
+        This call blocks.
 
         ``log_start_offset`` is the checkpointed start. Whenever the log's start moves, earlier epochs are
         removed immediately and durably. Therefore the epochs are more reliable than the checkpoint, which may
@@ -189,16 +189,16 @@ class LogEpochs:
         return SavedEpochs(self._file, self._noted, version)
 
     def save(self) -> None:
-        """Update the file durably. Blocking. Any thread may call this method."""
+        """Update the file durably. This call blocks. Any thread may call this method."""
         _, entries, version = self.to_save()
         self._file.save(entries, version)
 
     def save_loaded(self) -> None:
-        """Write the current epochs after the log was opened. Blocking."""
+        """Write the current epochs after the log was opened. This call blocks."""
         self._note()
         self.save()
         self.current = self._latest
 
     def end_file(self) -> None:
-        """End writes to the file, because the folder will be renamed. Blocking."""
+        """End writes to the file, because the folder will be renamed. This call blocks."""
         self._file.end()

@@ -20,7 +20,7 @@ from moldau.cluster.quorum_log import QuorumMetadataLog
 from moldau.cluster.snapshot_schedule import SnapshotGenerator
 from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import ConfiguredVoter
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterSet
 from moldau.quorum.driver import QuorumDriver, QuorumIdentity
 from moldau.quorum.state_store import FILE_NAME as QUORUM_STATE

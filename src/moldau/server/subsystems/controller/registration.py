@@ -12,7 +12,7 @@ from typing import Final
 
 from moldau.cluster.controller.network_channel import NetworkControllerChannel
 from moldau.cluster.controller.service import ControllerService
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.messages.controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,

@@ -18,8 +18,8 @@ from moldau.coordinators.diskless.calls.commit_parts import COMMIT_PARTS
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Lane
 from moldau.coordinators.diskless.calls.network import NetworkDisklessCoordinators
 from moldau.coordinators.diskless.calls.port import ServedCalls
-from moldau.network.client import ClientLimits, RpcClient
-from moldau.network.node_connection import NodeAddress, NodeConnection
+from moldau.network.client.node_connection import NodeAddress, NodeConnection
+from moldau.network.client.rpc_client import ClientLimits, RpcClient
 from moldau.protocol.schema import Message
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError

@@ -7,7 +7,7 @@ from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.config.broker import BrokerConfig
 from moldau.metrics.replication import InSyncMeters
-from moldau.network.node_connection import NodeAddress
+from moldau.network.client.node_connection import NodeAddress
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.fetching.fetch_session import FetchLimits
 from moldau.replication.fetching.replica_fetcher import FetcherSettings

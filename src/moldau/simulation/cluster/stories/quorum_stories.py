@@ -19,7 +19,7 @@ from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import Endpoint, SupportedFeature
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic_config import TopicConfig
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.quorum.core.election_state import ElectionState
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.quorum.subscriptions import Committed

@@ -30,7 +30,7 @@ from moldau.server.composition import compose_controller
 from moldau.server.context import NodeContext
 from moldau.server.extensions import Extensions
 from moldau.server.identity import Address, identify
-from moldau.server.metadata.node import MetadataNode
+from moldau.server.metadata.metadata_node import MetadataNode
 from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS
 from moldau.server.observing.meters import NodeMeters
 from moldau.server.subsystem import Subsystem, SubsystemList

@@ -13,8 +13,8 @@ from moldau.simulation.damage.files import FileDamage, Way, kind_of
 from moldau.simulation.damage.stories import scenario
 from moldau.simulation.damage.story import End
 from moldau.simulation.history import PartitionName
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 from moldau.storage.critical_logs.integrity_check import OpenableLog
 from moldau.storage.critical_logs.recovery_report import RecoveryReport
 from moldau.storage.log import segment_loading

@@ -23,7 +23,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.bound_listeners import BoundListeners
 from moldau.server.context import NodeContext
 from moldau.server.metadata.membership import controller_endpoints
-from moldau.server.metadata.node import MetadataNode
+from moldau.server.metadata.metadata_node import MetadataNode
 from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from bench.measuring.measure import MEGABYTE, Sample
 from bench.measuring.plan import FULL, QUICK, Plan, topic
 from bench.measuring.report import Report, environment, rounded
 from moldau.client.cluster import Client, with_client
-from moldau.network.node_connection import NodeAddress
+from moldau.network.client.node_connection import NodeAddress
 from moldau.protocol.own.diskless.describe_topics import DisklessDescribeTopicsRequest
 from moldau.records.builder import build_batch
 from moldau.records.record import Record

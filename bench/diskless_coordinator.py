@@ -27,7 +27,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.runtime import Machine
-from moldau.runtime.collecting import collect_rarely
+from moldau.runtime.garbage_collection import collect_rarely
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log

@@ -26,7 +26,7 @@ from moldau.network.connection import ServerConnection
 from moldau.network.server import SocketServer
 from moldau.records.batch import CHECKED_FROM, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, Buffer, parse_header
 from moldau.replication import classic_partition
-from moldau.runtime.collecting import collect_rarely
+from moldau.runtime.garbage_collection import collect_rarely
 from moldau.runtime.machine import Machine
 from moldau.server.node import ServerNode
 from moldau.server.settings import development_config

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import uvloop
 
-from moldau.runtime.collecting import collect_rarely
+from moldau.runtime.garbage_collection import collect_rarely
 from moldau.runtime.machine import Machine
 from moldau.server.node import ServerNode
 from moldau.server.settings import development_config

@@ -4,7 +4,7 @@ the smallest items as possible."""
 from collections.abc import Iterator
 from struct import calcsize
 
-from moldau.protocol.primitives import FIXED_FORMATS, uvarint
+from moldau.protocol.compiler.primitives import FIXED_FORMATS, uvarint
 from moldau.protocol.schema import FieldLayout, Message, is_flexible, layout
 
 UNKNOWN_TAG = b"\x7f\0"

@@ -20,7 +20,7 @@ from moldau.cluster.broker_lifecycle import MOVES as BROKER_MOVES
 from moldau.cluster.controller.decided_apis import DECIDED_APIS
 from moldau.config.docs import configuration_page
 from moldau.coordinators.groups.classic.states import TRANSITIONS as GROUP_TRANSITIONS
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.network.served import HandlerTable, served
 from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
 from moldau.protocol.coordinator_keys import CoordinatorKeyType

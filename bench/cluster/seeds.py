@@ -5,8 +5,8 @@ import time
 from typing import Final
 
 from bench.measuring.report import Report, rounded
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 
 STORIES: Final = ("quorum", "quorum-votes", "cluster", "replication", "upgrade")
 

@@ -13,7 +13,7 @@ from moldau.cli.dump.decoders import TOPIC_DECODERS
 from moldau.cluster.internal_topics import STATE_TOPICS, InternalTopic, StateRetention, StateTopic
 from moldau.config.broker import BROKER
 from moldau.coordinators.hosted import HostedKind
-from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario_table import SCENARIOS
 
 SOURCE = pathlib.Path(__file__).parents[2] / "src/moldau"
 
@@ -66,7 +66,7 @@ def stories() -> Iterator[str]:
 def test_every_story_has_a_row() -> None:
     """``make simulate`` runs only the scenarios that have a row in ``SCENARIOS``."""
     missing = [name for name in stories() if name.replace("_", "-") not in SCENARIOS]
-    assert not missing, f"add rows for {missing} to SCENARIOS (simulation/nodes.py)"
+    assert not missing, f"add rows for {missing} to SCENARIOS (simulation/scenario_table.py)"
 
 
 def test_a_kind_of_coordinator_over_a_topic_without_a_row_is_refused() -> None:

@@ -26,7 +26,7 @@ def test_a_module_is_pure_if_its_docstring_or_its_packages_docstring_says_so(
 
 def test_the_graph_contains_imports_of_libraries(check_imports: ModuleType) -> None:
     everything = check_imports.imports(with_types=True, external=True)
-    assert "asyncio" in everything["moldau.coordinators.host"]
+    assert "asyncio" in everything["moldau.coordinators.shard_host"]
     held = [name for name in everything if name.startswith("moldau.") and check_imports.says_pure(name)]
     assert len(held) > 200
 

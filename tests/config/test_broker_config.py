@@ -159,7 +159,7 @@ def test_dynamic_values_take_precedence_over_the_file_and_the_defaults():
     config = static.with_dynamic({"log.retention.bytes": "2"}, {"log.retention.bytes": "3"})
     entry = config.entry("log.retention.bytes")
     assert entry.value == 3
-    assert [(synonym.value, synonym.source) for synonym in entry.synonyms] == [
+    assert [(synonym.text, synonym.source) for synonym in entry.synonyms] == [
         ("3", ConfigSource.DYNAMIC_BROKER),
         ("2", ConfigSource.DYNAMIC_DEFAULT_BROKER),
         ("1", ConfigSource.STATIC_BROKER),

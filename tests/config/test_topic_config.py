@@ -39,7 +39,7 @@ def test_sources_and_synonyms_as_describe_configs_shows_them():
     )
     entry = TopicConfig.effective(broker, {"retention.ms": "4"}).entry("retention.ms")
     assert (entry.value, entry.text, entry.source) == (4, "4", ConfigSource.DYNAMIC_TOPIC)
-    assert [(synonym.name, synonym.value, synonym.source.name) for synonym in entry.synonyms] == [
+    assert [(synonym.name, synonym.text, synonym.source.name) for synonym in entry.synonyms] == [
         ("retention.ms", "4", "DYNAMIC_TOPIC"),
         ("log.retention.ms", "5", "DYNAMIC_BROKER"),
         ("log.retention.ms", "6", "DYNAMIC_DEFAULT_BROKER"),
@@ -116,7 +116,7 @@ def test_the_kind_of_a_topic_does_not_follow_the_brokers_default():
     assert (entry.text, entry.source, entry.synonyms) == ("false", ConfigSource.DEFAULT, ())
     assert TopicConfig.default_of_new(diskless, "diskless.enable") == "true"
     own = TopicConfig.effective(diskless, {"diskless.enable": "true"}).entry("diskless.enable")
-    assert [(one.name, one.value) for one in own.synonyms] == [("diskless.enable", "true")]
+    assert [(one.name, one.text) for one in own.synonyms] == [("diskless.enable", "true")]
 
 
 def test_the_configuration_page_is_up_to_date():

@@ -399,7 +399,7 @@ def test_an_exception_in_a_read_fails_only_this_read() -> None:
 
 
 def test_a_load_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("moldau.coordinators.host.RELOAD_DELAY_S", 0.0)
+    monkeypatch.setattr("moldau.coordinators.shard_host.RELOAD_DELAY_S", 0.0)
 
     async def main() -> None:
         log, writer, runtime = MemoryLog(), new_runtime(), new_runtime()

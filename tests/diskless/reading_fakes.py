@@ -27,8 +27,8 @@ from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import RackTraffic, TopicTraffic
 from moldau.diskless.reading.cold_reads import ColdReads, ColdReadSettings
+from moldau.diskless.reading.list_offsets import WalOffsetLookup
 from moldau.diskless.reading.object_reads import ObjectReads, ObjectSource
-from moldau.diskless.reading.offset_lookup import WalOffsetLookup
 from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters
 from moldau.diskless.reading.recent_objects import RecentObjects
 from moldau.diskless.writing.own_commits import OwnCommits

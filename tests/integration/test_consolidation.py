@@ -17,7 +17,7 @@ from librdkafka_clients import create, producer, read_all
 from moldau.client.cluster import Client, with_client
 from moldau.client.consolidation import give_up, plan_everywhere, publish_everywhere, renew
 from moldau.metrics import Meters
-from moldau.network.node_connection import NodeAddress
+from moldau.network.client.node_connection import NodeAddress
 from moldau.objects import open_by_url
 from moldau.protocol.own.diskless.describe_topics import DisklessDescribeTopicsRequest
 from moldau.runtime import ErrorCode, Machine

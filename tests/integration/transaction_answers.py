@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from moldau.network.client import ClientLimits, RpcClient
+from moldau.network.client.rpc_client import ClientLimits, RpcClient
 from moldau.protocol.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,

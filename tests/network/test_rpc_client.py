@@ -6,7 +6,7 @@ import pytest
 from network_harness import make_server, until
 
 from moldau.network import ClientLimits, RpcClient
-from moldau.network.client_connection import ClientConnection, _Sent
+from moldau.network.client.client_connection import ClientConnection, _Sent
 from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import decode_request, encode_response
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse

@@ -11,9 +11,9 @@ from kio.serial import entity_reader
 from kio_twins import kio_bytes, random_message, to_kio
 
 from moldau.protocol.codec import decode_request
-from moldau.protocol.decoding import compile_decoder, decode
-from moldau.protocol.encoding import encoder
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.compiler.decoding import compile_decoder, decode
+from moldau.protocol.compiler.encoding import encoder
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.generate import kio_classes, schema_names
 from moldau.protocol.schema import Message, parse_versions
 

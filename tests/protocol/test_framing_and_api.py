@@ -17,7 +17,7 @@ from kio.static.primitive import i16, i32
 
 from moldau.protocol import api, codec, framing, own
 from moldau.protocol.api import ADVERTISED, SUPPORTED, ApiKey, Scope, VersionRange
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.generate import kio_classes
 from moldau.protocol.messages.index import MODULES
 from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio_twins import random_message
 
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.records import consumer_groups as consumer
 from moldau.protocol.records import groups as group
 from moldau.protocol.records import metadata

@@ -11,9 +11,10 @@ import pytest
 
 from moldau.protocol import codec
 from moldau.protocol.api import ApiKey
-from moldau.protocol.decoding import decode, decode_from
-from moldau.protocol.encoding import encoder
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.compiler.decoding import decode, decode_from
+from moldau.protocol.compiler.encoding import encoder
+from moldau.protocol.compiler.primitives import UUIDS, read_uvarint, uvarint
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.generate import MESSAGES, write
 from moldau.protocol.messages.describe_groups import DescribedGroup
 from moldau.protocol.messages.list_offsets import ListOffsetsRequest
@@ -24,7 +25,6 @@ from moldau.protocol.messages.metadata import (
 )
 from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from moldau.protocol.messages.write_txn_markers import WritableTxnMarker
-from moldau.protocol.primitives import UUIDS, read_uvarint, uvarint
 from moldau.protocol.schema import Message, VersionRange, is_flexible, layout, parse_versions
 from moldau.runtime import ErrorCode
 from request_classes import request_class

@@ -7,11 +7,11 @@ import pytest
 
 from moldau.protocol.api import SUPPORTED
 from moldau.protocol.codec import encode_request, request_decoder
+from moldau.protocol.compiler.primitives import uvarint
 from moldau.protocol.costs import allowance
-from moldau.protocol.errors import ParsedSizeError, ProtocolError
+from moldau.protocol.decoding_errors import ParsedSizeError, ProtocolError
 from moldau.protocol.framing import read_request_header
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from moldau.protocol.primitives import uvarint
 from request_classes import request_class
 from worst_requests import worst_requests
 

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio_twins import kio_bytes, random_message, to_kio
 
-from moldau.protocol import codec, produce
-from moldau.protocol.decoding import decode_leading
-from moldau.protocol.encoding import encoder
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol import codec
+from moldau.protocol.compiler.decoding import decode_leading
+from moldau.protocol.compiler.encoding import encoder
+from moldau.protocol.decoding_errors import ProtocolError
+from moldau.protocol.fast_paths import produce
 from moldau.protocol.generate import kio_classes
 from moldau.protocol.messages.fetch import (
     AbortedTransaction,

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from moldau.replication.fetching import replica_fetchers
+from moldau.replication.fetching import replica_fetcher_manager
 from moldau.replication.fetching.replica_fetcher import FetcherSettings
-from moldau.replication.fetching.replica_fetchers import ReplicaFetchers
+from moldau.replication.fetching.replica_fetcher_manager import ReplicaFetcherManager
 from moldau.replication.partition_interface import PartitionKey
 
 LEADERS = (1, 2)
@@ -43,7 +43,7 @@ class Connection:
         self.alive.remove(self)
 
 
-async def _sizes(fetchers: ReplicaFetchers) -> list[tuple[int, int]]:
+async def _sizes(fetchers: ReplicaFetcherManager) -> list[tuple[int, int]]:
     await asyncio.sleep(0)
     followed = [(key, each.leader_id) for each in Connection.alive for key in each.partitions]
     assert sorted(followed) == sorted((key, key.topic_id.int) for key in KEYS), "each has one connection"
@@ -51,12 +51,12 @@ async def _sizes(fetchers: ReplicaFetchers) -> list[tuple[int, int]]:
 
 
 def test_partitions_move_when_the_number_of_connections_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_fetchers, "ReplicaFetcher", Connection)
+    monkeypatch.setattr(replica_fetcher_manager, "ReplicaFetcher", Connection)
     monkeypatch.setattr(Connection, "alive", [])
     ports: Any = (SimpleNamespace(),) * 4
 
     async def story() -> None:
-        fetchers = ReplicaFetchers(9, FetcherSettings(), *ports)
+        fetchers = ReplicaFetcherManager(9, FetcherSettings(), *ports)
         for key in KEYS:
             fetchers.follow(SimpleNamespace(key=key), key.topic_id.int)  # type: ignore[arg-type]
         assert await _sizes(fetchers) == [(1, 4), (2, 4)]

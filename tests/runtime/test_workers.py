@@ -64,6 +64,7 @@ def test_a_function_whose_caller_was_cancelled_before_its_turn_does_not_run() ->
         last = asyncio.ensure_future(workers.run(ran.append, "last"))
         await asyncio.sleep(0)
         cancelled.cancel()
+        await asyncio.wait([cancelled])
         go_on.set()
         await running
         await last

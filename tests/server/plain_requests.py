@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from moldau.network.client import ClientLimits, RpcClient
+from moldau.network.client.rpc_client import ClientLimits, RpcClient
 from moldau.protocol.messages import create_partitions as growth
 from moldau.protocol.messages import create_topics as creation
 from moldau.protocol.messages import delete_records as deletion

@@ -10,7 +10,7 @@ import pytest
 
 from moldau.cluster.controller.decided_apis import DECIDED_APIS
 from moldau.coordinators.diskless.calls.declaration import DisklessCall
-from moldau.coordinators.diskless.calls.reading import FIND_BATCHES
+from moldau.coordinators.diskless.calls.subjects.reading import FIND_BATCHES
 from moldau.coordinators.diskless.codecs.batch_columns import encode_batches
 from moldau.coordinators.diskless.handlers import DisklessHandlers
 from moldau.network.authorization import AllowEveryone

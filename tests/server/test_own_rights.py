@@ -9,7 +9,7 @@ import pytest
 
 from moldau.cluster.controller import decided_apis
 from moldau.cluster.controller.decided_apis import DECIDED_APIS, DECISIONS
-from moldau.coordinators.diskless.calls.files import OLDEST_FILE
+from moldau.coordinators.diskless.calls.subjects.files import OLDEST_FILE
 from moldau.network.authorization import AclOperation, AclResourceType
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.network.served import Served

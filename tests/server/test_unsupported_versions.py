@@ -5,7 +5,7 @@ import pytest
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.api import SUPPORTED, ApiKey, Scope
 from moldau.protocol.codec import decode_response, response_class
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.schema import parse_versions
 from moldau.runtime.errors import ErrorCode
 from moldau.server.requests.dispatch import Dispatcher

@@ -5,7 +5,7 @@ from typing import Any
 
 from plain_requests import PATIENT
 
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.schema import Message
 from moldau.runtime import SystemEntropy
 from moldau.testing import Node

@@ -18,7 +18,7 @@ from moldau.runtime.byte_quota import QuotaSettings
 from moldau.storage.log.leader_epochs import LeaderEpochs
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.manager import MetadataPosition
-from moldau.tiered.reading.offset_search import RemoteOffsetSearch
+from moldau.tiered.reading.list_offsets import RemoteOffsetSearch
 from moldau.tiered.reading.reader import ReaderSettings
 from moldau.tiered.reading.requests import RemoteRange
 from moldau.tiered.storage.storage_manager import RemoteStorageError

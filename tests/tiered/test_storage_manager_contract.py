@@ -22,7 +22,7 @@ from moldau.objects import (
     StorageError,
     StorageHealth,
 )
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.runtime import Machine, SeededEntropy, SystemClock
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPartition
 from moldau.tiered.storage.object_layout import (

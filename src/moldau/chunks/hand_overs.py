@@ -14,7 +14,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from moldau.chunks.calls import HAND_OVER_CHUNK, HandedOver, handed_over
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.own.chunks.hand_over_chunk import HandOverChunkRequest
 from moldau.protocol.records.schema import decode_versioned, encode_versioned
 from moldau.runtime.errors import ErrorCode, KafkaError

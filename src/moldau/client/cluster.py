@@ -12,8 +12,8 @@ from uuid import UUID
 
 import moldau
 from moldau.client.errors import ToolError
-from moldau.network.client import ClientLimits, RpcClient
-from moldau.network.node_connection import NodeAddress
+from moldau.network.client.node_connection import NodeAddress
+from moldau.network.client.rpc_client import ClientLimits, RpcClient
 from moldau.network.own_calls import BrokerChannel
 from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest

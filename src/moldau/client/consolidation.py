@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from moldau.client.cluster import Client
-from moldau.network.node_connection import NodeAddress
+from moldau.network.client.node_connection import NodeAddress
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.tiered.consolidation.calls import LeaseCall, NetworkConsolidation, PlanCall, PublishCall
 from moldau.tiered.consolidation.leader import BuiltCopy, HeldPlan, Plan, PublishedSegment

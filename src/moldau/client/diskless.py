@@ -19,7 +19,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
 from moldau.coordinators.diskless.calls.network import NetworkDisklessCoordinators, RpcChannel
-from moldau.network.node_connection import NodeAddress
+from moldau.network.client.node_connection import NodeAddress
 from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.runtime.errors import ErrorCode, KafkaError
 

@@ -2,7 +2,7 @@
 
 from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
-from moldau.network.node_connection import NodeAddress
+from moldau.network.client.node_connection import NodeAddress
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from moldau.protocol.messages.describe_quorum import (

@@ -17,7 +17,7 @@ from moldau.cluster.image.image import (
 )
 from moldau.cluster.image.registrations import FeatureRanges
 from moldau.cluster.metadata_log import RECORDS_A_TURN, MetadataBatch, Value
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.records.metadata import (
     RECORDS,
     AbortTransactionRecord,

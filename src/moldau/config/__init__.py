@@ -10,7 +10,7 @@ from moldau.config.definition import (
     Importance,
     Update,
 )
-from moldau.config.entry import ConfigEntry, ConfigSynonym
+from moldau.config.described_config import ConfigEntry, ConfigSynonym
 from moldau.config.listeners import ConfiguredVoter, ListenerEndpoint
 from moldau.config.properties import parse_overrides, parse_properties
 from moldau.config.topic_config import TOPIC, TopicConfig

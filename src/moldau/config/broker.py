@@ -14,7 +14,7 @@ from typing import Final
 
 from moldau.config import dynamic
 from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, Update, Value
-from moldau.config.entry import ConfigEntry, ConfigSynonym
+from moldau.config.described_config import ConfigEntry, ConfigSynonym
 from moldau.config.keys.sections import SECTIONS
 from moldau.config.keys.synonyms import BROKER_SYNONYMS
 from moldau.config.node_combinations import validate
@@ -167,7 +167,7 @@ class BrokerConfig(NodeSettings):
         key = BROKER[name]
         value, source = self._effective(name)
         synonyms = tuple(
-            ConfigSynonym(other, None if key.is_sensitive else BROKER[other].format(found), origin)
+            ConfigSynonym(BROKER[other], found, origin)
             for other in BROKER_SYNONYMS.get(name, (name,))
             for found, origin in self.layers_of(other)
         )

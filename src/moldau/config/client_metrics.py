@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from moldau.config.bounds import list_of_any
 from moldau.config.definition import ConfigDef, ConfigError, ConfigSource
-from moldau.config.entry import ConfigEntry, ConfigSynonym
+from moldau.config.described_config import ConfigEntry, ConfigSynonym
 from moldau.config.keys.rows import MINUTE_MS, int32, list_
 
 KEYS = (
@@ -85,7 +85,7 @@ def describe(overrides: Mapping[str, str]) -> list[ConfigEntry]:
         value = values.get(key.name, key.default)
         if key.name in overrides:
             source = ConfigSource.DYNAMIC_CLIENT_METRICS
-            synonyms: tuple[ConfigSynonym, ...] = (ConfigSynonym(key.name, key.format(value), source),)
+            synonyms: tuple[ConfigSynonym, ...] = (ConfigSynonym(key, value, source),)
         else:
             source, synonyms = ConfigSource.DEFAULT, ()
         entries.append(ConfigEntry(key, value, source, synonyms, False))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.definition import ConfigDef, ConfigError, ConfigSource
-from moldau.config.entry import ConfigEntry, ConfigSynonym
+from moldau.config.described_config import ConfigEntry, ConfigSynonym
 from moldau.config.keys.groups import GROUP as _KEYS
 from moldau.config.settings import Settings
 
@@ -51,7 +51,7 @@ class GroupConfig(Settings):
         # As in Kafka, a value from the broker's own config is shown as a default, without its real source.
         source = ConfigSource.DYNAMIC_GROUP if name in self.overrides else ConfigSource.DEFAULT
         key = GROUP[name]
-        synonym = ConfigSynonym(name, key.format(self[name]), source)
+        synonym = ConfigSynonym(key, self[name], source)
         return ConfigEntry(key, self[name], source, (synonym,), False)
 
 

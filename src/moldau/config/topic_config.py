@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, Value
-from moldau.config.entry import ConfigEntry, ConfigSynonym
+from moldau.config.described_config import ConfigEntry, ConfigSynonym
 from moldau.config.keys.topic import TOPIC as _KEYS
 from moldau.config.settings import Settings
 
@@ -56,10 +56,10 @@ class TopicConfig(Settings):
         synonyms: list[ConfigSynonym] = []
         if name in self.overrides:
             source = ConfigSource.DYNAMIC_TOPIC
-            synonyms.append(ConfigSynonym(name, key.format(self[name]), source))
+            synonyms.append(ConfigSynonym(key, self[name], source))
         for synonym in () if key.fixed_at_creation else key.synonyms:
             for value, origin in self.broker.layers_of(synonym.name):
-                synonyms.append(ConfigSynonym(synonym.name, BROKER[synonym.name].format(value), origin))
+                synonyms.append(ConfigSynonym(BROKER[synonym.name], value, origin))
         return ConfigEntry(
             key, self[name] if name in self.overrides else inherited, source, tuple(synonyms), False
         )

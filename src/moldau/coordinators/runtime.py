@@ -1,6 +1,7 @@
 """The coordinator runtime: the coordinators of one kind that this node leads, one for each partition.
 
-``kind.py`` describes the kind. ``host.py`` defines the order of four steps: decide, replay, append, respond.
+``kind.py`` describes the kind. ``shard_host.py`` defines the order of four steps: decide, replay, append,
+respond.
 """
 
 import asyncio
@@ -10,10 +11,10 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from moldau.coordinators.effects import BatchKind, Effects, Token
-from moldau.coordinators.host import HostState, ShardHost
 from moldau.coordinators.kind import CoordinatorKind, Term
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.shard import Shard
+from moldau.coordinators.shard_host import HostState, ShardHost
 from moldau.coordinators.standby import StandbyShard
 from moldau.records.control import EndTransactionMarker
 from moldau.replication.appending.transactions import TransactionGuard

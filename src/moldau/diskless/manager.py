@@ -26,8 +26,8 @@ from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import RackTraffic, TopicTraffic
 from moldau.diskless.racks import RackView
 from moldau.diskless.reading.cold_reads import ColdReads
+from moldau.diskless.reading.list_offsets import WalOffsetLookup
 from moldau.diskless.reading.object_reads import ObjectReads, ObjectSource
-from moldau.diskless.reading.offset_lookup import WalOffsetLookup
 from moldau.diskless.reading.rack_objects import RackObjects
 from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters, RackReadMeters
 from moldau.diskless.settings import DisklessSettings

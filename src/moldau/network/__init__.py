@@ -1,7 +1,7 @@
 """Listeners, connections and the RPC client. A connection dispatches requests in order and sends the
 responses in the same order."""
 
-from moldau.network.client import ClientLimits, RpcClient
+from moldau.network.client.rpc_client import ClientLimits, RpcClient
 from moldau.network.context import (
     ANONYMOUS,
     Answer,

@@ -22,7 +22,7 @@ from moldau.network.limits import NetworkCounters, NetworkLimits
 from moldau.network.memory import ReceiveMemory, RequestMemory
 from moldau.network.wakeups import WakeupThreshold
 from moldau.network.writing import TurnShare, WriteQueue
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.framing import read_request_header, response_frame
 from moldau.runtime.errors import KafkaError
 

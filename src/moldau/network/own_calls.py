@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from moldau.network.client import RpcClient
-from moldau.network.node_connection import NodeAddress, NodeConnection
+from moldau.network.client.node_connection import NodeAddress, NodeConnection
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.own.rights import Right
 from moldau.protocol.rows import Cut
 from moldau.protocol.schema import Message

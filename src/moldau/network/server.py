@@ -17,7 +17,7 @@ from moldau.network.limits import Listener, NetworkCounters, NetworkLimits
 from moldau.network.memory import ReceiveMemory, RequestMemory
 from moldau.network.reserve import ReservedPlaces, is_own_machine
 from moldau.network.writing import TurnShare, transport_sends_vectors
-from moldau.runtime.files.open_files import last_descriptor_for_clients
+from moldau.runtime.files.descriptor_shares import last_descriptor_for_clients
 
 log = logging.getLogger("moldau.network")
 

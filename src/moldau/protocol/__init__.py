@@ -1,5 +1,5 @@
 """Kafka's wire protocol: messages, their encoders and decoders, framing, and the table of APIs. Pure."""
 
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 
 __all__ = ["ProtocolError"]

@@ -8,10 +8,10 @@ import importlib
 from typing import Any, Protocol
 
 from moldau.protocol.api import ApiKey
+from moldau.protocol.compiler.decoding import decode, decode_leading
+from moldau.protocol.compiler.encoding import Encoder, encoder
 from moldau.protocol.costs import UNBOUNDED
-from moldau.protocol.decoding import decode, decode_leading
-from moldau.protocol.encoding import Encoder, encoder
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.messages.index import MODULES as KAFKA_MODULES
 from moldau.protocol.own import MODULES as OWN_MODULES
 from moldau.protocol.schema import Buffer, Message, parse_versions
@@ -68,7 +68,7 @@ def _known_version(cls: type[Message], version: int) -> type[Message]:
 def request_decoder(api_key: int, version: int) -> RequestDecoder:
     """Make the function that ``decode_request`` calls. Some callers store this function."""
     if api_key == ApiKey.FETCH:
-        from moldau.protocol import fetch
+        from moldau.protocol.fast_paths import fetch
 
         found: RequestDecoder = fetch.request_decoder(version)
     else:
@@ -87,7 +87,7 @@ def request_encoder(api_key: int, version: int) -> Encoder:
 def response_encoder(api_key: int, version: int) -> Encoder:
     """Make the function that ``encode_response`` calls. Handlers store this function."""
     if api_key == ApiKey.FETCH:
-        from moldau.protocol import fetch
+        from moldau.protocol.fast_paths import fetch
 
         found = fetch.response_encoder(version)
     else:

@@ -11,9 +11,9 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from moldau.protocol.api import request_header_version, response_header_version
+from moldau.protocol.compiler.primitives import skip_tagged_fields
 from moldau.protocol.costs import UNBOUNDED
-from moldau.protocol.errors import ProtocolError
-from moldau.protocol.primitives import skip_tagged_fields
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.schema import Buffer
 
 _FIXED = Struct(">hhih")

@@ -25,7 +25,7 @@ from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
 from moldau.replication.core.replica import Replica
 from moldau.replication.fetching.following import Following
 from moldau.replication.leading import Leading
-from moldau.replication.lookups.offset_lookup import OffsetLookup
+from moldau.replication.lookups.list_offsets import OffsetLookup
 from moldau.replication.partition_interface import (
     ActiveProducer,
     AppendAnswer,

@@ -10,9 +10,9 @@ import apsw
 from moldau.runtime.clock import Clock, DeletionClock, SystemClock
 from moldau.runtime.entropy import Entropy, SystemEntropy
 from moldau.runtime.fair_lane import FairLane
+from moldau.runtime.files.descriptor_shares import allow_many_open_files
 from moldau.runtime.files.disk import Disk
 from moldau.runtime.files.local_disk import LocalDisk
-from moldau.runtime.files.open_files import allow_many_open_files
 from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.runtime.unreadable import UnreadableBatches
 from moldau.runtime.workers import ThreadWorkers, Workers

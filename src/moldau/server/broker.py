@@ -12,7 +12,7 @@ from moldau.server.context import BrokerContext, NodeContext
 from moldau.server.extensions import Extensions
 from moldau.server.identity import Address
 from moldau.server.metadata.cluster_view import ClusterView
-from moldau.server.metadata.view import MetadataView
+from moldau.server.metadata.metadata_view import MetadataView
 from moldau.server.observing.health_and_metrics import quorum_notice
 from moldau.server.subsystem import Subsystem, SubsystemList, in_spite_of_errors
 from moldau.server.subsystems.listeners import ListenersSubsystem

@@ -13,7 +13,7 @@ from moldau.coordinators.groups.hosted import GroupCoordinators
 from moldau.server.context import BrokerContext, NodeContext
 from moldau.server.coordinators.subsystem import HostedCoordinators, kind_context
 from moldau.server.extensions import Extensions
-from moldau.server.metadata.node import MetadataNode
+from moldau.server.metadata.metadata_node import MetadataNode
 from moldau.server.settings import consolidates, saves_logs
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.administration import AdministrationSubsystem

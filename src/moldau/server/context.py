@@ -14,7 +14,7 @@ from moldau.runtime.machine import Machine
 from moldau.server.bound_listeners import BoundListeners
 from moldau.server.identity import Identity
 from moldau.server.metadata.cluster_view import ClusterView
-from moldau.server.metadata.view import MetadataView
+from moldau.server.metadata.metadata_view import MetadataView
 from moldau.server.observing.meters import NodeMeters
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.log_manager import LogManager

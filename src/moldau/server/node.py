@@ -19,7 +19,7 @@ from moldau.cluster.image.registrations import FeatureRanges
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic_config import TopicConfig
 from moldau.network.authorization import AllowEveryone
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.quorum.state_store import QuorumStateError
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
@@ -30,7 +30,7 @@ from moldau.server.composition import compose_controller
 from moldau.server.context import NodeContext
 from moldau.server.extensions import Extensions
 from moldau.server.identity import Address, identify
-from moldau.server.metadata.node import MetadataNode
+from moldau.server.metadata.metadata_node import MetadataNode
 from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS
 from moldau.server.observing.meters import NodeMeters
 from moldau.server.subsystem import Subsystem, SubsystemList

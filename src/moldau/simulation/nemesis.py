@@ -176,7 +176,8 @@ class Nemesis:
             case Fault.CLOCK_JUMP:
                 self._jump(host)
             case Fault.STORE_DOWN | Fault.STORE_POOR:
-                self._world.object_store.weather = self._store_weather(down=fault is Fault.STORE_DOWN)
+                down = fault is Fault.STORE_DOWN
+                self._world.object_store.weather = StoreWeather.bad(chance, down=down)
                 await asyncio.sleep(chance.uniform(0.0, self._weather.store_s_max))
                 self._world.object_store.weather = StoreWeather()
             case Fault.DEFECTS:
@@ -240,16 +241,6 @@ class Nemesis:
         host.defects.chances = {place: chance.choice((0.05, 0.3, 1.0)) for place in places}
         await asyncio.sleep(seconds)
         host.defects.chances = {}
-
-    def _store_weather(self, *, down: bool) -> StoreWeather:
-        chance = self._chance
-        return StoreWeather(
-            slow_chance=chance.choice((0.02, 0.5)),
-            throttled_chance=chance.choice((0.0, 0.1, 0.6)),
-            partial_read_chance=chance.choice((0.0, 0.3)),
-            answer_lost_chance=chance.choice((0.0, 0.1, 0.4)),
-            down=down,
-        )
 
     async def _operator_comes(self, host: Host, *, reboot: bool) -> None:
         """Repair a disk and restart the program, because a log dir that went offline stays offline until a

@@ -9,8 +9,8 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import Result, Scenario, run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 
 VIOLATIONS_SHOWN_MAX = 3
 LINE_LENGTH_MAX = 300

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from moldau.runtime import Machine
 from moldau.simulation.checks.answers_checks import watch_budgets
-from moldau.simulation.checks.checker import check
+from moldau.simulation.checks.log_checks import check
 from moldau.simulation.clients.client import Bootstrap, Consumer, Producer, Sending, SimulatedClient
 from moldau.simulation.coordinators.agreement import AgreementTally, watch_coordinators
 from moldau.simulation.history import History, PartitionName

@@ -15,8 +15,8 @@ from moldau.coordinators.diskless.calls import (
     CommitFileResult,
     CommitPlace,
 )
-from moldau.coordinators.diskless.calls.commit import COMMIT_FILE
-from moldau.coordinators.diskless.calls.commit_parts import COMMIT_PARTS
+from moldau.coordinators.diskless.calls.subjects.commit import COMMIT_FILE
+from moldau.coordinators.diskless.calls.subjects.commit_parts import COMMIT_PARTS
 from moldau.coordinators.diskless.reads.measured_backlogs import MeasuredBacklogs
 from moldau.coordinators.diskless.state import commit
 from moldau.runtime import ErrorCode, KafkaError

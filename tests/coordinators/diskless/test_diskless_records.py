@@ -26,7 +26,7 @@ from moldau.coordinators.diskless.state.commit import CommitDecision
 from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
 from moldau.coordinators.diskless.state.producers import extended, last_sequence, opened
 from moldau.coordinators.diskless.store.snapshot_format import decode_rows, encode_rows
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.records import diskless as wire
 from moldau.records.builder import build_batch
 from moldau.records.record import Record

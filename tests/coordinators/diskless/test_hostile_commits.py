@@ -10,13 +10,13 @@ import pytest
 from diskless_house import TOPIC, House, batch, file, topic
 
 from moldau.coordinators.diskless.calls import BatchToCommit
-from moldau.coordinators.diskless.calls.commit import (
+from moldau.coordinators.diskless.calls.subjects.commit import (
     COMMIT_FILE,
     REQUEST_BATCHES_MAX,
     batches_of,
 )
-from moldau.coordinators.diskless.calls.commit_parts import COMMIT_PARTS
-from moldau.coordinators.diskless.calls.files import DESCRIBE_FILES, FILES_MAX
+from moldau.coordinators.diskless.calls.subjects.commit_parts import COMMIT_PARTS
+from moldau.coordinators.diskless.calls.subjects.files import DESCRIBE_FILES, FILES_MAX
 from moldau.coordinators.diskless.codecs.batch_columns import decode_batches, decode_results, encode_batches
 from moldau.coordinators.diskless.codecs.columns import ColumnError, put_varint
 from moldau.protocol.own.diskless.commit_file import DisklessCommitBatch, DisklessCommitFileRequest

@@ -19,7 +19,7 @@ from moldau.coordinators.diskless.calls import (
     PartitionToFind,
     TransactionEnd,
 )
-from moldau.coordinators.diskless.calls.transactions import END_TRANSACTIONS
+from moldau.coordinators.diskless.calls.subjects.transactions import END_TRANSACTIONS
 from moldau.coordinators.diskless.store import snapshot_format
 from moldau.protocol.codec import decode_request, encode_request
 from moldau.runtime import ErrorCode

@@ -8,7 +8,7 @@ from test_diskless_writer import QUICK
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
 
 from moldau.coordinators.diskless.calls import FORGOTTEN, NUMBER_PASSED, CommitFileCall, CommitFileResult
-from moldau.coordinators.diskless.calls.commit import COMMIT_FILE
+from moldau.coordinators.diskless.calls.subjects.commit import COMMIT_FILE
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, Latency, MemoryStorage, RetryPolicy, StorageWeather

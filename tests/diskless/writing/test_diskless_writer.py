@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until_room
 
-from moldau.coordinators.diskless.calls.commit import REQUEST_BATCHES_MAX
+from moldau.coordinators.diskless.calls.subjects.commit import REQUEST_BATCHES_MAX
 from moldau.diskless.wal import parse_object
 from moldau.diskless.writing.buffers.open_buffer import BATCHES_MAX
 from moldau.diskless.writing.own_commits import OwnCommits

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import moldau.testing
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from moldau.runtime import SystemEntropy

@@ -1,7 +1,7 @@
 """Selection of batches from a fetched range."""
 
 from moldau.client.cluster import Client
-from moldau.network.node_connection import NodeAddress
+from moldau.network.client.node_connection import NodeAddress
 from moldau.pipeline.reading.broker import BrokerReader
 from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.protocol.messages.fetch import AbortedTransaction, PartitionData

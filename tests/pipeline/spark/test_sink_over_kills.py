@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]
 from test_transactional_sink import DyingClient, Sink, everywhere
 
 import moldau.testing
-from moldau.network.node_connection import NodeAddress
+from moldau.network.client.node_connection import NodeAddress
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 pytestmark = pytest.mark.real_time

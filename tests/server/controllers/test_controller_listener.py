@@ -9,7 +9,7 @@ from plain_requests import PATIENT
 from wire_client import WireClient
 
 from moldau.config.definition import ConfigError
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import begin_quorum_epoch as begin
 from moldau.protocol.messages import incremental_alter_configs as incremental

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,

@@ -12,7 +12,7 @@ from moldau.cluster.decisions.kinds.diskless import DISKLESS_FEATURE
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
 from moldau.config.broker import BrokerConfig
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, Listener
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse, SupportedFeatureKey

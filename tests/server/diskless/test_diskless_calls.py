@@ -21,7 +21,7 @@ from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.coordinators.diskless.calls.table import CALLS
 from moldau.coordinators.diskless.handlers import DisklessHandlers
 from moldau.network.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.network.context import RequestContext
 from moldau.network.limits import Listener
 from moldau.network.served import Handler

@@ -26,7 +26,7 @@ def _patient_node(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "partition.partition._KNOWN_TIMEOUT_S",
         "partition.partition._KEPT_TIMEOUT_S",
-        "reading.offset_lookup._KNOWN_TIMEOUT_S",
+        "reading.list_offsets._KNOWN_TIMEOUT_S",
     ):
         monkeypatch.setattr(f"moldau.diskless.{name}", 60.0)
 

@@ -10,7 +10,7 @@ from test_diskless_calls import TOPIC, Broker, batch, file, with_broker
 
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult, CommitPlace
-from moldau.coordinators.diskless.calls.commit_parts import COMMIT_PARTS, CommitParts, PartResults
+from moldau.coordinators.diskless.calls.subjects.commit_parts import COMMIT_PARTS, CommitParts, PartResults
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.diskless.gathered_commits import GatheredCommits
 

@@ -26,7 +26,7 @@ from moldau.protocol.codec import (
     request_decoder,
     response_class,
 )
-from moldau.protocol.errors import ParsedSizeError
+from moldau.protocol.decoding_errors import ParsedSizeError
 from moldau.protocol.messages import (
     delete_groups,
     describe_configs,

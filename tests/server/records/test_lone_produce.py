@@ -14,7 +14,7 @@ from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.api import ApiKey, Scope
 from moldau.protocol.codec import decode_response
-from moldau.protocol.encoding import encoder
+from moldau.protocol.compiler.encoding import encoder
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records.errors import RecordError
 from moldau.replication.appending.append_turn import AppendTurn

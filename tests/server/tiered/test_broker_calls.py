@@ -16,7 +16,7 @@ from wal_batches import Sent
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.network.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.network.context import RequestContext
 from moldau.network.limits import Listener
 from moldau.network.own_calls import BrokerChannel

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from simulated_cluster import BROKERS, CONTROLLERS, Cluster, combined, separate
 
-from moldau.simulation.checks.checker import check
+from moldau.simulation.checks.log_checks import check
 from moldau.simulation.clients.client import Consumer, Producer
 from moldau.simulation.history import PartitionName
 from moldau.simulation.seeds import stream

@@ -8,8 +8,8 @@ import pytest
 from moldau.coordinators.groups.records import OffsetRecord
 from moldau.coordinators.loader import ShardLoader
 from moldau.server.handlers.records import lone_produce
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

@@ -20,9 +20,9 @@ from moldau.quorum.core.voters import VoterSet
 from moldau.quorum.driver import QuorumDriver
 from moldau.quorum.effects.log_writer import LogWriter
 from moldau.quorum.state_store import QuorumStateStore
-from moldau.server.metadata.node import MetadataNode
-from moldau.simulation.nodes import SCENARIOS
+from moldau.server.metadata.metadata_node import MetadataNode
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

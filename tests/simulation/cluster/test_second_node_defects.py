@@ -22,7 +22,7 @@ from moldau.replication.partition_interface import ReadRequest
 from moldau.replication.reads import PartitionReader
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.simulation.checks.checker import check
+from moldau.simulation.checks.log_checks import check
 from moldau.simulation.clients.client import Consumer, Producer
 from moldau.simulation.cluster.mover import Mover
 from moldau.simulation.history import PartitionName

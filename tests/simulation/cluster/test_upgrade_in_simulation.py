@@ -7,8 +7,8 @@ import pytest
 
 from moldau.cluster.decisions import features
 from moldau.cluster.publisher import MetadataPublisher
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

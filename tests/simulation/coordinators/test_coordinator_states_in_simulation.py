@@ -19,8 +19,8 @@ from moldau.coordinators.loader import ShardLoader
 from moldau.coordinators.log import LogUpTo
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from moldau.coordinators.host import HostState, ShardHost
 from moldau.coordinators.loader import ShardLoader
-from moldau.simulation.nodes import SCENARIOS
+from moldau.coordinators.shard_host import HostState, ShardHost
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

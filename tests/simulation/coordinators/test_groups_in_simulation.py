@@ -10,8 +10,8 @@ from moldau.coordinators.groups.classic.group import Group
 from moldau.coordinators.groups.records import GroupRecord
 from moldau.coordinators.loader import ShardLoader
 from moldau.simulation.coordinators import agreement
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from moldau.coordinators.loader import ShardLoader
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.offsets.committer import UNDER_WAY_S, Commits
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 from moldau.storage.log.partition_log import PartitionLog
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]

@@ -17,8 +17,8 @@ from moldau.replication.appending.transactions import TransactionChecks
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.transactions.markers import LocalMarkers
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 from moldau.simulation.transactions.record import Fate, RecordedTransaction, check_transactions
 from moldau.storage.producers import producer_state
 

@@ -6,8 +6,8 @@ import pytest
 
 from moldau.coordinators.diskless.state.commit_order import CommitOrder, CommitTurn
 from moldau.diskless.writing.open_commits import OpenCommits
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import Result, run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

@@ -16,8 +16,8 @@ from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.fetching.following import Following
 from moldau.replication.fetching.snapshot_download import SnapshotDownload
 from moldau.server.topics.topic_creation import TopicCreator
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]

@@ -16,8 +16,8 @@ from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.transactions.markers import LocalMarkers
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

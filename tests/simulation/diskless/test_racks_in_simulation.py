@@ -11,8 +11,8 @@ from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.diskless.reading.rack_objects import RackObjects
 from moldau.server.handlers.metadata import metadata
 from moldau.server.metadata.cluster_racks import ClusterRacks
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

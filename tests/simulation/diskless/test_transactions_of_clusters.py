@@ -30,8 +30,8 @@ from moldau.runtime import ErrorCode
 from moldau.server.handlers.records.transaction_markers import Participation
 from moldau.server.subsystems.transactions.markers import LocalMarkers
 from moldau.server.subsystems.transactions.verifier import TransactionVerifier
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 from moldau.simulation.transactions.lists import check_lists
 from moldau.simulation.transactions.reader import CommittedRead
 from moldau.simulation.transactions.record import Fate, RecordedTransaction

@@ -12,8 +12,8 @@ from moldau.simulation.cluster.stories.diskless_cluster_stories import (
     PARTITIONS,
     DisklessClusterStory,
 )
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

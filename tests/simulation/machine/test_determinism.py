@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from moldau.simulation import runner
-from moldau.simulation.nodes import tiny
 from moldau.simulation.runner import main
 from moldau.simulation.scenario import Result, Scenario, run_seed
+from moldau.simulation.scenario_table import tiny
 
 
 def test_a_seed_repeats_itself_and_another_differs() -> None:

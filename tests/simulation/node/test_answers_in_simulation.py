@@ -12,8 +12,8 @@ from moldau.diskless.writing.producer_answers import FileFinisher
 from moldau.diskless.writing.waiters import WaitingProducer
 from moldau.diskless.writing.writer import DisklessWriter
 from moldau.runtime import UnexpectedErrors
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

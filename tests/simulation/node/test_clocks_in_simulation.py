@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from moldau.runtime import DeletionClock
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

@@ -13,11 +13,11 @@ from moldau.simulation.damage.files import FileDamage, Way, kind_of
 from moldau.simulation.damage.stories import scenario
 from moldau.simulation.damage.story import End
 from moldau.simulation.history import PartitionName
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 from moldau.storage.critical_logs.integrity_check import OpenableLog
 from moldau.storage.critical_logs.recovery_report import RecoveryReport
-from moldau.storage.segments import segment_recovery
+from moldau.storage.log import segment_loading
 
 pytestmark = pytest.mark.simulation
 
@@ -39,7 +39,7 @@ def test_a_damaged_cache_is_read_from_objects_again() -> None:
 
 def cut_in_silence(patch: pytest.MonkeyPatch) -> None:
     """Inserted defect: the node does not check the logs whose loss would cause deletions."""
-    patch.setattr(segment_recovery, "check_segments", lambda *_: OpenableLog())
+    patch.setattr(segment_loading, "check_segments", lambda *_: OpenableLog())
 
 
 def report_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from moldau.replication.context import ReplicaContext
 from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import Machine
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.process import serving
 from moldau.simulation.world.world import World

@@ -10,7 +10,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario_table import SCENARIOS
 from moldau.simulation.stories.tiny_node import PORT
 from moldau.simulation.world.world import World
 

@@ -18,8 +18,8 @@ from moldau.server.subsystems.chunks.subsystem import ChunksSubsystem
 from moldau.server.subsystems.chunks.upkeep import _PeerChunk
 from moldau.simulation.chunks.story import ChunkStory
 from moldau.simulation.cluster.stories import replication_stories
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import Result, run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
 from moldau.storage.folders.file_names import LOG_SUFFIX
 from moldau.storage.topic_partition import TopicPartition

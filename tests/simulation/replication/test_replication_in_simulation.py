@@ -15,8 +15,8 @@ from moldau.cluster.image.partition import PartitionRegistration
 from moldau.replication import reads
 from moldau.replication.core.leader import LeaderReplica
 from moldau.server.subsystems.broker_registration import RegistrationSubsystem
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 from moldau.storage.producers.producer_state import ProducerState
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]

@@ -12,8 +12,8 @@ from moldau.protocol.own.chunks.store_chunk_segment import NO_SEGMENT
 from moldau.server.subsystems.chunks.tiering import ChunkSegmentStore, ChunkTiering
 from moldau.simulation.chunks.tiered_story import TieredChunkStory
 from moldau.simulation.cluster.stories import replication_stories
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import Result, run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 from moldau.tiered.tasks.context import TaskPartition
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]

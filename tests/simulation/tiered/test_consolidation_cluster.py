@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 from moldau.tiered.consolidation import reconciler
 from moldau.tiered.consolidation.ports import LedPartition
 from moldau.tiered.consolidation.reconciler import SegmentReconciler

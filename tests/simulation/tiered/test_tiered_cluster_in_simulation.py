@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from moldau.server.subsystems.tiered import reads
-from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import SCENARIOS
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]

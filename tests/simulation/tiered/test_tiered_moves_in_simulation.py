@@ -22,14 +22,14 @@ from moldau.protocol.messages.create_topics import (
     CreateTopicsRequest,
 )
 from moldau.protocol.special_timestamps import EARLIEST_PENDING_UPLOAD_TIMESTAMP, LATEST_TIERED_TIMESTAMP
-from moldau.replication.lookups.offset_lookup import OffsetLookup
+from moldau.replication.lookups.list_offsets import OffsetLookup
 from moldau.replication.partition_interface import FoundOffset, StopReason
 from moldau.runtime import KafkaError
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
 from moldau.server.subsystems.tiered.kind import TieredKind
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
-from moldau.simulation.checks.checker import check
+from moldau.simulation.checks.log_checks import check
 from moldau.simulation.clients.client import CREATE_TOPICS_VERSION, Consumer, Producer
 from moldau.simulation.cluster.mover import Mover
 from moldau.simulation.history import PartitionName

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from segment_fakes import FINISHED, ORDERS, event, segment
 
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.tiered.metadata.lifecycle import (
     PARTITION_DELETE_TRANSITIONS,
     SEGMENT_TRANSITIONS,

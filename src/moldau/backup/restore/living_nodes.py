@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from moldau.network.client import ClientLimits, RpcClient
+from moldau.network.client.rpc_client import ClientLimits, RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.metadata import MetadataRequest
 from moldau.protocol.records import metadata as r

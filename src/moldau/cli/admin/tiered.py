@@ -11,7 +11,7 @@ from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, T
 from moldau.cli.output import print_json, print_table, time_text
 from moldau.client.cluster import Client, with_client
 from moldau.cluster.folders.meta_properties import encode_uuid as topic_id_text
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.own.tiered.describe_topics import TieredDescribedPartition
 from moldau.protocol.own.tiered.list_segments import TieredSegment
 from moldau.runtime.errors import ErrorCode

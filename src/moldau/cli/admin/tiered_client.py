@@ -7,7 +7,7 @@ from uuid import UUID
 
 from moldau.cli.errors import CommandError
 from moldau.client.cluster import Client
-from moldau.network.node_connection import NodeAddress
+from moldau.network.client.node_connection import NodeAddress
 from moldau.protocol.own.tiered.describe_topics import TieredDescribedPartition
 from moldau.protocol.own.tiered.list_segments import TieredSegment
 from moldau.tiered.calls import ListSegmentsCall, NetworkTieredCalls

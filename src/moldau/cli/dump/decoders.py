@@ -12,7 +12,7 @@ from moldau.cluster.internal_topics import (
     REMOTE_LOG_METADATA_TOPIC,
     STATE_TOPICS,
 )
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.protocol.records import groups as group_records
 from moldau.protocol.records import transactions as transaction_records

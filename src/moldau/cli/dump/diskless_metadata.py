@@ -20,7 +20,7 @@ from moldau.coordinators.diskless.state.records import (
 from moldau.coordinators.diskless.store.extents import Extent, marker_in, unpack
 from moldau.coordinators.diskless.store.schema import TABLE_NAMES
 from moldau.coordinators.diskless.store.snapshot_format import decode_rows
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.records.schema import UnknownRecordTypeError
 from moldau.records.record import Record
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from moldau.cli.dump.file_kind import DETAIL, DumpedFile, FileKind, Row, by_suffix
 from moldau.cli.dump.values import message_fields, plain
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.schema import Message
 from moldau.records.record import Record
 from moldau.storage.segments.offset_index import OffsetIndex

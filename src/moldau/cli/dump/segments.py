@@ -7,7 +7,7 @@ from moldau.cli.dump.decoders import Decoder, decoder_for
 from moldau.cli.dump.file_kind import DETAIL, PROBLEM, DumpedFile, FileKind, Row, by_suffix
 from moldau.cli.dump.values import plain, text_of
 from moldau.cluster.internal_topics import SNAPSHOT_TOPICS
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.records.batch import LOG_OVERHEAD_BYTES, BatchHeader, check_batch, parse_header
 from moldau.records.control import parse_control_record, parse_control_type

@@ -21,7 +21,7 @@ from moldau.cli.options import (
 )
 from moldau.cli.output import print_json, print_table
 from moldau.client.cluster import LATEST, Client, check, with_client
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
 from moldau.protocol.messages.list_groups import ListedGroup, ListGroupsRequest

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from moldau.client.cluster import MAX_OFFSET_VERSION, RETRIABLE, Client, ClusterTopic
-from moldau.network.node_connection import NodeAddress
+from moldau.network.client.node_connection import NodeAddress
 from moldau.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment, TopicPartition
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from moldau.protocol.messages.heartbeat import HeartbeatRequest

@@ -17,10 +17,10 @@ from moldau.cluster.folders.meta_properties import FormatError
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.runtime.clock import SystemClock
-from moldau.runtime.collecting import keep_imported
 from moldau.runtime.entropy import SystemEntropy
 from moldau.runtime.files.disk import DiskError
 from moldau.runtime.files.local_disk import LocalDisk
+from moldau.runtime.garbage_collection import keep_imported
 from moldau.server.development_cluster import (
     BROKER,
     CONTROLLER,

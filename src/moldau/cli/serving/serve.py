@@ -16,9 +16,9 @@ from moldau.cluster.folders.meta_properties import FormatError
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.config.properties import parse_properties
-from moldau.runtime.collecting import collect_rarely, keep_collections_short, keep_imported
 from moldau.runtime.errors import KafkaError
-from moldau.runtime.files.open_files import lack_of_open_files
+from moldau.runtime.files.descriptor_shares import lack_of_open_files
+from moldau.runtime.garbage_collection import collect_rarely, keep_collections_short, keep_imported
 from moldau.runtime.machine import Machine
 from moldau.server.identity import Address
 from moldau.server.node import ServerNode

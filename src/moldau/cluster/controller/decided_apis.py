@@ -18,8 +18,8 @@ from moldau.cluster.decisions.decision_cost import (
     replicas_changed_by_heartbeat,
 )
 from moldau.cluster.decisions.partitions import (
-    additions,
     alter_partition,
+    create_partitions,
     directories,
     election_causes,
     reassignments,
@@ -95,7 +95,7 @@ DECISIONS: Final[dict[type[Message], DecidedApi]] = {
         parsed_bytes_max=3 * 1024 * 1024,
     ),
     CreatePartitionsRequest: DecidedApi(
-        lambda view, _, request: additions.create_partitions(view, request),
+        lambda view, _, request: create_partitions.create_partitions(view, request),
         size=added_partitions,
         refuse_rows=refusals.refuse_create_partitions,
     ),

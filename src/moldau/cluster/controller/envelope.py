@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 from moldau.cluster.controller.channel import Caller
 from moldau.network.context import Principal
 from moldau.protocol.codec import decode_request, decode_response, encode_request, encode_response
-from moldau.protocol.decoding import decode
-from moldau.protocol.encoding import encoder
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.compiler.decoding import decode
+from moldau.protocol.compiler.encoding import encoder
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.framing import (
     RequestHeader,
     encode_request_header,

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from moldau.cluster.controller.channel import Caller
 from moldau.cluster.controller.envelope import EnvelopeRefusedError, open_response, wrap
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.envelope import EnvelopeResponse
 from moldau.protocol.schema import Message

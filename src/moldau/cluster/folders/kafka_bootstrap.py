@@ -14,7 +14,7 @@ from moldau.cluster.folders.folder_contents import BOOTSTRAP_FILE_NAME, METADATA
 from moldau.cluster.folders.formatter import bootstrap_snapshot
 from moldau.cluster.folders.meta_properties import FormatError
 from moldau.cluster.image.image import METADATA_VERSION_FEATURE
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.records.metadata import RECORDS, FeatureLevelRecord
 from moldau.protocol.schema import Message
 from moldau.records.batch import check_batch, iter_headers

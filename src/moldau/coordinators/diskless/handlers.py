@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from moldau.coordinators.diskless.calls.declaration import DisklessCall
 from moldau.coordinators.diskless.calls.epochs import KnownEpochs, check_epochs
 from moldau.coordinators.diskless.calls.port import ServedCalls
-from moldau.coordinators.diskless.calls.reading import FIND_BATCHES
+from moldau.coordinators.diskless.calls.subjects.reading import FIND_BATCHES
 from moldau.coordinators.diskless.calls.table import CALLS
 from moldau.network.authorization import Authorizer
 from moldau.network.context import ConnectionContext, RequestContext

@@ -18,8 +18,8 @@ from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.committing import commit_file
 from moldau.coordinators.diskless.led_coordinator import DisklessMetadataLog, LedCoordinator
 from moldau.coordinators.diskless.reads.finding import Finder
+from moldau.coordinators.diskless.reads.list_offsets import StoredOffsetLister
 from moldau.coordinators.diskless.reads.measured_backlogs import MeasuredBacklogs
-from moldau.coordinators.diskless.reads.offsets import StoredOffsetLister
 from moldau.coordinators.diskless.reads.producers import describe_producers
 from moldau.coordinators.diskless.reads.store_reader import StoreReader
 from moldau.coordinators.diskless.reads.wal_retention import retained_from

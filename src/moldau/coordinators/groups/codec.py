@@ -12,7 +12,7 @@ from moldau.coordinators.groups.records import (
     StoredGroup,
     StoredMember,
 )
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.records.groups import (
     RECORDS,
     GroupMetadataKey,

@@ -6,7 +6,7 @@ from typing import Final
 from moldau.coordinators.shard import UnreadableRecordError
 from moldau.coordinators.transactions.states import STATE_BY_NUMBER
 from moldau.coordinators.transactions.transaction import Transaction, TxnPartition
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.records.schema import UnknownRecordTypeError
 from moldau.protocol.records.transactions import (
     RECORDS,

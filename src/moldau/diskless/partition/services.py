@@ -16,7 +16,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.diskless.racks import RackView
 from moldau.diskless.reading.cold_reads import ColdReads
-from moldau.diskless.reading.offset_lookup import WalOffsetLookup
+from moldau.diskless.reading.list_offsets import WalOffsetLookup
 from moldau.diskless.reading.read_meters import FetchMeters
 from moldau.records.batch import BatchHeader
 from moldau.replication.partition_interface import AppendAnswer, PartitionKey

@@ -22,7 +22,7 @@ from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.pipeline.reading.tier_plan import EpochSpan, SegmentObject, TierPart, plan_parts
 from moldau.pipeline.reading.tier_segments import Tier, list_segments
 from moldau.pipeline.reading.tier_transactions import AbortedRanges, find_at_leader, find_in_tier
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,

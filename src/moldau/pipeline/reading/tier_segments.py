@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from moldau.client.cluster import Client, ClusterTopic
 from moldau.client.errors import ToolError
-from moldau.network.node_connection import NodeAddress
+from moldau.network.client.node_connection import NodeAddress
 from moldau.objects.factory import StorageSettings
 from moldau.pipeline.reading.tier_plan import IndexPlace, SegmentObject
 from moldau.pipeline.reading.wal_access import (

@@ -8,10 +8,10 @@ Records of these two kinds are declared as message classes (see ``schema``) with
   the coordinators' logs (``__consumer_offsets``, ``__transaction_state``, ...), which are compacted by key.
 """
 
-from moldau.protocol.decoding import decode_from
-from moldau.protocol.encoding import encoder
-from moldau.protocol.errors import ProtocolError
-from moldau.protocol.primitives import read_uvarint, uvarint
+from moldau.protocol.compiler.decoding import decode_from
+from moldau.protocol.compiler.encoding import encoder
+from moldau.protocol.compiler.primitives import read_uvarint, uvarint
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.schema import Buffer, Message, VersionRange, parse_versions
 
 FRAME_VERSION = 1

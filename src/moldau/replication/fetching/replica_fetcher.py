@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
-from moldau.network.client import RpcClient
-from moldau.network.node_connection import NodeAddress, NodeConnection
+from moldau.network.client.node_connection import NodeAddress, NodeConnection
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.messages.fetch import FetchResponse, PartitionData
 from moldau.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from moldau.protocol.schema import Message

@@ -11,7 +11,7 @@ from typing import Final
 
 from moldau.runtime import recycled_memory
 from moldau.runtime.files import residency
-from moldau.runtime.files.descriptors import NO_DESCRIPTOR, PROCESS, Descriptors
+from moldau.runtime.files.descriptor_cache import NO_DESCRIPTOR, PROCESS, DescriptorCache
 from moldau.runtime.files.disk import Buffer, DiskError, DiskSpace, File, Lock
 
 _FADVISE = getattr(os, "posix_fadvise", None)  # posix_fadvise does not exist on macOS
@@ -69,7 +69,8 @@ class _LocalLock:
 class LocalFile:
     """A file of the operating system. Reads of stable ranges use one memory map, which grows with the file.
 
-    The file's descriptor may be closed while it is not used: see :mod:`moldau.runtime.files.descriptors`.
+    The file's descriptor may be closed while it is not used: see
+    :mod:`moldau.runtime.files.descriptor_cache`.
     """
 
     __slots__ = (
@@ -86,7 +87,7 @@ class LocalFile:
         "users",
     )
 
-    def __init__(self, path: str, descriptor: int, flags: int, descriptors: Descriptors) -> None:
+    def __init__(self, path: str, descriptor: int, flags: int, descriptors: DescriptorCache) -> None:
         """``flags`` are the flags of the system call ``open``. From now on the descriptor belongs to this
         object."""
         self.path = path
@@ -362,7 +363,7 @@ def _pieces(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
 class LocalDisk:
     """The machine's file systems."""
 
-    def __init__(self, descriptors: Descriptors = PROCESS) -> None:
+    def __init__(self, descriptors: DescriptorCache = PROCESS) -> None:
         self._descriptors = descriptors
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:

@@ -9,7 +9,7 @@ from uuid import UUID
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.registrations import Endpoint
-from moldau.network.node_connection import NodeAddress
+from moldau.network.client.node_connection import NodeAddress
 from moldau.server.metadata.cluster_racks import ClusterRacks
 
 NO_EPOCH: Final = -1

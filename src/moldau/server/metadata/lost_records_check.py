@@ -19,7 +19,7 @@ from moldau.cluster.internal_topics import SNAPSHOT_TOPICS
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import data_batches
 from moldau.config.broker import BrokerConfig
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.records.metadata import RECORDS, RemoveTopicRecord
 from moldau.runtime.errors import KafkaError
 from moldau.runtime.files.disk import Disk

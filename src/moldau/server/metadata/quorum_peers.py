@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from moldau.network.client import ClientLimits, RpcClient
+from moldau.network.client.rpc_client import ClientLimits, RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest

@@ -7,7 +7,7 @@ from moldau.cluster.decisions.kinds.levels import check_knows_own_levels
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import SupportedFeature
 from moldau.config.broker import BrokerConfig
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from moldau.metrics.registry import CONTENT_TYPE
 from moldau.network.http import HttpAnswer, HttpServer
-from moldau.server.metadata.view import MetadataView
+from moldau.server.metadata.metadata_view import MetadataView
 from moldau.server.observing.meters import NodeMeters
 from moldau.server.subsystem import HealthCheck
 from moldau.storage.critical_logs.recovery_report import RepairKind

@@ -23,7 +23,7 @@ from moldau.protocol.codec import (
     response_class,
     response_encoder,
 )
-from moldau.protocol.errors import ParsedSizeError, ProtocolError
+from moldau.protocol.decoding_errors import ParsedSizeError, ProtocolError
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.schema import Message, Wire, parse_versions
 from moldau.runtime.errors import ErrorCode, KafkaError

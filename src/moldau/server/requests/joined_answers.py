@@ -13,7 +13,7 @@ from typing import Any
 
 from moldau.network.context import Buffers
 from moldau.protocol.codec import encode_response, response_class
-from moldau.protocol.encoding import array_encoders
+from moldau.protocol.compiler.encoding import array_encoders
 from moldau.protocol.schema import Message, is_flexible, layout
 from moldau.runtime.errors import ErrorCode
 

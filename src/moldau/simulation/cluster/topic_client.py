@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from moldau.cluster.image.image import MetadataImage, ResourceType
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.messages import create_topics, delete_topics, incremental_alter_configs
 from moldau.protocol.schema import Message
 from moldau.quorum.core.voters import VoterSet

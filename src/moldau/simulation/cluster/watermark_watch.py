@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.simulation.cluster.checkers import WatermarkMonotonicity
+from moldau.simulation.cluster.replica_agreement import WatermarkMonotonicity
 from moldau.simulation.history import History, PartitionName
 
 _LOOK_EVERY_S: Final = 0.05

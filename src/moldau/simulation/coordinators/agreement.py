@@ -12,13 +12,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.coordinators.host import HostState, ShardHost
 from moldau.coordinators.loader import ShardLoader
 from moldau.coordinators.log import LogUpTo, SnapshottedCoordinatorLog
 from moldau.coordinators.shard import CanonicalState
+from moldau.coordinators.shard_host import HostState, ShardHost
 from moldau.coordinators.transactions.shard import TransactionShard
 from moldau.runtime import KafkaError
-from moldau.simulation.cluster.checkers import StateAgreement
+from moldau.simulation.cluster.replica_agreement import StateAgreement
 from moldau.simulation.history import History
 from moldau.simulation.world.host import Host
 from moldau.storage.snapshots.replicated_log import LogPosition

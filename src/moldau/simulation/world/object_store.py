@@ -48,6 +48,17 @@ class StoreWeather:
     """Probability that the request takes effect but its sender gets no response."""
     down: bool = False
 
+    @classmethod
+    def bad(cls, chance: random.Random, *, down: bool) -> "StoreWeather":
+        """Bad weather. ``chance`` chooses one of a few probabilities for each kind of failure."""
+        return cls(
+            slow_chance=chance.choice((0.02, 0.5)),
+            throttled_chance=chance.choice((0.0, 0.1, 0.6)),
+            partial_read_chance=chance.choice((0.0, 0.3)),
+            answer_lost_chance=chance.choice((0.0, 0.1, 0.4)),
+            down=down,
+        )
+
 
 @dataclass(slots=True)
 class StoreCounts:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from moldau.runtime.files.descriptors import LACK_OF_DESCRIPTORS
+from moldau.runtime.files.descriptor_cache import LACK_OF_DESCRIPTORS
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.log.partition_log import PartitionLog
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from moldau.runtime import Disk, ErrorCode, KafkaError, Machine
-from moldau.runtime.files.descriptors import LACK_OF_DESCRIPTORS
+from moldau.runtime.files.descriptor_cache import LACK_OF_DESCRIPTORS
 from moldau.storage.folders.file_names import HIGH_WATERMARKS, PARTITION_METADATA, RECOVERY_POINTS, folder_of
 from moldau.storage.folders.log_checkpoints import LogCheckpoints
 from moldau.storage.folders.log_directory import LogDirectory

@@ -25,7 +25,7 @@ from moldau.storage.log.files.disk_steps import FileOperations
 from moldau.storage.log.files.flusher import LogFlusher
 from moldau.storage.log.files.removal import SegmentRemoval
 from moldau.storage.log.files.truncation import Truncation
-from moldau.storage.log.opening import Checkpoints, LoadedState, claim_folder, load_log
+from moldau.storage.log.log_loading import Checkpoints, LoadedState, claim_folder, load_log
 from moldau.storage.log.reading import LogReader
 from moldau.storage.log.segmented_log import SegmentedLog
 from moldau.storage.log.staging import StagedAppends

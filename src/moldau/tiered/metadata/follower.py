@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import apsw
 
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.runtime import Entropy, KafkaError
 from moldau.tiered.metadata.lifecycle import RemotePartitionDeleteState
 from moldau.tiered.metadata.manager import (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 from uuid import UUID
 
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.records.schema import FramedRecords
 from moldau.protocol.schema import ZERO_UUID, Buffer, Message, message, wire
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState

@@ -21,7 +21,7 @@ from uuid import UUID
 import apsw
 from crc32c import crc32c
 
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.runtime import Disk, Machine
 from moldau.runtime.files.sealed_files import Seal, break_seal, remove_database, seal_database
 from moldau.tiered.metadata.lifecycle import (

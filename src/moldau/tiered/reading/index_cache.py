@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Final
 from uuid import UUID
 
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.runtime import DiskError, Machine
 from moldau.storage.log.append_info import AbortedEntry
 from moldau.storage.segments.offset_index import OffsetIndex

@@ -29,8 +29,8 @@ from uuid import UUID
 
 import crc32c
 
-from moldau.protocol.errors import ProtocolError
-from moldau.protocol.primitives import read_uvarint, uvarint
+from moldau.protocol.compiler.primitives import read_uvarint, uvarint
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.tiered.metadata.records import decode_event, encode_event
 from moldau.tiered.metadata.segments import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from moldau.tiered.storage.storage_manager import Buffer, IndexType, LogSegmentData

@@ -23,7 +23,7 @@ from moldau.objects import (
     open_by_url,
 )
 from moldau.objects.fence import NoFence, StoreFence
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.runtime import Machine
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 from moldau.tiered.storage.object_layout import (

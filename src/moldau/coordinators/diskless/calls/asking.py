@@ -6,8 +6,15 @@ from typing import TypeVar
 from uuid import UUID
 
 from moldau.coordinators.diskless import calls
-from moldau.coordinators.diskless.calls import changes, commit, describing, files, reading, transactions
 from moldau.coordinators.diskless.calls.declaration import DisklessCall
+from moldau.coordinators.diskless.calls.subjects import (
+    changes,
+    commit,
+    describing,
+    files,
+    reading,
+    transactions,
+)
 
 A = TypeVar("A")
 R = TypeVar("R")

@@ -5,7 +5,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from moldau.coordinators.diskless.calls import (
+from moldau.coordinators.diskless.calls.declaration import DisklessCall
+from moldau.coordinators.diskless.calls.subjects import (
     changes,
     commit,
     commit_parts,
@@ -14,7 +15,6 @@ from moldau.coordinators.diskless.calls import (
     reading,
     transactions,
 )
-from moldau.coordinators.diskless.calls.declaration import DisklessCall
 
 _SUBJECTS: Final = (changes, commit, commit_parts, reading, files, describing, transactions)
 

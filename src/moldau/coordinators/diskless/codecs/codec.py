@@ -18,7 +18,7 @@ from moldau.coordinators.diskless.state.records import (
     TopicDeleted,
     TransactionsEnded,
 )
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.records import diskless as wire
 from moldau.protocol.schema import Message
 

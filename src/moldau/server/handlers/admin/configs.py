@@ -10,7 +10,7 @@ from moldau.cluster.image.image import ResourceType
 from moldau.config import client_metrics
 from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.definition import ConfigSource
-from moldau.config.entry import ConfigEntry
+from moldau.config.described_config import ConfigEntry, is_secret, shown_value
 from moldau.config.group import GROUP, GroupConfig
 from moldau.network.context import RequestContext
 from moldau.network.served import Handler, Served
@@ -130,20 +130,24 @@ class ConfigHandlers:
         return rows + self._of_plugins(name) if resource_type == ResourceType.BROKER else rows
 
     def _of_plugins(self, name: str) -> list[DescribeConfigsResourceResult]:
-        """Dynamic configs that have no definition. The value of such a config may be a secret, so the value
-        is not shown, as in Kafka."""
+        """Dynamic configs that have no definition. Their values are hidden."""
         sources = {"": ConfigSource.DYNAMIC_DEFAULT_BROKER}
         if name:
             sources[name] = ConfigSource.DYNAMIC_BROKER
         found = {
-            key: source
+            key: (value, source)
             for resource, source in sources.items()
-            for key in self._view.image.config(ResourceType.BROKER, resource)
+            for key, value in self._view.image.config(ResourceType.BROKER, resource).items()
             if key not in BROKER
         }
         return [
-            DescribeConfigsResourceResult(name=key, value=None, config_source=int(source), is_sensitive=True)
-            for key, source in sorted(found.items())
+            DescribeConfigsResourceResult(
+                name=key,
+                value=shown_value(BROKER.get(key), value),
+                config_source=int(source),
+                is_sensitive=is_secret(BROKER.get(key)),
+            )
+            for key, (value, source) in sorted(found.items())
         ]
 
     def _topic(self, name: str) -> Iterable[ConfigEntry]:
@@ -202,7 +206,7 @@ class ConfigHandlers:
 
 def _row(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = [
-        DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=int(synonym.source))
+        DescribeConfigsSynonym(name=synonym.name, value=synonym.text, source=int(synonym.source))
         for synonym in entry.synonyms
     ]
     return DescribeConfigsResourceResult(
@@ -210,7 +214,7 @@ def _row(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigs
         value=entry.text,
         read_only=entry.is_read_only,
         config_source=int(entry.source),
-        is_sensitive=entry.key.is_sensitive,
+        is_sensitive=is_secret(entry.key),
         synonyms=synonyms if request.include_synonyms else (),
         config_type=int(entry.key.type),
         documentation=entry.key.doc if request.include_documentation else None,

@@ -1,9 +1,9 @@
 """Produce to a single partition. This handler makes the response's bytes directly from the request's bytes.
 
-It does the same as the general handler, in the same order, but makes no message objects. ``protocol.produce``
-defines which requests have this shape. This handler does nothing with requests of other shapes, and with
-requests that would be refused before the append. The general handler processes these requests and makes the
-errors.
+It does the same as the general handler, in the same order, but makes no message objects. The module
+``protocol.fast_paths.produce`` defines which requests have this shape. This handler does nothing with
+requests of other shapes, and with requests that would be refused before the append. The general handler
+processes these requests and makes the errors.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from uuid import UUID
 from moldau.network.context import Answer, Buffers, RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import response_encoder
+from moldau.protocol.fast_paths.produce import FIRST_LONE_VERSION, TOPIC_ID_VERSION, lone_packer, lone_reader
 from moldau.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
-from moldau.protocol.produce import FIRST_LONE_VERSION, TOPIC_ID_VERSION, lone_packer, lone_reader
 from moldau.records.batch import is_transactional
 from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.partition_interface import AppendOutcome, Partition

@@ -11,6 +11,7 @@ from moldau.network.authorization import AclOperation, AclResourceType, AllowEve
 from moldau.network.context import RequestContext
 from moldau.network.served import Handler, Outcome, Served
 from moldau.protocol.api import ApiKey
+from moldau.protocol.fast_paths.produce import TOPIC_ID_VERSION
 from moldau.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -22,7 +23,6 @@ from moldau.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from moldau.protocol.produce import TOPIC_ID_VERSION
 from moldau.protocol.rows import Cut
 from moldau.records.batch import claims_zstd, is_transactional
 from moldau.replication.appending.append_turn import AppendTurn

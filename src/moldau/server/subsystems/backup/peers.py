@@ -6,7 +6,7 @@ from typing import Final
 from moldau.backup.calls import SAVE_LOGS, LogSaving, LogsToSave, SavedLog
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.network.own_calls import BrokerChannel
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.context import BrokerContext

@@ -30,10 +30,10 @@ from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.redirects import by_preference
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.network.own_calls import BrokerCall, BrokerChannel
 from moldau.protocol.api import ApiKey
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition_interface import FoundOffset, PartitionKey

@@ -9,7 +9,7 @@ from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition_interface import FoundOffset, ReadOutcome, ReadRequest
 from moldau.tiered.metadata.manager import NO_POSITION, MetadataPosition
 from moldau.tiered.metadata.segments import TopicIdPartition
-from moldau.tiered.reading.offset_search import RemoteOffsetSearch
+from moldau.tiered.reading.list_offsets import RemoteOffsetSearch
 from moldau.tiered.reading.reader import RemoteReader
 from moldau.tiered.reading.requests import RemoteRange, RemoteRead
 

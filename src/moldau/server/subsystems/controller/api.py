@@ -33,7 +33,7 @@ from moldau.server.handlers.metadata.metadata import ENDPOINT_BROKERS, ENDPOINT_
 from moldau.server.handlers.metadata.quorum import describe_quorum, quorum_row
 from moldau.server.handlers.metadata.versions import VersionHandlers, finalized_features
 from moldau.server.identity import Address
-from moldau.server.metadata.node import MetadataNode
+from moldau.server.metadata.metadata_node import MetadataNode
 from moldau.server.requests.dispatch import routes
 from moldau.server.requests.forwarding import decided_by
 

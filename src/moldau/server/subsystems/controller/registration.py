@@ -12,7 +12,7 @@ from typing import Final
 
 from moldau.cluster.controller.network_channel import NetworkControllerChannel
 from moldau.cluster.controller.service import ControllerService
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.messages.controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
@@ -23,7 +23,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.bound_listeners import BoundListeners
 from moldau.server.context import NodeContext
 from moldau.server.metadata.membership import controller_endpoints
-from moldau.server.metadata.node import MetadataNode
+from moldau.server.metadata.metadata_node import MetadataNode
 from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS
 
 logger = logging.getLogger(__name__)

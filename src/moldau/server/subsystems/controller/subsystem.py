@@ -15,7 +15,7 @@ from moldau.network.server import SocketServer
 from moldau.protocol.api import Scope
 from moldau.server import settings
 from moldau.server.context import NodeContext
-from moldau.server.metadata.node import MetadataNode
+from moldau.server.metadata.metadata_node import MetadataNode
 from moldau.server.requests.dispatch import Dispatcher
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.controller.api import ControllerApi

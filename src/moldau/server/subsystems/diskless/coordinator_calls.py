@@ -13,13 +13,13 @@ from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult
 from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
-from moldau.coordinators.diskless.calls.commit import COMMIT_FILE
-from moldau.coordinators.diskless.calls.commit_parts import COMMIT_PARTS
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Lane
 from moldau.coordinators.diskless.calls.network import NetworkDisklessCoordinators
 from moldau.coordinators.diskless.calls.port import ServedCalls
-from moldau.network.client import ClientLimits, RpcClient
-from moldau.network.node_connection import NodeAddress, NodeConnection
+from moldau.coordinators.diskless.calls.subjects.commit import COMMIT_FILE
+from moldau.coordinators.diskless.calls.subjects.commit_parts import COMMIT_PARTS
+from moldau.network.client.node_connection import NodeAddress, NodeConnection
+from moldau.network.client.rpc_client import ClientLimits, RpcClient
 from moldau.protocol.schema import Message
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError

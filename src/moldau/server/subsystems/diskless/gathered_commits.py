@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult
-from moldau.coordinators.diskless.calls.commit_parts import CommitParts, PartResults
+from moldau.coordinators.diskless.calls.subjects.commit_parts import CommitParts, PartResults
 from moldau.runtime import ErrorCode, KafkaError
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from moldau.diskless.reading.rack_call import CALLS, READ_OBJECT, ObjectRange, RackReader
 from moldau.network.authorization import Authorizer
-from moldau.network.client import ClientLimits, RpcClient
+from moldau.network.client.rpc_client import ClientLimits, RpcClient
 from moldau.network.own_calls import BrokerChannel
 from moldau.network.own_serving import BrokerCallHandlers, CallHandlers
 from moldau.runtime.entropy import Entropy

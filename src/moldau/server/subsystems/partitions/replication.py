@@ -7,11 +7,11 @@ from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.config.broker import BrokerConfig
 from moldau.metrics.replication import InSyncMeters
-from moldau.network.node_connection import NodeAddress
+from moldau.network.client.node_connection import NodeAddress
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.fetching.fetch_session import FetchLimits
 from moldau.replication.fetching.replica_fetcher import FetcherSettings
-from moldau.replication.fetching.replica_fetchers import ReplicaFetchers
+from moldau.replication.fetching.replica_fetcher_manager import ReplicaFetcherManager
 from moldau.replication.in_sync_requests import InSyncSets
 from moldau.replication.read_replica import nearest_replica
 from moldau.replication.throttling import ReplicationQuota
@@ -36,7 +36,7 @@ class Replication:
         window_s = config.integer("replication.quota.window.size.seconds")
         self._leader_quota = ReplicationQuota(local_id, window_count=window_count, window_s=window_s)
         self._follower_quota = ReplicationQuota(local_id, window_count=window_count, window_s=window_s)
-        self._fetchers = ReplicaFetchers(
+        self._fetchers = ReplicaFetcherManager(
             local_id,
             fetcher_settings(config),
             self,

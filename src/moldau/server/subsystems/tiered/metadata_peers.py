@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
-from moldau.network.client import RpcClient
-from moldau.network.node_connection import NodeAddress, NodeConnection
+from moldau.network.client.node_connection import NodeAddress, NodeConnection
+from moldau.network.client.rpc_client import RpcClient
 from moldau.network.own_calls import BrokerCall, BrokerChannel
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from moldau.runtime import Entropy

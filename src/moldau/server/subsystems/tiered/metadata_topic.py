@@ -14,7 +14,7 @@ from uuid import UUID
 
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC, InternalTopic
 from moldau.coordinators.log import PartitionCoordinatorLog
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition

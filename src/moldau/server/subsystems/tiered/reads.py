@@ -13,7 +13,7 @@ from moldau.storage.log.partition_log import PartitionLog
 from moldau.tiered.copied_end import copied_until, find_highest_copied
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segments import TopicIdPartition
-from moldau.tiered.reading.offset_search import RemoteOffsetSearch
+from moldau.tiered.reading.list_offsets import RemoteOffsetSearch
 from moldau.tiered.reading.reader import RemoteReader
 from moldau.tiered.reading.requests import RemoteRange, RemoteRead
 from moldau.tiered.restoring import fetch_auxiliary_state

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.api import SUPPORTED, ApiKey
 from moldau.runtime import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError

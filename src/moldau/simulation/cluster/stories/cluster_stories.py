@@ -15,7 +15,7 @@ from moldau.config.broker import BrokerConfig
 from moldau.runtime import Machine
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
-from moldau.simulation.checks.checker import check
+from moldau.simulation.checks.log_checks import check
 from moldau.simulation.clients.client import Bootstrap, Consumer, Producer, Sending, SimulatedClient
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.cluster.stories.quorum_stories import QuorumCheckers, Witness

@@ -25,8 +25,8 @@ from moldau.runtime import Machine
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.simulation.checks.checker import check
 from moldau.simulation.checks.diskless_checks import QUIET_S, ObjectsChecker
+from moldau.simulation.checks.log_checks import check
 from moldau.simulation.clients.client import (
     CREATE_TOPICS_VERSION,
     Bootstrap,

@@ -19,7 +19,7 @@ from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import Endpoint, SupportedFeature
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic_config import TopicConfig
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.quorum.core.election_state import ElectionState
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.quorum.subscriptions import Committed
@@ -27,17 +27,17 @@ from moldau.runtime import KafkaError, Machine
 from moldau.server import settings
 from moldau.server.bound_listeners import BoundListeners
 from moldau.server.identity import identify
-from moldau.server.metadata.node import MetadataNode
+from moldau.server.metadata.metadata_node import MetadataNode
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
-from moldau.simulation.cluster.checkers import (
+from moldau.simulation.cluster.elections import Scene, disturb_elections, stop_after_votes, strike
+from moldau.simulation.cluster.formatted import format_folders
+from moldau.simulation.cluster.replica_agreement import (
     LeaderAgreement,
     LogAgreement,
     StateAgreement,
     WatermarkMonotonicity,
 )
-from moldau.simulation.cluster.elections import Scene, disturb_elections, stop_after_votes, strike
-from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.cluster.topic_client import TopicClient
 from moldau.simulation.history import History
 from moldau.simulation.nemesis import Fault, Nemesis, Weather

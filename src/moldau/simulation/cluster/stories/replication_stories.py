@@ -21,7 +21,7 @@ from moldau.runtime import Machine
 from moldau.server.node import ServerNode
 from moldau.server.settings import SUPPORTED_FEATURES
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.simulation.checks.checker import check
+from moldau.simulation.checks.log_checks import check
 from moldau.simulation.clients.client import (
     CREATE_TOPICS_VERSION,
     Bootstrap,

@@ -18,7 +18,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from moldau.protocol.special_timestamps import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.simulation.checks.checker import check
+from moldau.simulation.checks.log_checks import check
 from moldau.simulation.checks.tiered_checks import segment_problems
 from moldau.simulation.clients.client import (
     CREATE_TOPICS_VERSION,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.runtime.files.descriptors import LACK_OF_DESCRIPTORS
+from moldau.runtime.files.descriptor_cache import LACK_OF_DESCRIPTORS
 
 
 class DiskAccess:

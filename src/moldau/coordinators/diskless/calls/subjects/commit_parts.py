@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult, CommitPlace
-from moldau.coordinators.diskless.calls.commit import (
+from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields, Lane
+from moldau.coordinators.diskless.calls.epochs import epochs_of_parts
+from moldau.coordinators.diskless.calls.port import ServedCalls
+from moldau.coordinators.diskless.calls.subjects.commit import (
     REQUEST_BATCHES_MAX,
     batches_of,
     commit_with_backlog,
     place_of,
 )
-from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields, Lane
-from moldau.coordinators.diskless.calls.epochs import epochs_of_parts
-from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.coordinators.diskless.codecs.batch_columns import decode_results, encode_batches, encode_results
 from moldau.protocol.own.diskless import commit_parts as wire
 from moldau.protocol.own.rights import Right

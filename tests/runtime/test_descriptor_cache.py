@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.runtime.files.descriptors import Descriptors
+from moldau.runtime.files.descriptor_cache import DescriptorCache
 from moldau.runtime.files.disk import DiskError, File
 from moldau.runtime.files.local_disk import LocalDisk
 
@@ -15,12 +15,12 @@ LIMIT = 4
 
 
 @pytest.fixture
-def descriptors() -> Descriptors:
-    return Descriptors(lambda: LIMIT)
+def descriptors() -> DescriptorCache:
+    return DescriptorCache(lambda: LIMIT)
 
 
 @pytest.fixture
-def disk(descriptors: Descriptors) -> LocalDisk:
+def disk(descriptors: DescriptorCache) -> LocalDisk:
     return LocalDisk(descriptors)
 
 
@@ -42,7 +42,7 @@ def new_file(disk: LocalDisk, path: Path, content: bytes) -> File:
 
 
 def test_many_files_stay_usable_on_few_descriptors(
-    disk: LocalDisk, descriptors: Descriptors, tmp_path: Path
+    disk: LocalDisk, descriptors: DescriptorCache, tmp_path: Path
 ) -> None:
     files = [new_file(disk, tmp_path / str(number), b"%d" % number) for number in range(50)]
     assert len(descriptors) <= LIMIT
@@ -147,7 +147,7 @@ def test_threads_never_meet_the_descriptor_of_another_file(disk: LocalDisk, tmp_
 
 
 def test_operation_without_a_free_descriptor_is_tried_again(tmp_path: Path) -> None:
-    descriptors = Descriptors(lambda: 1000)
+    descriptors = DescriptorCache(lambda: 1000)
     disk = LocalDisk(descriptors)
     for number in range(40):
         new_file(disk, tmp_path / str(number), b"x").sync()

@@ -5,7 +5,7 @@ from struct import Struct
 from uuid import UUID
 
 from moldau.protocol.costs import TAGGED_FIELD_COST
-from moldau.protocol.errors import ParsedSizeError, ProtocolError
+from moldau.protocol.decoding_errors import ParsedSizeError, ProtocolError
 from moldau.protocol.schema import ZERO_UUID, Buffer
 from moldau.runtime import ErrorCode
 

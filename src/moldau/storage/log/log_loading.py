@@ -15,10 +15,10 @@ from moldau.storage.folders.partition_metadata import (
     write_partition_metadata,
 )
 from moldau.storage.log.log_producers import LogProducers
+from moldau.storage.log.segment_loading import load_segments
 from moldau.storage.log.segmented_log import SegmentedLog
 from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.log.state.open_epochs import LogEpochs
-from moldau.storage.segments.segment_recovery import load_segments
 from moldau.storage.snapshots.snapshot import snapshot_of
 
 logger = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ import functools
 from collections.abc import Callable, Sequence
 from struct import Struct
 
+from moldau.protocol.compiler.decoding import decode_leading
+from moldau.protocol.compiler.encoding import Encoder, encoder
+from moldau.protocol.compiler.primitives import uvarint
 from moldau.protocol.costs import UNBOUNDED
-from moldau.protocol.decoding import decode_leading
-from moldau.protocol.encoding import Encoder, encoder
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
-from moldau.protocol.primitives import uvarint
 from moldau.protocol.schema import Buffer, parse_versions
 
 FLEXIBLE_VERSION = 12

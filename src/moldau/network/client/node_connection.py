@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, NamedTuple
 
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 

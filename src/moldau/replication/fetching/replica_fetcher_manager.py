@@ -12,7 +12,7 @@ from moldau.runtime.entropy import Entropy
 from moldau.runtime.unexpected import UnexpectedErrors
 
 
-class ReplicaFetchers:
+class ReplicaFetcherManager:
     """The fetchers of a broker. The broker has one or more fetchers for each leader that it follows."""
 
     def __init__(

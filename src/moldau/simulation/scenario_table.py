@@ -1,4 +1,4 @@
-"""The nodes under test, by their names on the command line."""
+"""The table of scenarios, by their names on the command line."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any, NamedTuple, TypeVar
 
-from moldau.protocol.primitives import FIXED_FORMATS, SINGLE_BYTES, CompactPackers, LegacyPackers, uvarint
+from moldau.protocol.compiler.primitives import (
+    FIXED_FORMATS,
+    SINGLE_BYTES,
+    CompactPackers,
+    LegacyPackers,
+    uvarint,
+)
 from moldau.protocol.schema import Buffer, FieldLayout, Layout, Message, is_flexible, layout
 
 Encoder = Callable[[Any], list[Buffer]]

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from moldau.runtime import Machine
-from moldau.simulation.checks.checker import check
+from moldau.simulation.checks.log_checks import check
 from moldau.simulation.history import History, Observation, Outcome, PartitionName, Production
-from moldau.simulation.nodes import tiny
 from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario_table import tiny
 from moldau.simulation.stories.tiny_node import Flaw
 
 pytestmark = pytest.mark.usefixtures("quiet_nodes")

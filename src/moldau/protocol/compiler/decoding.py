@@ -16,9 +16,7 @@ from struct import Struct, calcsize, unpack_from
 from struct import error as StructError
 from typing import Any, TypeVar
 
-from moldau.protocol.costs import TAGGED_FIELD_COST, UNBOUNDED, item_cost
-from moldau.protocol.errors import ParsedSizeError, ProtocolError
-from moldau.protocol.primitives import (
+from moldau.protocol.compiler.primitives import (
     ERROR_CODES,
     FIXED_FORMATS,
     UUIDS,
@@ -26,6 +24,8 @@ from moldau.protocol.primitives import (
     read_uvarint,
     skip_tagged_fields,
 )
+from moldau.protocol.costs import TAGGED_FIELD_COST, UNBOUNDED, item_cost
+from moldau.protocol.decoding_errors import ParsedSizeError, ProtocolError
 from moldau.protocol.schema import Buffer, FieldLayout, Layout, Message, is_flexible, layout
 
 Decoder = Callable[[memoryview, int, int, int], tuple[Any, int]]

@@ -6,7 +6,7 @@ import pytest
 
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.simulation.cluster.checkers import (
+from moldau.simulation.cluster.replica_agreement import (
     STATES_KEPT,
     LeaderAgreement,
     LogAgreement,

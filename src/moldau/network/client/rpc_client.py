@@ -11,7 +11,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from moldau.network.client_connection import MAX_RESPONSE_BYTES, ClientConnection
+from moldau.network.client.client_connection import MAX_RESPONSE_BYTES, ClientConnection
 from moldau.protocol.api import OWN_API_KEY_MIN, SUPPORTED, ApiKey, VersionRange
 from moldau.protocol.codec import encode_request
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol, TypeVar
 
-from moldau.runtime.files.open_files import descriptors_for_files
+from moldau.runtime.files.descriptor_shares import descriptors_for_files
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class Holder(Protocol):
         ...
 
 
-class Descriptors:
+class DescriptorCache:
     """Knows the open files of a process that have a descriptor, and limits their number. The descriptors of
     files that were not used for a while are closed first."""
 
@@ -212,4 +212,4 @@ class Descriptors:
                 del self._by_folder[folder]
 
 
-PROCESS: Final = Descriptors()
+PROCESS: Final = DescriptorCache()

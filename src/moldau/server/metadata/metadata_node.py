@@ -20,7 +20,7 @@ from moldau.cluster.quorum_log import QuorumMetadataLog
 from moldau.cluster.snapshot_schedule import SnapshotGenerator
 from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import ConfiguredVoter
-from moldau.network.client import RpcClient
+from moldau.network.client.rpc_client import RpcClient
 from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterSet
 from moldau.quorum.driver import QuorumDriver, QuorumIdentity
 from moldau.quorum.state_store import FILE_NAME as QUORUM_STATE
@@ -38,9 +38,9 @@ from moldau.server.metadata.lost_records_check import (
     is_single_voter,
 )
 from moldau.server.metadata.membership import membership_of
+from moldau.server.metadata.metadata_view import QuorumView
 from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS, QuorumPeers
 from moldau.server.metadata.topic_configs import EffectiveConfigs
-from moldau.server.metadata.view import QuorumView
 from moldau.server.metadata.voter_check import VoterCheck
 from moldau.storage.critical_logs.integrity_check import DURABLE_OFFSET, DamagedLogError, IntegrityRules
 from moldau.storage.critical_logs.inventory import METADATA_LOG
@@ -56,7 +56,7 @@ CURRENT_TIMEOUT_S = 30.0
 class MetadataNode:
     """Opens the metadata log and runs this node's replica of the quorum on this log.
 
-    The subsystems of a broker use it as a :class:`moldau.server.metadata.view.MetadataView`.
+    The subsystems of a broker use it as a :class:`moldau.server.metadata.metadata_view.MetadataView`.
 
     Use it in this order: construct it, add listeners to :attr:`log`, ``await start()``, ``await stop()``.
     """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from moldau.runtime import collecting
+from moldau.runtime import garbage_collection
 from moldau.simulation.world.world import World
 
 
@@ -24,7 +24,7 @@ class Ring:
 @pytest.fixture
 def collector() -> Iterator[None]:
     thresholds = gc.get_threshold()
-    gc.set_threshold(*collecting.THRESHOLDS)
+    gc.set_threshold(*garbage_collection.THRESHOLDS)
     gc.collect()
     gc.freeze()
     yield
@@ -40,7 +40,7 @@ def rings_of(count: int) -> tuple[list[Ring], "weakref.ref[Ring]"]:
 
 def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def beside_it() -> None:
-        task = asyncio.get_running_loop().create_task(collecting.keep_collections_short())
+        task = asyncio.get_running_loop().create_task(garbage_collection.keep_collections_short())
         await asyncio.sleep(0)
         await story()
         assert not task.done()
@@ -53,43 +53,45 @@ def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_kept_objects_are_not_collected_until_the_number_of_objects_has_doubled(
     collector: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collecting, "GROWTH", 1.01)
-    monkeypatch.setattr(collecting, "LARGE_BLOCKS", 2**62)
+    monkeypatch.setattr(garbage_collection, "GROWTH", 1.01)
+    monkeypatch.setattr(garbage_collection, "LARGE_BLOCKS", 2**62)
 
     async def story() -> None:
-        rings, last = rings_of(collecting.PIECE_OBJECTS)
+        rings, last = rings_of(garbage_collection.PIECE_OBJECTS)
         await asyncio.sleep(1)
         assert len(gc.get_objects(2)) < len(rings)
         rings.clear()
         gc.collect()
         assert last() is not None
-        more, _ = rings_of(collecting.PIECE_OBJECTS)
+        more, _ = rings_of(garbage_collection.PIECE_OBJECTS)
         await asyncio.sleep(1)
         assert last() is not None  # it is too early for a full collection
-        await asyncio.sleep(collecting.FULL_EVERY_S)
-        more += rings_of(collecting.PIECE_OBJECTS)[0]
+        await asyncio.sleep(garbage_collection.FULL_EVERY_S)
+        more += rings_of(garbage_collection.PIECE_OBJECTS)[0]
         await asyncio.sleep(1)
         assert last() is None
 
     play(story)
 
 
-@pytest.mark.parametrize("ended_share", [0.1 * collecting.CYCLES_SHARE, 2 * collecting.CYCLES_SHARE])
+@pytest.mark.parametrize(
+    "ended_share", [0.1 * garbage_collection.CYCLES_SHARE, 2 * garbage_collection.CYCLES_SHARE]
+)
 def test_a_large_process_collects_only_if_many_cycles_have_ended(
     collector: None, monkeypatch: pytest.MonkeyPatch, ended_share: float
 ) -> None:
-    monkeypatch.setattr(collecting, "GROWTH", 1.01)
-    monkeypatch.setattr(collecting, "LARGE_BLOCKS", 0)
+    monkeypatch.setattr(garbage_collection, "GROWTH", 1.01)
+    monkeypatch.setattr(garbage_collection, "LARGE_BLOCKS", 0)
 
     async def story() -> None:
-        rings, last = rings_of(collecting.PIECE_OBJECTS)
-        await asyncio.sleep(collecting.FULL_EVERY_S)
+        rings, last = rings_of(garbage_collection.PIECE_OBJECTS)
+        await asyncio.sleep(garbage_collection.FULL_EVERY_S)
         rings.clear()
         rings_of(int(ended_share * sys.getallocatedblocks()))
         gc.collect()
-        more, _ = rings_of(collecting.PIECE_OBJECTS)
+        more, _ = rings_of(garbage_collection.PIECE_OBJECTS)
         await asyncio.sleep(1)
-        assert (last() is None) == (ended_share > collecting.CYCLES_SHARE)
+        assert (last() is None) == (ended_share > garbage_collection.CYCLES_SHARE)
         more.clear()
 
     play(story)
@@ -97,22 +99,22 @@ def test_a_large_process_collects_only_if_many_cycles_have_ended(
 
 def test_objects_that_replace_freed_objects_are_excluded_too(collector: None) -> None:
     async def story() -> None:
-        old = [[str(index)] for index in range(4 * collecting.PIECE_OBJECTS)]
+        old = [[str(index)] for index in range(4 * garbage_collection.PIECE_OBJECTS)]
         await asyncio.sleep(1)
         new = []
         for _ in range(8):
-            del old[: collecting.PIECE_OBJECTS // 2]
-            new += rings_of(collecting.PIECE_OBJECTS // 2)[0]
+            del old[: garbage_collection.PIECE_OBJECTS // 2]
+            new += rings_of(garbage_collection.PIECE_OBJECTS // 2)[0]
             await asyncio.sleep(1)
-        assert len(gc.get_objects(2)) < 2 * collecting.PIECE_OBJECTS
-        assert len(new) == 4 * collecting.PIECE_OBJECTS
+        assert len(gc.get_objects(2)) < 2 * garbage_collection.PIECE_OBJECTS
+        assert len(new) == 4 * garbage_collection.PIECE_OBJECTS
 
     play(story)
 
 
 def test_the_youngest_generation_stays_small_while_as_many_objects_are_freed_as_made(collector: None) -> None:
     async def story() -> None:
-        old = [[str(index)] for index in range(4 * collecting.PIECE_OBJECTS)]
+        old = [[str(index)] for index in range(4 * garbage_collection.PIECE_OBJECTS)]
         await asyncio.sleep(1)
         new, largest = [], 0
         while old:
@@ -121,8 +123,8 @@ def test_the_youngest_generation_stays_small_while_as_many_objects_are_freed_as_
                 new.append([str(len(new))])
             largest = max(largest, len(gc.get_objects(0)))
             await asyncio.sleep(0.02)
-        assert largest < 2 * collecting.PIECE_OBJECTS
-        assert len(new) == 4 * collecting.PIECE_OBJECTS
+        assert largest < 2 * garbage_collection.PIECE_OBJECTS
+        assert len(new) == 4 * garbage_collection.PIECE_OBJECTS
 
     play(story)
 
@@ -135,9 +137,9 @@ def test_growth_is_detected_without_a_count_of_all_objects(
 
     async def story() -> None:
         monkeypatch.setattr(gc, "get_freeze_count", count)
-        kept, _ = rings_of(collecting.PIECE_OBJECTS)
-        await asyncio.sleep(2 * collecting.FULL_EVERY_S)
-        kept += rings_of(collecting.PIECE_OBJECTS)[0]
+        kept, _ = rings_of(garbage_collection.PIECE_OBJECTS)
+        await asyncio.sleep(2 * garbage_collection.FULL_EVERY_S)
+        kept += rings_of(garbage_collection.PIECE_OBJECTS)[0]
         await asyncio.sleep(1)
 
     play(story)
@@ -146,7 +148,7 @@ def test_growth_is_detected_without_a_count_of_all_objects(
 def test_a_reference_cycle_that_is_garbage_is_not_frozen(collector: None) -> None:
     async def story() -> None:
         _, gone = rings_of(1)
-        kept, _ = rings_of(collecting.PIECE_OBJECTS)
+        kept, _ = rings_of(garbage_collection.PIECE_OBJECTS)
         await asyncio.sleep(1)
         assert gc.get_freeze_count() > len(kept)
         assert gone() is None

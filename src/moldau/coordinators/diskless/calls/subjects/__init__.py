@@ -1,0 +1,1 @@
+"""The declarations of the calls to a diskless coordinator, with one module for each subject."""

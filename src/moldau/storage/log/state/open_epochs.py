@@ -15,8 +15,9 @@ from moldau.storage.segments.batch_scan import scan
 class LogEpochs:
     """Owns the epochs of one log, their file, and the content that must be written to the file.
 
-    The event loop gives each change a version. Any thread may write the changes. The epochs of a cache are
-    not written. If the epochs were lost, they are not written before :meth:`restore`.
+    The event loop gives each change a version. Any thread may write the changes. If the log is only a cache,
+    its epochs are not written to the file. If the epochs were lost, no epochs are written until
+    :meth:`restore` or :meth:`replace` has been called.
     """
 
     def __init__(self, disk: Disk, segments: SegmentedLog, report: RecoveryReport) -> None:

@@ -91,7 +91,8 @@ class BytePacer:
         self._free_s = max(self._free_s, now_s - PACER_SLACK_S) + self._duration_s(size_bytes)
 
     def settle(self, taken_bytes: int, size_bytes: int) -> None:
-        """Correct the size of a scheduled read from ``taken_bytes`` to ``size_bytes``."""
+        """Correct the size of a scheduled read. :meth:`reserve` was called with ``taken_bytes``, and the real
+        size is ``size_bytes``."""
         self._free_s += self._duration_s(size_bytes - taken_bytes)
 
     def _duration_s(self, size_bytes: int) -> float:

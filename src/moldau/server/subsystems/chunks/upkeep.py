@@ -69,7 +69,7 @@ class CopyPace:
 
     def copied(self, size_bytes: int) -> None:
         """Count the bytes of a piece."""
-        self._pacer.settle(size_bytes, PIECE_MAX_BYTES)
+        self._pacer.settle(PIECE_MAX_BYTES, size_bytes)
         self._meters.copied_bytes.mark(size_bytes)
         self.copied_bytes += size_bytes
 

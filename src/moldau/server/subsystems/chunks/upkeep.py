@@ -362,7 +362,7 @@ class ChunkCopies:
         return [each.chunk for each in self._own_chunks() if local_id not in each.chunk.isr]
 
     def missing_bytes(self) -> int:
-        """Bytes that this broker still has to copy. The bytes of the copy in progress decrease."""
+        """Bytes that this broker still has to copy. Each copied piece makes the number smaller."""
         missing = sum(chunk.size_bytes for chunk in self.missing())
         return max(0, missing - self.pace.copied_bytes)
 

@@ -53,8 +53,8 @@ class LogEpochs:
 
         ``log_start_offset`` is the checkpointed start. Whenever the log's start moves, earlier epochs are
         removed immediately and durably. Therefore the epochs are more reliable than the checkpoint, which may
-        be older or lost. Without a remote tier, the epochs may also begin after a gap in the offsets. Lost
-        epochs are read from the batches.
+        be older or lost. Without a remote tier, the first epoch may also begin after the start of the log,
+        because there may be gaps between offsets. Lost epochs are read from the batches.
         """
         entries, end_offset = self.entries, self._segments.end_offset
         earliest = entries.earliest

@@ -91,8 +91,8 @@ def imports(*, with_types: bool, external: bool = False) -> Imports:
     is true.
 
     Each kind of graph has its own cache folder. A cache stores the times of the files that were read. If two
-    kinds shared a folder, the cache of one kind would look up to date after only the other kind had read the
-    changed files.
+    kinds shared a folder and only one kind had read the changed files, the cache would seem to be current for
+    the other kind, too.
     """
     kind = ("all" if with_types else "running") + ("-external" if external else "")
     graph = grimp.build_graph(

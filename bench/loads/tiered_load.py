@@ -1,8 +1,8 @@
 """Loads for tiered topics that a parent process controls: ``python -m bench.loads.tiered_load LOAD SPEC``.
 
 Each load reads JSON lines from stdin, and responds with JSON lines on stdout. A *slice* is one part of the
-measurement, of some seconds. Different kinds of slices can therefore run one after the other in one process,
-on the same connections.
+measurement, and takes some seconds. The process and its connections continue after a slice, so slices of
+different kinds can follow each other.
 """
 
 import contextlib
@@ -105,12 +105,12 @@ def tail(spec: dict[str, Any]) -> Iterator[Callable[[str], None]]:
 
 
 def catch_up(spec: dict[str, Any]) -> None:
-    """One consumer that reads the remote part again and again. It should have as little effect as a consumer
-    on another machine.
+    """One consumer that reads the remote part again and again. It should disturb the broker as little as a
+    consumer on another machine.
 
-    Therefore its process and its session have the lowest priority. It reads only the ends of batches, and the
-    kernel discards the other bytes without copying them. A command begins a slice, and the next command ends
-    this slice.
+    Therefore its process has the lowest priority, and so has the session of the process (``setsid``). It
+    reads only the ends of batches, and the kernel discards the other bytes without copying them. A command
+    begins a slice, and the next command ends this slice.
     """
     os.setsid()
     with contextlib.suppress(OSError):

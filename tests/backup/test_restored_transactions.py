@@ -157,8 +157,8 @@ async def _restore_pending_offsets(folder: Path) -> None:
     async with cluster.saving_partition(0):
         pass
     await cluster.restore()
-    # The coordinator of DECIDED commits its offsets after the start. If other offsets stayed pending, no
-    # member of the group would get an offset for its partition again.
+    # After the start, the transaction coordinator commits the offsets of DECIDED. If the offsets of another
+    # transaction stayed pending, the members of the group could never fetch their offset again.
     assert cluster.pending_offsets() == {DECIDED}
 
 

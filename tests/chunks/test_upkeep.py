@@ -12,6 +12,7 @@ from active_replica import KEY, active, machine
 from registered_chunks import chunk, partition
 
 from moldau.chunks.chunk_retention import retained_start
+from moldau.chunks.holder import PIECE_MAX_BYTES
 from moldau.chunks.meters import ChunkMeters
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.metrics import Meters
@@ -19,6 +20,7 @@ from moldau.replication.appending.freezing import AppendFreeze
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.upkeep import ChunkCopies, ChunkRetention, CopyPace
+from moldau.simulation.world.world import World
 from moldau.storage.chunks.chunk_store import ChunkId
 from moldau.storage.log.config import LogConfig
 
@@ -242,6 +244,21 @@ def test_copies_wait_for_their_rate_and_continue_when_it_is_raised() -> None:
         assert (meters.copied_bytes.value, pace.copied_bytes) == (1000, 1000)
 
     asyncio.run(run())
+
+
+def test_a_small_piece_uses_only_its_own_bytes_of_the_rate() -> None:
+    async def run() -> None:
+        loop, pace = asyncio.get_running_loop(), CopyPace(ChunkMeters(Meters()))
+        pace.limit(PIECE_MAX_BYTES)
+        started_s = loop.time()
+        for _ in range(8):
+            await pace.wait()
+            pace.copied(PIECE_MAX_BYTES // 4)
+        await pace.wait()
+        assert loop.time() - started_s == pytest.approx(2, abs=0.1)
+
+    with World(1) as world:
+        world.run(run())
 
 
 def test_the_gauges_count_chunks_and_bytes_of_this_broker() -> None:

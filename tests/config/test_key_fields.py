@@ -33,6 +33,7 @@ COMPUTED = {
         "partitions_per_request_max",
         "leader_balance_interval_ms",
         "enabled_kinds",
+        "first_probed_listener",
     },
 }
 """The fields that do not have the value of exactly one key."""

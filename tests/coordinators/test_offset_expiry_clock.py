@@ -1,4 +1,4 @@
-"""Committed offsets expire by the clock for deletions. This clock does not jump if the machine's clock jumps
+"""Committed offsets expire by the deletion clock. This clock does not jump if the machine's clock jumps
 ahead."""
 
 import asyncio

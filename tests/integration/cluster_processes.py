@@ -76,6 +76,11 @@ class Processes:
             process.send_signal(signal.SIGTERM)
         return [process.wait(LIMIT_S) for process in self._running.values()]
 
+    def kill_all(self) -> None:
+        """Kill all nodes that run."""
+        for node_id in list(self._running):
+            self.kill(node_id)
+
     def serves(self, node_id: int) -> bool:
         """Whether a node accepts connections."""
         port = self._controller_ports.get(node_id) or self._broker_ports[node_id]

@@ -175,8 +175,8 @@ def test_a_cluster_comes_back_and_consumers_notice_what_is_lost(tmp_path: Path) 
         # The restore aborts the transaction that was open, and fences its producer.
         with pytest.raises(KafkaException):
             open_one.commit_transaction(TIMEOUT_S)
-        # At the next offset of a reader of the old cluster, the restored cluster has another record. The
-        # reader must get an error instead of this record.
+        # A reader of the old cluster continues in the restored cluster. At the reader's next offset, the
+        # restored cluster has a different record. The reader must get an error instead of this record.
         _send(producer, "after", 20)
         reader = _reader(node.bootstrap)
         reader.assign([TopicPartition("t", 0, read.offset() + 1, leader_epoch=read.leader_epoch())])

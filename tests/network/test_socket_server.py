@@ -327,3 +327,30 @@ def test_listeners_have_names_and_a_taken_port_is_named(run):
         await server.stop()
 
     run(scenario)
+
+
+def test_a_handler_learns_the_end_of_its_connection(run):
+    async def scenario():
+        ended = []
+
+        def dispatch(context, body):
+            name = bytes(body)
+            context.connection.when_closed(lambda: ended.append((name, context.connection.closed)))
+            return [name]
+
+        server = make_server(dispatch)
+        ports = await server.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", ports["PLAINTEXT"])
+        writer.write(request_frame(1, b"first") + request_frame(2, b"second"))
+        await asyncio.wait_for(read_responses(reader, 2), 60)
+        (connection,) = server.connections
+        assert ended == []
+        writer.close()
+        await until(lambda: ended)
+        assert ended == [(b"first", True), (b"second", True)]
+        # A connection that has ended already is reported at once.
+        connection.when_closed(lambda: ended.append("late"))
+        assert ended[2:] == ["late"]
+        await server.stop()
+
+    run(scenario)

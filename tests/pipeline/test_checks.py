@@ -303,8 +303,8 @@ def test_parts_of_killed_tasks_are_orphans_after_a_day(node: moldau.testing.Node
 def test_objects_of_unpublished_attempts_are_orphans_in_the_tier(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tasks run twice, and the response to the second task gets lost. One additional object belongs to an
-    unknown segment."""
+    """Each task runs twice. The results of the first runs are lost, so the objects of these runs are never
+    published. One additional object belongs to an unknown segment."""
 
     def twice(function: Any, units: Any) -> list[Any]:
         late = run_here(function, units)

@@ -1,4 +1,4 @@
-"""The metadata quorum, for tools. Tools can ask any broker about the quorum, or a controller (KIP-919)."""
+"""The metadata quorum, for tools. Tools can ask any broker or any controller (KIP-919)."""
 
 from moldau.client.cluster import Client
 from moldau.client.errors import ToolError

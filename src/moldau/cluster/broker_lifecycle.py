@@ -202,7 +202,8 @@ class BrokerLifecycle:
                     await self._may_go.wait()
 
     async def stop(self) -> None:
-        """End the task immediately. The controller notices this only when the broker's session expires."""
+        """End the task immediately. The controller notices this when the broker's session expires, or
+        when the process ends."""
         if self.state is LifecycleState.NOT_RUNNING:
             return
         if self.state is not LifecycleState.SHUTTING_DOWN:

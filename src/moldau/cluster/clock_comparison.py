@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 30.0
 LOWERED_AFTER_S: Final = 5.0
-"""Time in seconds for which all batches must give a lower estimate of the controller's time."""
+"""Time in seconds before a lower estimate of the controller's time is used. During this time, all batches
+must give a lower estimate than the estimate in use."""
 DIFFERENCE_MS_MAX: Final = 60_000
 """Differences up to this value, in ms, are not reported. Timestamps of records and retention do not need more
 exact clocks."""

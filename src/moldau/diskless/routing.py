@@ -70,7 +70,8 @@ Refuse: TypeAlias = Callable[[UUID, int, ErrorCode, str | None], Answer]
 
 
 class RoutingBatchCoordinator:
-    """A :class:`moldau.diskless.batch_coordinator.BatchCoordinator` over single coordinators.
+    """A :class:`moldau.diskless.batch_coordinator.BatchCoordinator` that calls the coordinators of the
+    partitions.
 
     ``owner_of`` returns a partition's coordinator (from the cluster's metadata) and may raise. ``calls_of``
     returns the object through which a coordinator is called now. If one coordinator refuses its part of a

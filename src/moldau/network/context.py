@@ -72,6 +72,7 @@ class ConnectionContext:
 
     __slots__ = (
         "__weakref__",
+        "_on_close",
         "attributes",
         "client_software_name",
         "client_software_version",
@@ -108,11 +109,22 @@ class ConnectionContext:
         self.rack: str | None = None
         self.attributes: dict[str, Any] = {}
         self.closed = False
+        self._on_close: tuple[Callable[[], None], ...] = ()
+
+    def when_closed(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when the connection ends; at once if it has ended."""
+        if self.closed:
+            callback()
+        else:
+            self._on_close += (callback,)
 
     def mark_closed(self) -> None:
         """Called once by the network, when the connection has ended."""
         self.closed = True
         self.control = None
+        callbacks, self._on_close = self._on_close, ()
+        for callback in callbacks:
+            callback()
 
 
 class RequestContext:

@@ -45,8 +45,8 @@ class ReservedPlaces:
 
     def assign(self, is_own: bool, connection: ServerConnection, now_s: float) -> ServerConnection | None:
         """Give ``connection`` a reserved place, unless a busy connection has this place. :meth:`has` returns
-        whether ``connection`` got the place. With ``is_own``, it is the place for the node's machine;
-        otherwise it is the place for connections from elsewhere.
+        whether ``connection`` got the place. With ``is_own``, it is the place for a connection from
+        the node's machine; otherwise it is the place for a connection from elsewhere.
 
         Returns the connection that had the place before. The caller must close this connection.
         """
@@ -57,8 +57,8 @@ class ReservedPlaces:
         return None if holder is None else holder[0]
 
     def has(self, is_own: bool, connection: ServerConnection) -> bool:
-        """Whether ``connection`` has the reserved place. With ``is_own``, this is the place for the node's
-        machine."""
+        """Whether ``connection`` has a reserved place. With ``is_own``, this is the place for a connection
+        from the node's machine; otherwise it is the place for a connection from elsewhere."""
         return self._holders.get(is_own, (None,))[0] is connection
 
     def _holder(self, is_own: bool) -> tuple[ServerConnection, float] | None:

@@ -207,7 +207,8 @@ class SparkUnits:
 
 
 class _Measured:
-    """Calls a function and sums up the bytes that it reports. It is sent to the tasks."""
+    """Calls a function, and adds the ``size_bytes`` of its results to a total. Objects of this class are sent
+    to the tasks."""
 
     def __init__(self, function: Callable[[Any], Any], made: Accumulator[int]) -> None:
         self._function = function

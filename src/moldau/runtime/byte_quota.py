@@ -74,8 +74,9 @@ class ByteRateQuota:
 class BytePacer:
     """A limit on a byte rate without bursts. Each read is scheduled at its own time.
 
-    If the rate were an average over windows, a reader could read the bytes of a second at full speed and then
-    pause. This would disturb other clients each time. Times are in seconds of the event loop's clock.
+    If the rate were an average over windows, a reader could read the bytes for a whole second at full speed,
+    and then pause. This would disturb other clients each time. Times are in seconds of the event loop's
+    clock.
     """
 
     def __init__(self, settings: QuotaSettings) -> None:
@@ -91,7 +92,8 @@ class BytePacer:
         self._free_s = max(self._free_s, now_s - PACER_SLACK_S) + self._duration_s(size_bytes)
 
     def settle(self, taken_bytes: int, size_bytes: int) -> None:
-        """Correct the size of a scheduled read from ``taken_bytes`` to ``size_bytes``."""
+        """Correct the size of a scheduled read. :meth:`reserve` was called with ``taken_bytes``, and the real
+        size is ``size_bytes``."""
         self._free_s += self._duration_s(size_bytes - taken_bytes)
 
     def _duration_s(self, size_bytes: int) -> float:

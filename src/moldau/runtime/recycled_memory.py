@@ -1,7 +1,7 @@
 """Blocks of memory that are reused as soon as no view of them is left.
 
 The first access to a page that the system has just allocated costs many times as much as later accesses.
-Therefore this module allocates short-lived buffers of several megabytes.
+Therefore short-lived buffers of several megabytes get their memory from this module.
 """
 
 import ctypes

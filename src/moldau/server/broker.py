@@ -27,8 +27,8 @@ class Broker:
     """Runs the subsystems of a broker by the contract of :mod:`moldau.server.subsystem`."""
 
     def __init__(self, node: NodeContext, channel: ControllerChannel, extensions: Extensions) -> None:
-        """``channel`` leads to the active controller, in this process or in another process. ``extensions``
-        contains the contributions of all subsystems of the node."""
+        """``channel`` sends requests to the active controller, in this process or in another process.
+        ``extensions`` contains the contributions of all subsystems of the node."""
         self._publisher = node.metadata.publisher
         self._metadata = node.metadata
         self._catch_up_timeout_ms = node.config.integer("initial.broker.registration.timeout.ms")

@@ -296,6 +296,7 @@ def controller_settings(
             for name, (low, high) in features.items()
             if name != KRAFT_VERSION_FEATURE  # Only the quorum can change this level.
         ),
+        first_probed_listener=config.inter_broker_listener_name,
         leader_balance_interval_ms=_leader_balance_interval_ms(config),
         enabled_kinds=enabled_kinds(config.flag),
         **values_of(ControllerSettings, config),

@@ -3,12 +3,14 @@
 A script is a list of cases: command lines, ``----``, the expected output, a blank line. Rewrite the
 expected outputs with ``GOLDEN_REWRITE=1 pytest tests/cluster``. Most commands send one request
 to the controller, with default values for omitted options. The commands about chunks are in
-``chunk_commands``. The other commands are::
+``chunk_commands``, and the commands about ended processes are in ``process_commands``. The other
+commands are::
 
     brokers 1 2:rack-a 3                      register and unfence brokers
     diskless-default                          new topics are diskless by default from now on
-    register 1 [incarnation=N] [cluster=X] [dirs=N,N] [previous=EPOCH] [apache]
-                                              register a broker
+    register 1 [incarnation=N] [cluster=X] [dirs=N,N] [previous=EPOCH] [clients] [apache]
+                                              register a broker; with ``clients``, it has a
+                                              second listener
     controller 101 [apache]                   register a controller
     quorum [voters=N,N] [observers=N,N]       set the other nodes of the quorum
     heartbeat 1 [offset=N] [fence] [shutdown] [epoch=N] [failed=N,N]
@@ -43,6 +45,7 @@ from collections.abc import Callable
 
 from chunk_commands import ChunkCommands, shown_chunk
 from cluster_fakes import SmallConfigPolicy
+from process_commands import ProcessCommands
 
 from moldau.cluster.controller.controller import Controller
 from moldau.cluster.decisions.features import SUPPORTED_FEATURES
@@ -84,16 +87,18 @@ _HIDDEN = {
 }
 
 
-class ControllerScript(ChunkCommands):
+class ControllerScript(ChunkCommands, ProcessCommands):
     """One controller. An offset counter takes the place of its log."""
 
     def __init__(self) -> None:
+        ProcessCommands.__init__(self)
         settings = ControllerSettings(
             cluster_id=CLUSTER_ID,
             supported_features=SUPPORTED_FEATURES,
             enabled_kinds=frozenset({"diskless"}),
             partitions_per_request_max=50,
             partitions_per_broker_max=12,
+            first_probed_listener="PLAINTEXT",
         )
         self._members = QuorumMembers()
         self.controller = Controller(
@@ -193,7 +198,12 @@ class ControllerScript(ChunkCommands):
         return "ok\n"
 
     def _registration(
-        self, broker_id: int, rack: str | None, options: dict[str, str], own_features: bool = True
+        self,
+        broker_id: int,
+        rack: str | None,
+        options: dict[str, str],
+        own_features: bool = True,
+        has_clients: bool = False,
     ) -> Message:
         dirs = options.get("dirs", str(1000 + broker_id)).split(",")
         return broker_registration.BrokerRegistrationRequest(
@@ -201,8 +211,10 @@ class ControllerScript(ChunkCommands):
             cluster_id=options.get("cluster", CLUSTER_ID),
             incarnation_id=uuid.UUID(int=int(options.get("incarnation", str(500 + broker_id)))),
             listeners=[
-                broker_registration.Listener(
-                    name="PLAINTEXT", host=f"host{broker_id}", port=9092, security_protocol=0
+                broker_registration.Listener(name=name, host=host, port=9092, security_protocol=0)
+                for name, host in (
+                    *([("CLIENTS", f"public{broker_id}")] if has_clients else ()),
+                    ("PLAINTEXT", f"host{broker_id}"),
                 )
             ],
             features=[
@@ -232,7 +244,7 @@ class ControllerScript(ChunkCommands):
 
     def do_register(self, words: list[str], flags: set[str], options: dict[str, str]) -> str:
         rack, own_features = options.get("rack"), "apache" not in flags
-        return self.send(self._registration(int(words[0]), rack, options, own_features))
+        return self.send(self._registration(int(words[0]), rack, options, own_features, "clients" in flags))
 
     def do_controller(self, words: list[str], flags: set[str], _options: dict[str, str]) -> str:
         names = (

@@ -1,4 +1,4 @@
-"""The order of a broker's commits at a coordinator on real files: in requests, in the log, and
+"""A coordinator with real files keeps the order of a broker's commits: in requests, in its log, and
 after a load."""
 
 import asyncio

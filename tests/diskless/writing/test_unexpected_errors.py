@@ -69,7 +69,7 @@ class BrittleCoordinator(FakeCoordinator):
 
 
 class BrittleCache:
-    """A cache that accepts every announced batch, and writes nothing."""
+    """A cache that promises to append every batch, and appends none."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults

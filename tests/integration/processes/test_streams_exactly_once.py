@@ -58,8 +58,8 @@ class Reader:
         self.counts: dict[str, Counts] = {kind: {} for kind in KINDS}
 
     def has(self, words: int) -> bool:
-        """Continue to read. Returns whether at least ``words`` counts were read from the topic of each
-        kind."""
+        """Read the next message, if there is one. Returns whether the topic of each kind has given at least
+        ``words`` messages so far. Each message is a count of one word."""
         message = self._consumer.poll(0.1)
         if message is not None and message.error() is None:
             kind = message.topic().partition("-")[0]

@@ -71,8 +71,8 @@ def test_an_export_is_durable(
     folder = tmp_path / "lakes" / "one"
     export_once(ExportJob(node.bootstrap_servers, "orders", str(folder), table_format), run_here)
     assert any(folder.rglob("*.parquet"))
-    # Two kinds of files may be unsynced: SQLite syncs the catalog file itself, and the scratch folder of an
-    # attempt is empty and not used any more.
+    # Two paths are excluded: the catalog file, which SQLite syncs itself, and the scratch folder of an
+    # attempt, which is empty and not used any more.
     assert [
         found for found in synced.lost(folder) if CATALOG_FILE not in found and "scratch" not in found
     ] == []

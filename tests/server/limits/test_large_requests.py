@@ -164,7 +164,7 @@ def node():
 
 @pytest.fixture(scope="module")
 def cuts(node):
-    """The functions that cut large requests into slices, for each API of a broker by its key."""
+    """By API key, the functions that cut large requests of this API into slices."""
     return {api_key: served(handler).cuts for api_key, handler in node._node._extensions.handlers.items()}
 
 

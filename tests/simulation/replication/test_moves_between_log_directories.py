@@ -21,6 +21,8 @@ from moldau.protocol.messages.incremental_alter_configs import (
 )
 from moldau.runtime import ErrorCode
 from moldau.runtime.files.disk import DiskError
+from moldau.simulation.clients.client import Producer, Sending
+from moldau.simulation.history import PartitionName
 from moldau.simulation.world.disks.disk import MountedDisk
 from moldau.simulation.world.world import World
 
@@ -67,6 +69,19 @@ class MovingHouse(House):
             for row in topic.partitions
             if row.is_future_key
         }
+
+    async def produce_with_times(self, count: int, name: str) -> None:
+        """Produce records with timestamps to the replica's partition."""
+        client = self.cluster.client(name, 12)
+        producer = Producer(
+            name,
+            client.bootstrap,
+            self.cluster.history,
+            client.chance,
+            PartitionName("t", self.index),
+            Sending(stamped=True),
+        )
+        await self.cluster.on(name, producer.run(count, pause_s=0.01))
 
     async def moved(self, path: str) -> None:
         """Wait until the replica is at the path and in sync, and the metadata name its directory."""
@@ -118,6 +133,36 @@ def test_a_replica_moves_while_records_are_written(leads: bool) -> None:
             await house.restart(11)
             await house.moved(target)
             assert len(set(house.contents())) == 1
+
+        world.run(story())
+
+
+def test_a_moved_replica_remembers_several_batches_of_each_producer() -> None:
+    """A producer that lost several responses sends several batches again."""
+    with World(5) as world:
+        house = MovingHouse(world)
+        # The copy gets several segments, so that it begins with a snapshot of the producers.
+        for node_id, properties in house.cluster.properties.items():
+            house.cluster.properties[node_id] = {**properties, "log.roll.ms": "20"}
+
+        def batches(broker: int) -> dict[int, list[Any]]:
+            state = house.hosted(broker)[house.index].log.producers.state
+            return {entry.producer_id: list(entry.batches) for entry in state}
+
+        async def story() -> None:
+            await house.begin()
+            await house.produce_with_times(60, "before")
+            await house.limit(50)
+            target = house.other()
+            assert await house.move(target) is ErrorCode.none
+            await asyncio.sleep(2)
+            writing = asyncio.ensure_future(house.produce_with_times(300, "during"))
+            await asyncio.sleep(0.2)
+            await house.limit(10**9)
+            await writing
+            await house.moved(target)
+            assert all(len(found) > 1 for found in batches(12).values())
+            assert batches(11) == batches(12)
 
         world.run(story())
 

@@ -17,7 +17,6 @@ from moldau.replication.core.leader import LeaderReplica
 from moldau.server.subsystems.broker_registration import RegistrationSubsystem
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.scenario_table import SCENARIOS
-from moldau.storage.producers.producer_state import ProducerState
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
@@ -118,12 +117,6 @@ def watermark_goes_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaderReplica, "__init__", forgetful)
 
 
-def batches_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Inserted defect: after a log has moved, the state of each producer contains only the producer's last
-    batch."""
-    patch.setattr(ProducerState, "remember_batches", lambda self, other: None)
-
-
 def failed_directory_untold(patch: pytest.MonkeyPatch) -> None:
     """Inserted defect: a broker whose disk has failed does not report this to the controller."""
     patch.setattr(RegistrationSubsystem, "_failed_directories", lambda self: ())
@@ -139,7 +132,6 @@ FLAWS = [
     (eligible_leaders_not_kept, "replication-unsynced", 3),
     (leaderships_kept, "replication-rolling", 0),
     (failed_directory_untold, "replication-directories", 0),
-    (batches_forgotten, "replication-directory-moves", 6),
 ]
 """Each flaw with a seed that detects it soon."""
 

@@ -81,9 +81,12 @@ def test_a_broker_with_an_old_copy_of_a_folder_must_follow(
                 await end(cluster, RESTORED)
             entries, name = place(house, folder)
             entries[name] = old
+            # The restored broker must not catch up before the other broker is killed.
+            world.network.cut(f"node-{RESTORED}", f"node-{OTHER}")
             cluster.start(RESTORED)
             await cluster.until(lambda: "they are an older copy" in caplog.text)
             cluster.kill(OTHER)
+            world.network.heal_all()
             await cluster.until(lambda: RESTORED in cluster.nodes)
             # The other broker has every record. Until it is back, the partitions have no leader.
             await cluster.until(lambda: all(row.leader == -1 for row in image_rows(cluster, RESTORED)))

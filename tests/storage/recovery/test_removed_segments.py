@@ -28,8 +28,8 @@ def boot(box: Any, boot_id: str) -> None:
 
 
 async def killed(box: Any) -> None:
-    """A log of a killed process. It has two segments with two records each. No checkpoint contains
-    the log."""
+    """A log of a killed process. It has two segments with two records each. No checkpoint has an offset of
+    this log."""
     boot(box, "first boot")
     manager = LogManager(box.machine, ["/one"])
     await manager.start(lambda _: LogConfig())

@@ -188,7 +188,8 @@ def test_a_restart_continues_where_the_cache_ends(tmp_path: Path) -> None:
 
 
 def test_a_new_assignment_is_loaded_from_the_cache(tmp_path: Path) -> None:
-    """Events of partitions that were not requested are followed, too."""
+    """The manager also keeps events of partitions that are not assigned to it, if they are in a metadata
+    partition that it reads."""
 
     async def main() -> None:
         topic = TopicInMemory()

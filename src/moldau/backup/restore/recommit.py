@@ -76,7 +76,8 @@ class RecommitReport:
     """The batches that were restored from the objects that are newer than the cut."""
 
     objects: int = 0
-    """Number of objects newer than the cut, including those that the cut refers to."""
+    """Number of objects in the window of the restore, without the damaged objects. The cut already refers to
+    some of them."""
     newest_ms: int | None = None
     """The creation time in ms of the newest object, by the clock of the broker that wrote it. ``None`` if
     there is no such object."""

@@ -24,7 +24,8 @@ def remote_chains(segments: RemoteSegments, image: MetadataImage) -> dict[TopicI
 
 
 def without_tier(segments: RemoteSegments, image: MetadataImage) -> list[str]:
-    """The missing records of a restore that has no access to the remote segments."""
+    """One line for each partition with remote records. A restore that has no access to the remote segments
+    does not restore these records."""
     return [
         f"remote records of {topic.name}-{index}: remote.log.storage.system.enable is false"
         for topic in image.topics

@@ -17,6 +17,7 @@ from typing import Final
 from moldau.cluster.controller.decided_apis import DECISIONS
 from moldau.cluster.decisions import brokers, features
 from moldau.cluster.decisions.brokers import BrokerInputs
+from moldau.cluster.decisions.ended_processes import EndedProcesses, Suspect
 from moldau.cluster.decisions.heartbeats import Heartbeats
 from moldau.cluster.decisions.kinds.table import KINDS
 from moldau.cluster.decisions.partitions import election_causes
@@ -58,6 +59,7 @@ class Controller:
         self._topic_policy = topic_policy
         self._members = members
         self._heartbeats = Heartbeats(settings.session_timeout_ms)
+        self.ended_processes = EndedProcesses(self._heartbeats, settings.first_probed_listener)
         self._image = EMPTY_IMAGE
 
     @property
@@ -69,6 +71,7 @@ class Controller:
         """Begin a leadership with the committed image. After a failed append, begin again with this image."""
         self._image = image
         self._heartbeats.activate(image, now_ms)
+        self.ended_processes.activate()
 
     def handle(self, request: Message, now_ms: int, next_offset: int) -> ControllerResult:
         """Decide on a request. ``next_offset`` is the offset that the first record will get in the log.
@@ -111,6 +114,14 @@ class Controller:
         """Make records that fence one broker whose session has expired. The caller calls again until no
         records are returned."""
         return brokers.fence_expired(self._view(), self._context(now_ms, next_offset))
+
+    def fence_ended(self, suspect: Suspect, now_ms: int, next_offset: int) -> Sequence[Message]:
+        """Make records that fence a broker whose listeners refuse connections. Returns no records if the
+        suspicion is over."""
+        broker = self.ended_processes.confirmed(self._image, suspect)
+        if broker is None:
+            return ()
+        return brokers.fence_ended(self._view(), self._context(now_ms, next_offset), broker)
 
     @property
     def leader_balance_interval_ms(self) -> int:

@@ -15,6 +15,7 @@ from moldau.cluster.controller.controller import Controller
 from moldau.cluster.controller.decided_apis import is_large
 from moldau.cluster.controller.quorum_changes import QuorumChanges
 from moldau.cluster.decisions.decision_cost import has_many_replicas
+from moldau.cluster.decisions.ended_processes import Suspect
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.image_records import encode_record
 from moldau.cluster.image.parts.table import PARTS
@@ -88,6 +89,9 @@ class ControllerService:
         self._expiry: asyncio.TimerHandle | None = None
         self._chores: list[_Chore] = []
         self._aside: set[asyncio.Task[None]] = set()
+        self.on_leadership: list[Callable[[bool], None]] = []
+        """Called with True when this node has become the active controller, and with False when it is not the
+        active controller any more."""
 
     @property
     def is_active(self) -> bool:
@@ -254,9 +258,13 @@ class ControllerService:
             ),
             _Chore(controller.no_op_interval_ms, self._append_no_op),
         ]
+        for listener in self.on_leadership:
+            listener(True)
 
     def _deactivate(self) -> None:
         self._epoch = -1
+        for listener in self.on_leadership:
+            listener(False)
         self._last_append = None
         for chore in self._chores:
             chore.cancel()
@@ -321,7 +329,7 @@ class ControllerService:
             records = self._controller.expire_sessions(self._now_ms(), self._log.next_offset())
             if not records:
                 break
-            self._say_who_is_fenced(records)
+            self._say_who_is_fenced(records, "its heartbeats have stopped")
             self._append(records)
         self._watch_sessions()
 
@@ -332,16 +340,24 @@ class ControllerService:
         while records := await self._decide_aside(
             lambda: partial(controller.expire_sessions, self._now_ms(), log.next_offset())
         ):
-            self._say_who_is_fenced(records)
+            self._say_who_is_fenced(records, "its heartbeats have stopped")
         self._watch_sessions()
 
-    def _say_who_is_fenced(self, records: Sequence[Message]) -> None:
+    async def fence_ended(self, suspect: Suspect) -> bool:
+        """Fence a broker whose listeners refuse connections. Returns False if the suspicion is over."""
+        controller, log = self._controller, self._log
+        records = await self._decide_aside(
+            lambda: partial(controller.fence_ended, suspect, self._now_ms(), log.next_offset())
+        )
+        self._say_who_is_fenced(records, "its process has ended: all its listeners refuse connections")
+        self._watch_sessions()
+        return bool(records)
+
+    def _say_who_is_fenced(self, records: Sequence[Message], reason: str) -> None:
         for record in records:
             if isinstance(record, BrokerRegistrationChangeRecord) and record.fenced == FENCE:
                 logger.warning(
-                    "controller %d: broker %d is fenced, its heartbeats have stopped",
-                    self._node_id,
-                    record.broker_id,
+                    "controller %d: broker %d is fenced, %s", self._node_id, record.broker_id, reason
                 )
 
     def _do_chore(self, decide: Callable[[], Sequence[Message]], what: str) -> None:

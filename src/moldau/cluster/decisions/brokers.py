@@ -375,6 +375,12 @@ def fence_expired(view: View, context: BrokerInputs) -> list[Message]:
     return _fence(view, broker)
 
 
+def fence_ended(view: View, context: BrokerInputs, broker: BrokerRegistration) -> list[Message]:
+    """Fence a broker whose process has ended, before its session expires."""
+    context.heartbeats.end_session(broker.broker_id)
+    return _fence(view, broker)
+
+
 def unregister_broker(
     view: View, context: BrokerInputs, request: UnregisterBrokerRequest
 ) -> ControllerResult:

@@ -12,7 +12,8 @@ class _Contact:
     epoch: int
     last_contact_ms: int
     metadata_offset: int = -1
-    heard_from: bool = False
+    count: int = 0
+    is_open: bool = True
     shutdown_offset: int | None = None
 
 
@@ -36,8 +37,22 @@ class Heartbeats:
         if contact is None or contact.epoch != epoch:
             contact = self._contacts[broker_id] = _Contact(epoch, now_ms)
         contact.last_contact_ms = now_ms
-        contact.heard_from = True
+        contact.count += 1
+        contact.is_open = True
         contact.metadata_offset = max(contact.metadata_offset, metadata_offset)
+
+    def count(self, broker_id: int, epoch: int) -> int:
+        """Return the number of heartbeats of an incarnation that this leadership has received. A registration
+        counts as a heartbeat."""
+        contact = self._contacts.get(broker_id)
+        return contact.count if contact is not None and contact.epoch == epoch else 0
+
+    def end_session(self, broker_id: int) -> None:
+        """End the session of a broker whose process has ended. The broker's next process can register at
+        once."""
+        contact = self._contacts.get(broker_id)
+        if contact is not None:
+            contact.is_open = False
 
     def forget(self, broker_id: int) -> None:
         """Remove the session of a broker that was unregistered."""
@@ -54,7 +69,8 @@ class Heartbeats:
         return (
             contact is not None
             and contact.epoch == epoch
-            and contact.heard_from
+            and contact.count > 0
+            and contact.is_open
             and now_ms < contact.last_contact_ms + self._session_timeout_ms
         )
 

@@ -67,6 +67,8 @@ class ControllerSettings:
     partitions_per_request_max: int = 10_000
     partitions_per_broker_max: int = from_key("max.broker.partitions", 100_000)
     session_timeout_ms: int = from_key("broker.session.timeout.ms", 9_000)
+    first_probed_listener: str = ""
+    """Name of the listener that is probed first when a broker's process may have ended."""
     leader_balance_interval_ms: int = 0
     """Interval at which leaderships return to preferred replicas; 0 means never."""
     unclean_election_interval_ms: int = from_key("unclean.leader.election.interval.ms", 0)

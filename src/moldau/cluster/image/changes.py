@@ -9,7 +9,8 @@ V = TypeVar("V")
 
 
 class PartChanges(Protocol[V]):
-    """The methods by which a delta uses the changes of a part. The value of the part has type ``V``."""
+    """The changes of one part of the metadata image. A delta has one such object for each changed part. ``V``
+    is the type of the part's value."""
 
     def apply(self) -> V:
         """The value with all changes applied; the old object if nothing has changed."""

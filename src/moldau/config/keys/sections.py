@@ -1,4 +1,5 @@
-"""All keys of a node by subject. They define a node's configuration, and the sections of its page."""
+"""All keys of a node by subject. They define a node's configuration, and the sections of the page
+docs/configuration.md."""
 
 from typing import Final
 

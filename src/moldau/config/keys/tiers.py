@@ -442,6 +442,12 @@ MOLDAU = (
         "10 KB of memory.",
         check=at_least(1),
     ),
+    boolean(
+        "broker.session.early.end.enable",
+        True,
+        "Whether the active controller fences a broker before `broker.session.timeout.ms` is over, if its"
+        " heartbeats have stopped and all its listeners refuse connections, because its process has ended.",
+    ),
     int64(
         "log.stray.delete.delay.ms",
         7 * DAY_MS,

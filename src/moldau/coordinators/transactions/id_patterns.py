@@ -74,7 +74,7 @@ class _Automaton:
         return _Part(False, bit, bit)
 
     def joined(self, before: _Part, behind: _Part) -> _Part:
-        """One part after the other."""
+        """A part that matches ``before``, and ``behind`` directly after it."""
         self._step()
         self._link(before.last, behind.first)
         return _Part(

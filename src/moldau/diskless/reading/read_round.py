@@ -29,8 +29,8 @@ class _Lot:
 
 
 class ReadRound:
-    """Reads ``lots``. Each lot contains the coordinates of one partition's batches, and the callbacks get the
-    number of the lot.
+    """Reads ``lots``. A lot is a list with the coordinates of one partition's batches. The number of a lot is
+    its index in ``lots``. The callbacks get this number.
 
     ``deliver`` gets the next batches in order. ``fail`` is called at most once for a lot, and ends it.
     """
@@ -54,7 +54,7 @@ class ReadRound:
 
     @property
     def unfinished(self) -> list[int]:
-        """The lots that still wait for bytes."""
+        """The numbers of the lots that have not ended: some of their batches have not been read yet."""
         return [number for number, lot in enumerate(self._lots) if not lot.is_over]
 
     def is_over(self, number: int) -> bool:

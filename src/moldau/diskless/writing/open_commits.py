@@ -66,9 +66,9 @@ class OpenCommits:
         return next(iter(self._open)) == number
 
     def abandon_numbers(self) -> None:
-        """Send commits without numbers from now on, one at a time. The coordinator has decided about numbers
-        that this broker has not used yet, so it would refuse all further commits with numbers. After the
-        broker gets a newer epoch by another registration, commits have numbers again.
+        """Send commits without numbers from now on, one at a time. The coordinator expects a higher number
+        than the numbers of this broker, so it would refuse further commits with numbers. When the broker has
+        registered again and has a newer epoch, commits have numbers again.
         """
         self._useless_epoch = max(self._useless_epoch, self._epoch)
         self._epoch = NO_EPOCH

@@ -1,12 +1,13 @@
 """Passes this broker's own commits from memory into its cache, without a request.
 
-This module guarantees the following. When the batches of a file have their offsets, each cache is asked
-whether it will accept a run of batches. No other code runs in between. A cache accepts a run under three
-conditions. It is at the tail, it reads nothing at the moment, and it ends where the run begins. Such a
-*promise* prevents other appends to that cache. A worker thread writes the runs of a file; the files of one
-coordinator are written one after the other. Then the runs are in the cache, and the promises end. Meanwhile
-the producers get their responses. If a cache accepts no run, or has lost its last batches, it reads the same
-batches from the coordinator, like batches of other brokers.
+This module guarantees the following. As soon as the batches of a file have their offsets, this module asks
+each cache whether it accepts a run of batches. No other code of the event loop runs before all caches have
+answered. A cache accepts a run under three conditions. It is at the tail, it reads nothing at the moment, and
+it ends where the run begins. The answer *yes* is a *promise* of the cache: until the promise ends, the cache
+appends no other batches. A worker thread writes the runs of a file; the files of one coordinator are written
+one after the other. Then the runs are in the cache, and the promises end. Meanwhile the producers get their
+responses. If a cache accepts no run, or has lost its last batches, it reads the same batches from the
+coordinator, like batches of other brokers.
 """
 
 import asyncio

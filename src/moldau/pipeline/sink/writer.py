@@ -67,8 +67,8 @@ class SinkTarget:
     compression: Compression
     max_message_bytes: int
     exactly: CommitTarget | None
-    """The target, if the sink writes whole objects, which stores each row exactly once. ``None`` if records
-    are written through the brokers."""
+    """The topic, if the sink writes whole objects. Each row is then stored exactly once. ``None`` if the sink
+    sends records to the brokers."""
     timeout_s: float = TIMEOUT_S
     """Timeout of a request."""
     transaction: TransactionTarget | None = None

@@ -50,7 +50,7 @@ class JsonKind(enum.IntEnum):
     INT64 = 2
     """An integer of int64 that is not a ``NUMBER``."""
     INTEGER = 3
-    """A larger integer, of at most 38 digits."""
+    """An integer of at most 38 digits that int64 cannot store."""
     HUGE = 4
     """A number that is none of the kinds above."""
     STRING = 5

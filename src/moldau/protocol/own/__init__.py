@@ -18,8 +18,9 @@ in the classes. ``codec``, ``framing`` and ``api`` then support the key. Its sco
 advertised to clients. The module is imported when its first message is encoded or decoded. So this package
 imports no package above it.
 
-The declaration of a call is in the table ``CALLS`` of the package that does the work, which a subsystem
-contributes, or in ``DECISIONS`` of the controller. ``docs/architecture/adding.md`` describes this.
+The declaration of a call is in a table ``CALLS``, or in ``DECISIONS`` of the controller. A table ``CALLS`` is
+in the package that does the work, and a subsystem contributes the table. ``docs/architecture/adding.md``
+describes this.
 
 Records need no row. Their schemas are in ``moldau.protocol.records``.
 """

@@ -168,7 +168,8 @@ class RaftCore:
             self._set_election(ElectionState(epoch=log_epoch))
         election = self.election
         if self.is_voter and self.voters.majority == 1:
-            # The replica's last epoch is over, so listeners need not learn that its leader is lost.
+            # The replica begins a new epoch immediately. The leader of the last epoch is left out here, so
+            # that listeners get no event about the loss of this leader.
             self.election = ElectionState(epoch=election.epoch, voted=election.voted)
             self.role = Unattached(self, now_ms)
         elif election.leader_id == self.local.id:

@@ -90,8 +90,8 @@ class Replica:
         synced_offset: int,
         now_ms: int,
     ) -> bool:
-        """Lead in ``leader_epoch``, because this broker is the leader in the metadata. If this epoch has
-        already begun, only the sets are updated.
+        """Lead in ``leader_epoch``, because this broker is the leader in the metadata. If this replica
+        already leads in this epoch, only ``replicas``, ``in_sync`` and ``partition_epoch`` are updated.
 
         Returns whether the watermark moved.
         """

@@ -1,4 +1,4 @@
-"""Operations of an administrator in several scenarios. The client's random numbers choose them."""
+"""Operations of an administrator, which several scenarios use. Their random numbers come from the client."""
 
 from collections.abc import Mapping
 

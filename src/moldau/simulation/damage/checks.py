@@ -20,7 +20,7 @@ class Contents:
     """The contents of a node as clients see them, and the node's objects in the store."""
 
     topics: Mapping[str, int]
-    """Partitions by topic, without internal topics."""
+    """The number of partitions of each topic, without internal topics."""
     records: Mapping[PartitionName, Sequence[tuple[int, bytes]]]
     unreadable: Mapping[PartitionName, str] = field(default_factory=dict)
     """If a partition cannot be read to its end: the offset at which reading stops, and the error that the

@@ -1,4 +1,5 @@
-"""Scenarios of tiered topics whose segments leave the disk within seconds. The store fails."""
+"""Scenarios of tiered topics whose segments leave the disk within seconds. The object store sometimes
+fails."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """A host's access to the world's object store: :class:`moldau.objects.ObjectStorage` in virtual time.
 
-It is configured as ``diskless.storage.class.name``. From the moment when a request is sent, it belongs to the
-world. As with a real server, it may take effect after its sender was cancelled or killed, or lost power.
+The class is configured as ``diskless.storage.class.name``. As with a real server, a request that was sent may
+take effect after its sender was cancelled or killed, or lost power.
 """
 
 import asyncio

@@ -80,7 +80,7 @@ class IntegrityRules:
     """End of the log according to the checkpoints. At some time the log contained all records below this
     offset."""
     written_by: str = ""
-    """The file that contains this end of the log."""
+    """The path of the checkpoint that contains ``written_offset``."""
     is_dense: bool = True
     """Whether the log's offsets have no gaps. Only compaction creates gaps."""
     has_snapshots: bool = False

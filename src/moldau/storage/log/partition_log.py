@@ -54,7 +54,7 @@ class PartitionLog:
     """The log of one partition on one disk, created by :meth:`open`.
 
     Its state is in ``segments`` (the bytes), ``offsets``, ``epochs``, ``start`` and ``producers``; ``access``
-    contains whether the disk works. Its methods are methods of the following objects, where they are
+    shows whether the disk works. Its methods are methods of the following objects, where they are
     described. They are bound once, so that frequent calls have no extra cost:
 
     - :class:`Appender`: appends by a leader and a follower, the admission of batches, epochs, rolls;

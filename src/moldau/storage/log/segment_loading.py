@@ -68,7 +68,9 @@ def load_segments(
 ) -> LoadedSegments:
     """Open all segments of a folder. A folder without log files has no segments. This call blocks.
 
-    Truncated and rebuilt files are added to ``report``. ``was_killed`` means that all written bytes exist.
+    Truncated and rebuilt files are added to ``report``. ``was_killed`` means that the machine has kept every
+    byte that an earlier process wrote.
+
     Raises :class:`DamagedLogError` for a critical log with any fault except an incomplete end, and for the
     log file of another partition.
     """

@@ -69,8 +69,9 @@ def _batches(entry: ProducerEntry) -> Iterator[tuple[BatchMetadata, int]]:
     batch."""
     *earlier, last = entry.batches or (BatchMetadata(-1, -1, 0, -1),)
     for batch in earlier:
-        # When Kafka reads the file, it drops each expired entry. It must not drop only the last entry of a
-        # producer. Therefore no earlier entry has a later timestamp than the last entry.
+        # When Kafka reads the file, it drops each expired entry. It must not drop the last entry of a
+        # producer and keep an earlier entry. Therefore no earlier entry has a later timestamp than the last
+        # entry.
         yield batch, min(batch.timestamp, entry.last_timestamp)
     yield last, entry.last_timestamp
 

@@ -101,12 +101,11 @@ class Segment:
     # -- opening ------------------------------------------------------------------------------
 
     def create(self, now_ms: int, roll_jitter_ms: int) -> None:
-        """Create empty files. If files with these names exist, their content is dropped, but they keep their
-        length."""
+        """Create empty files. If files with these names exist, their content is dropped."""
         self._file = self._disk.open(self.path(LOG_SUFFIX), create=True)
         if self._file.size():
-            # The file is not truncated to length zero, because ext4 would then write the file to the disk at
-            # its last close.
+            # Only a file with content is truncated, because ext4 writes a file to the disk at its last close
+            # if the file was truncated to length zero.
             self._file.truncate(0)
         self.offset_index.create()
         self.time_index.create()

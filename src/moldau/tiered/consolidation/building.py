@@ -114,10 +114,10 @@ async def each_segment(
 ) -> AsyncGenerator[BuiltSegment, None]:
     """Yield the segments in order, each as soon as it is built, from the objects in ``storage``.
 
-    ``into`` is memory for building. It is used if it has the :func:`memory_bytes` of these segments, because
-    reused memory is much faster than new memory. The segments are then in this memory, so it must not be
-    reused before they are copied. ``reading`` is a lock that is held while objects are read. With this lock,
-    units that are built in parallel read one after another.
+    ``into`` is memory for the built segments. It is used if its length is at least the :func:`memory_bytes`
+    of the segments, because reused memory is much faster than new memory. The caller must not reuse this
+    memory before the segments are copied. ``reading`` is a lock that is held while objects are read. With
+    this lock, units that are built in parallel read one after another.
 
     Raises ``StorageError`` and :class:`CorruptRecordError`. ``ObjectNotFoundError`` means that batches have
     left the WAL since the plan was made, so the segments must be planned again. :class:`CorruptRecordError`

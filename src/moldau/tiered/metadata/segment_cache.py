@@ -79,8 +79,8 @@ class _EpochState:
         self.referenced[first:last] = [new]
 
     def remove(self, id: UUID, start: int) -> None:
-        """Remove a finished segment that begins at ``start``. Segments that only this segment covered are
-        read again."""
+        """Remove a finished segment that begins at ``start``. Segments in its range of offsets are read
+        again, unless another segment covers them."""
         if self.covered.pop(id, None) is not None:
             return
         index = bisect_left(self.starts, start)

@@ -11,7 +11,7 @@ __all__ = ["Retention", "expired"]
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """``retention.ms`` and ``retention.bytes``, over both tiers; -1 means no limit."""
+    """``retention.ms`` and ``retention.bytes``, for local and remote segments together; -1 means no limit."""
 
     ms: int = -1
     size_bytes: int = -1

@@ -1,4 +1,4 @@
-"""The next producer id that no broker has got."""
+"""The first producer id that was not given to a broker yet."""
 
 from collections.abc import Iterator
 from typing import Final

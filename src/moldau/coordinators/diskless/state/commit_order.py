@@ -51,7 +51,7 @@ class WaitingCommit(NamedTuple):
 class _Sender:
     epoch: int
     next: int
-    """The number that the coordinator decides next."""
+    """The number of the commit that the coordinator must decide next."""
     waiting: dict[int, WaitingCommit] = field(default_factory=dict)
 
 

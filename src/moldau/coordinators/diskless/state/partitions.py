@@ -134,7 +134,7 @@ class PartitionTable:
         return list(self._by_topic)
 
     def has_expired_producer(self, cutoff_ms: int) -> bool:
-        """Whether a producer of some partition has expired."""
+        """Whether a producer of any partition has expired."""
         return any(True for found in self for _ in found.expired_producers(cutoff_ms))
 
     def expire_producers(self, cutoff_ms: int) -> list[tuple[int, int]]:

@@ -163,8 +163,8 @@ def all_extended(
     base_offsets: Sequence[int],
     now_ms: int,
 ) -> list[Window] | None:
-    """Add one batch of CreateTime to each of the windows, and return the new windows. They are computed
-    column by column.
+    """Add one batch to each of the windows, and return the new windows. The batches have the timestamp type
+    CreateTime. The code computes all windows together, column by column, because this is faster.
 
     Returns ``None`` when a batch is not the next batch of its window, or when a window is not full yet. The
     batches must then be checked one by one.

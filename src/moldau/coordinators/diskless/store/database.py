@@ -141,7 +141,8 @@ class Database:
         self.connection.pragma("synchronous", "off")
 
     def close(self, *, clean: bool) -> bool:
-        """Close the database. Returns whether it is clean, so that its checksum may be written."""
+        """Close the database. Returns whether the database is marked as cleanly closed. Only in this case may
+        the caller write the checksum of the file."""
         if clean:
             try:
                 self._mark(clean=True)

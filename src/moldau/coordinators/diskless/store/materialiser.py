@@ -53,8 +53,8 @@ class Unwritten(NamedTuple):
 
 
 class Materialiser:
-    """Owns the tables. ``partitions`` contains, by number, the state of the partitions that is already
-    written. A deleted partition stays in ``partitions`` until its rows are removed."""
+    """Owns the tables. ``partitions`` maps the number of each partition to its state in the tables. A deleted
+    partition stays in ``partitions`` until its rows are removed."""
 
     def __init__(self, database: Database, coordinator_id: int) -> None:
         self.database = database

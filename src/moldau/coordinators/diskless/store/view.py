@@ -104,8 +104,8 @@ class CommittedView:
                 partition.transactions.coordinator_epochs.pop(producer_id, None)
 
     def apply(self, offset: int, record: DisklessRecord, moved: Sequence[Moved]) -> Change:
-        """Apply the record. ``moved`` contains the changes by the runs of a file, which the replay of the
-        record computed."""
+        """Apply the record. ``moved`` has the state of a partition after each run or marker of the record.
+        The replay of the record computed these states."""
         match record:
             case FileCommitted():
                 return self._file(offset, record, moved)

@@ -36,9 +36,9 @@ class CreateChunksTopicPartition(Message):
     size_bytes: int = wire("int64", default=0, tag=5)
     """Size of the chunk that ends, in bytes."""
     first_offset: int = wire("int64", default=-1, tag=6)
-    """The first offset of the chunk that ends, if it is the partition's first chunk."""
+    """The first offset of the chunk that ends, if this chunk is the partition's first chunk."""
     first_timestamp: int = wire("int64", default=-1, tag=7)
-    """The timestamp at ``first_offset``, if it is the partition's first chunk."""
+    """The timestamp at ``first_offset``, if the chunk that ends is the partition's first chunk."""
 
 
 @message

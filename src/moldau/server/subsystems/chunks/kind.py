@@ -247,7 +247,8 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
             self._inner.close(partition, reason)
 
     def may_suspend(self, partition: ClassicPartition) -> bool:
-        # A copy of the partition in another folder would not be frozen, and would lead in the same epoch.
+        # If a frozen partition moved to another folder, it would be opened there without the freeze, and
+        # could append records in the same leader epoch.
         return not is_frozen(partition) and self._inner.may_suspend(partition)
 
     def coordinator_replica(self, partition: ClassicPartition) -> ClassicPartition | None:

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 CHECK_MS: Final = 2_000
 """Pause in ms between two checks of all active chunks that this broker leads."""
 LOAD_AGE_S: Final = 30.0
-"""Time in seconds after which the sizes of the brokers are requested again."""
+"""Time in seconds after which the number of bytes on each broker is requested again."""
 RETRY_S: Final = 30.0
 """Pause in seconds after a failed creation, before the chunk of the partition is created again."""
 

@@ -69,7 +69,7 @@ class CopyPace:
 
     def copied(self, size_bytes: int) -> None:
         """Count the bytes of a piece."""
-        self._pacer.settle(size_bytes, PIECE_MAX_BYTES)
+        self._pacer.settle(PIECE_MAX_BYTES, size_bytes)
         self._meters.copied_bytes.mark(size_bytes)
         self.copied_bytes += size_bytes
 
@@ -362,7 +362,7 @@ class ChunkCopies:
         return [each.chunk for each in self._own_chunks() if local_id not in each.chunk.isr]
 
     def missing_bytes(self) -> int:
-        """Bytes that this broker still has to copy. The bytes of the copy in progress decrease."""
+        """Bytes that this broker still has to copy. Each copied piece makes the number smaller."""
         missing = sum(chunk.size_bytes for chunk in self.missing())
         return max(0, missing - self.pace.copied_bytes)
 

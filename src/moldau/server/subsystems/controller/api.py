@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from moldau.cluster.controller.channel import Caller, deadline_of
 from moldau.cluster.controller.decided_apis import DECIDED_APIS
+from moldau.cluster.controller.process_watch import ProcessWatch
 from moldau.cluster.controller.quorum_changes import QUORUM_CHANGE_APIS
 from moldau.cluster.controller.service import ControllerService
 from moldau.cluster.image.registrations import FeatureRanges
@@ -17,6 +18,7 @@ from moldau.network.own_serving import check_right
 from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey, Scope, scopes
 from moldau.protocol.costs import PARSED_BYTES_MAX
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from moldau.protocol.messages.controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
@@ -63,11 +65,13 @@ class ControllerApi:
         address: Callable[[], Address],
         features: FeatureRanges,
         authorizer: Authorizer,
+        watch: ProcessWatch | None = None,
     ) -> None:
         """``address`` returns the listener's address. It is called after the listener has opened.
 
-        ``features`` are the supported feature levels.
+        ``features`` are the supported feature levels. ``watch`` gets the connections of heartbeats.
         """
+        self._watch = watch
         self._metadata = metadata
         self._service = service
         self._address = address
@@ -105,7 +109,17 @@ class ControllerApi:
                 error_code=ErrorCode.inconsistent_voter_set,
                 error_message=f"The static voters are {list(self._metadata.driver.voters.ids)}.",
             )
-        return await self._service.handle(request, Caller.of(context), deadline_of(context, request))
+        response = await self._service.handle(request, Caller.of(context), deadline_of(context, request))
+        if isinstance(request, BrokerHeartbeatRequest):
+            self._note_heartbeat(context, request, response)
+        return response
+
+    def _note_heartbeat(
+        self, context: RequestContext, request: BrokerHeartbeatRequest, response: Message
+    ) -> None:
+        assert isinstance(response, BrokerHeartbeatResponse)
+        if self._watch is not None and response.error_code is ErrorCode.none:
+            self._watch.heartbeat_received(context.connection, request.broker_id, request.broker_epoch)
 
     def _is_unknown_voter(self, request: ControllerRegistrationRequest) -> bool:
         """Whether the controller that registers is not one of the quorum's static voters.

@@ -4,6 +4,8 @@ listeners."""
 from functools import partial
 
 from moldau.cluster.controller.controller import Controller
+from moldau.cluster.controller.listener_probe import TcpListenerProbe
+from moldau.cluster.controller.process_watch import ProcessWatch
 from moldau.cluster.controller.quorum_changes import QuorumChanges
 from moldau.cluster.controller.service import ControllerService, LocalControllerChannel
 from moldau.cluster.decisions.view import QuorumMembers
@@ -15,7 +17,9 @@ from moldau.network.server import SocketServer
 from moldau.protocol.api import Scope
 from moldau.server import settings
 from moldau.server.context import NodeContext
+from moldau.server.metadata.membership import controller_endpoints
 from moldau.server.metadata.metadata_node import MetadataNode
+from moldau.server.observing.meters import NodeMeters
 from moldau.server.requests.dispatch import Dispatcher
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.controller.api import ControllerApi
@@ -59,6 +63,7 @@ class ControllerSubsystem(Subsystem):
         # image.
         metadata.log.add_listener(self.service)
         self.channel = LocalControllerChannel(self.service)
+        self._watch = self._process_watch(controller, context.meters)
         # A broker that is configured as the only controller does not register as a controller.
         self._registrar = (
             None
@@ -66,6 +71,17 @@ class ControllerSubsystem(Subsystem):
             else ControllerRegistrar(context, metadata, self.service)
         )
         self._servers: list[tuple[SocketServer, Dispatcher]] = []
+
+    def _process_watch(self, controller: Controller, meters: NodeMeters) -> ProcessWatch | None:
+        if not self._config.flag("broker.session.early.end.enable"):
+            return None
+        probe = TcpListenerProbe([endpoint.host for endpoint in controller_endpoints(self._config)])
+        fenced = meters.registry.scoped("moldau.controller", "Sessions").counter(
+            "EarlyEndsPerSec",
+            "Brokers that this controller fenced before the end of their sessions, because their process had"
+            " ended.",
+        )
+        return ProcessWatch(self._config.node_id, controller, self.service, probe, fenced)
 
     def contribution(self) -> Contribution:
         return Contribution(channel=self.channel)
@@ -90,6 +106,7 @@ class ControllerSubsystem(Subsystem):
             lambda: self._listeners[endpoint.name],
             self._features,
             self._authorizer,
+            self._watch,
         )
         dispatcher = Dispatcher(
             api.table(),
@@ -109,6 +126,8 @@ class ControllerSubsystem(Subsystem):
         if self._registrar is not None:
             await self._registrar.close()
         self.service.close()
+        if self._watch is not None:
+            self._watch.close()
         for server, dispatcher in self._servers:
             await server.stop(NETWORK_GRACE_S)
             await dispatcher.close()

@@ -43,8 +43,8 @@ class DisklessKind(PartitionKind[DisklessPartition]):
         log_config: Callable[[str], LogConfig],
         reader_hooks: Callable[[Topic], ReaderHooks[DisklessPartition] | None],
     ) -> None:
-        """``reader_hooks`` returns the hooks of another kind, which wraps this kind on a broker with remote
-        storage."""
+        """On a broker with remote storage, another kind wraps this kind. ``reader_hooks`` returns the hooks
+        of that other kind."""
         self._logs = logs
         self._local_id = local_id
         self._manager = manager

@@ -314,8 +314,8 @@ class ReplicationStory:
             self._world.network.heal(*link)
 
     async def _starve_follower(self, nemesis: Nemesis, chance: random.Random) -> None:
-        """Disconnect a follower from its leader, but not the other followers. Kill the leader some time
-        later.
+        """Disconnect a follower from its leader. The other followers stay connected to the leader. Kill the
+        leader some time later.
 
         The follower and the leader can reach the controller. The follower lacks records. If it still counted
         as in sync, it could be elected.

@@ -34,7 +34,8 @@ class DiskFault:
 
 
 class SimulatedDisk:
-    """The disk of a host. Programs use it through :meth:`mount`, and the nemesis breaks it."""
+    """The disk of a host. Programs use it through :meth:`mount`. Faults are injected through ``faults``,
+    ``failed_folders`` and ``capacity_bytes``."""
 
     def __init__(
         self, chance: random.Random, now_ms: Callable[[], int], trace: Callable[[bytes], None]

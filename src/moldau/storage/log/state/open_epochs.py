@@ -15,8 +15,9 @@ from moldau.storage.segments.batch_scan import scan
 class LogEpochs:
     """Owns the epochs of one log, their file, and the content that must be written to the file.
 
-    The event loop gives each change a version. Any thread may write the changes. The epochs of a cache are
-    not written. If the epochs were lost, they are not written before :meth:`restore`.
+    The event loop gives each change a version. Any thread may write the changes. If the log is only a cache,
+    its epochs are not written to the file. If the epochs were lost, no epochs are written until
+    :meth:`restore` or :meth:`replace` has been called.
     """
 
     def __init__(self, disk: Disk, segments: SegmentedLog, report: RecoveryReport) -> None:
@@ -52,8 +53,8 @@ class LogEpochs:
 
         ``log_start_offset`` is the checkpointed start. Whenever the log's start moves, earlier epochs are
         removed immediately and durably. Therefore the epochs are more reliable than the checkpoint, which may
-        be older or lost. Without a remote tier, the epochs may also begin after a gap in the offsets. Lost
-        epochs are read from the batches.
+        be older or lost. Without a remote tier, the first epoch may also begin after the start of the log,
+        because there may be gaps between offsets. Lost epochs are read from the batches.
         """
         entries, end_offset = self.entries, self._segments.end_offset
         earliest = entries.earliest

@@ -100,12 +100,12 @@ class ClassicPartition:
         moved = weakly(self._watermark_moved)
         self.following = Following(name, log, replica, self._commit, moved, snapshots)
         """The methods that a fetcher uses while this replica follows."""
-        starts_moved = self._deletion.replicas_moved
-        self.leading = Leading(replica, context.listener, self._monotonic_ms, moved, starts_moved)
+        brokers_moved = self._deletion.replicas_moved
+        self.leading = Leading(replica, context.listener, self._monotonic_ms, moved, brokers_moved)
         """Changes of the in-sync set while this replica leads."""
         fetched = weakly(self._follower_fetched)
-        self._reader = PartitionReader(log, replica, self._traffic, fetched, self.leading, slot, snapshots)
-        self.read = self._reader.read
+        reader = PartitionReader(log, replica, self._traffic, fetched, self.leading, slot, snapshots)
+        self.read, self.is_up_to_date = reader.read, reader.is_up_to_date
         self.delete_records = self._deletion.delete
         self.find_offset = self._lookup.find
         self.opening: OpeningQueue | None = None

@@ -57,6 +57,10 @@ class Leading:
         self._watermark_moved = watermark_moved
         self._brokers_moved = brokers_moved
 
+    def now_ms(self) -> int:
+        """The time by the clock that measures the lag of followers."""
+        return self._monotonic_ms()
+
     @property
     def has_followers(self) -> bool:
         """Whether this replica leads and there are other replicas."""

@@ -9,6 +9,7 @@ from moldau.replication.core.replica import Replica
 from moldau.replication.leading import Leading
 from moldau.replication.partition_interface import (
     AbortedTransaction,
+    FollowerPosition,
     ReadAnswer,
     ReadOutcome,
     ReadRequest,
@@ -61,10 +62,7 @@ class PartitionReader:
             return refusal
         # A follower's fetch counts only after the checks of its epoch and log. A follower with a diverging
         # log may have none of the records before its offset.
-        end_offset = log.segments.end_offset
-        if from_follower and (
-            request.offset == end_offset or log.local_log_start_offset <= request.offset < end_offset
-        ):
+        if from_follower and log.local_log_start_offset <= request.offset <= log.log_end_offset:
             self._follower_fetched(request)
         known = self._known()
         watermark, stable = known.high_watermark, known.last_stable_offset
@@ -110,6 +108,29 @@ class PartitionReader:
             aborted=aborted,
             is_cut=result.size_bytes > 0 and result.next_offset < bound,
             is_throttled=is_throttled,
+        )
+
+    def is_up_to_date(self, position: FollowerPosition, replica_id: int, broker_epoch: int) -> bool:
+        """See :meth:`moldau.replication.partition_interface.Partition.is_up_to_date`. Each condition stands
+        for a step of :meth:`read` that would have another result."""
+        leader, log = self._replica.leader, self._log
+        if leader is None or self._snapshots is not None or log.is_offline:
+            return False
+        offset, last_epoch = position.fetch_offset, position.last_fetched_epoch
+        return (
+            position.current_leader_epoch == leader.leader_epoch
+            and offset == log.segments.end_offset
+            and (last_epoch < 0 or last_epoch == log.leader_epochs.latest_epoch)
+            and position.told_high_watermark == leader.high_watermark
+            and position.told_log_start_offset == log.offsets.log_start_offset
+            and not position.told_error
+            and leader.idle_follower_fetched(
+                replica_id,
+                offset,
+                self._leading.now_ms(),
+                broker_epoch=broker_epoch,
+                log_start_offset=position.log_start_offset,
+            )
         )
 
     def _for_follower(self, result: ReadResult, watermark: int) -> Sequence[memoryview | bytes]:

@@ -211,6 +211,29 @@ class LeaderReplica:
             self._bounds_changed()
         return self.advance()
 
+    def idle_follower_fetched(
+        self, replica_id: int, fetch_offset: int, now_ms: int, *, broker_epoch: int, log_start_offset: int
+    ) -> bool:
+        """Record a fetch that changes only the times of the follower. Returns ``False``, and records nothing,
+        if the fetch may change more. :meth:`follower_fetched` then records it.
+
+        The times are enough if an in-sync follower fetches from the end of the log again, and all records are
+        committed.
+        """
+        progress = self.followers.get(replica_id)
+        if (
+            progress is None
+            or replica_id not in self.in_sync
+            or broker_epoch != progress.broker_epoch
+            or log_start_offset != progress.log_start_offset
+            or not fetch_offset == progress.log_end_offset == progress.acknowledged_offset
+            or not fetch_offset == self.log_end_offset == self.high_watermark
+        ):
+            return False
+        progress.last_caught_up_ms = progress.last_fetch_ms = now_ms
+        progress.leader_end_at_last_fetch = fetch_offset
+        return True
+
     def end_offsets_with(self, offset: int) -> dict[int, int]:
         """The log ends of in-sync followers, by the ids of the followers. A follower is included if its log
         contains ``offset``, or ends at ``offset``."""

@@ -7,7 +7,7 @@ are never joined.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -210,7 +210,7 @@ class FetchHandlers:
     async def _gather_in_turns(
         self, scope: FetchScope, request: FetchRequest, fetcher: Fetcher, forbidden: frozenset[FetchTarget]
     ) -> Gathering:
-        steps = self._gathering(list(scope.items()), request, fetcher, forbidden)
+        steps = self._gathering(scope, request, fetcher, forbidden)
         while True:
             try:
                 next(steps)
@@ -240,7 +240,7 @@ class FetchHandlers:
             gathering.must_answer
             or gathering.size_bytes >= request.min_bytes
             or request.max_wait_ms <= 0
-            or not gathering.outcomes
+            or not (gathering.outcomes or gathering.keys)
         )
 
     def _wait(self, waiting: "WaitingFetch", pending: "Gathering | PendingReads") -> None:
@@ -311,7 +311,7 @@ class FetchHandlers:
         fetcher: Fetcher,
         forbidden: frozenset[FetchTarget],
     ) -> "Gathering | PendingReads":
-        steps = self._gathering(scope.items(), request, fetcher, forbidden)
+        steps = self._gathering(scope, request, fetcher, forbidden)
         while True:
             try:
                 next(steps)
@@ -320,7 +320,7 @@ class FetchHandlers:
 
     def _gathering(
         self,
-        positions: Iterable[tuple[FetchTarget, SessionPosition]],
+        scope: FetchScope,
         request: FetchRequest,
         fetcher: Fetcher,
         forbidden: frozenset[FetchTarget],
@@ -332,11 +332,21 @@ class FetchHandlers:
         remote: PendingReads | None = None
         budget = min(request.max_bytes, self._fetch_max_bytes)
         read_committed = request.isolation_level == READ_COMMITTED
-        for count, (target, position) in enumerate(positions, 1):
+        may_skip = scope.incremental and fetcher.replica_id >= 0
+        # The positions of a session may change while other work runs.
+        for count, (target, position) in enumerate(list(scope.items()), 1):
             if not count % POSITIONS_A_TURN:
                 yield
             if forbidden and target in forbidden:
                 note(gathering, target, position, ReadOutcome(error=ErrorCode.topic_authorization_failed))
+                continue
+            try:
+                partition = self._partitions.find(*target)
+            except KafkaError as error:
+                note(gathering, target, position, ReadOutcome(error=error.code))
+                continue
+            gathering.keys.append(partition.key)
+            if may_skip and partition.is_up_to_date(position, fetcher.replica_id, fetcher.broker_epoch):
                 continue
             # The arguments are positional, because named arguments take twice as long.
             read = ReadRequest(
@@ -354,12 +364,6 @@ class FetchHandlers:
                 fetcher.near,
                 fetcher.memory,
             )
-            try:
-                partition = self._partitions.find(*target)
-            except KafkaError as error:
-                note(gathering, target, position, ReadOutcome(error=error.code))
-                continue
-            gathering.keys.append(partition.key)
             outcome = partition.read(read)
             if isinstance(outcome, ReadOutcome):
                 note(gathering, target, position, outcome)

@@ -16,7 +16,7 @@ from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
 from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.pipeline.sink.writer import MoldauStreamWriter, MoldauWriter, SinkTarget, find_target
-from moldau.pipeline.source.columns import Columns
+from moldau.pipeline.source.columns import Columns, schema_of_a_topic
 from moldau.pipeline.source.filters import Narrowing
 from moldau.pipeline.source.options import LATEST, SourceOptions, check_batch, parse_options
 from moldau.pipeline.source.snapshot import TopicRanges, offsets_at, pin
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 FORMAT: Final = "moldau"
-COLUMNS: Final = (
-    "key BINARY, value BINARY, topic STRING NOT NULL, partition INT NOT NULL, offset LONG NOT NULL,"
-    " timestamp TIMESTAMP NOT NULL, timestampType INT NOT NULL"
-)
-HEADERS_COLUMN: Final = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
 class MoldauDataSource(DataSource):
@@ -55,7 +50,7 @@ class MoldauDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        return f"{COLUMNS}, {HEADERS_COLUMN}" if self.parsed.include_headers else COLUMNS
+        return schema_of_a_topic(with_headers=self.parsed.include_headers)
 
     @one_line_errors()
     def reader(self, schema: StructType) -> "MoldauReader":

@@ -1,5 +1,5 @@
-"""Converts batches of records to Arrow record batches with the query's schema. Each Arrow batch has about one
-MiB."""
+"""The columns of a topic in Spark. Batches of records are converted to Arrow record batches with the query's
+schema. Each Arrow batch has about one MiB."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -21,9 +21,20 @@ from moldau.pipeline.tasks import one_line_errors, settle
 
 logger = logging.getLogger(__name__)
 
+_COLUMNS: Final = (
+    "key BINARY, value BINARY, topic STRING NOT NULL, partition INT NOT NULL, offset LONG NOT NULL,"
+    " timestamp TIMESTAMP NOT NULL, timestampType INT NOT NULL"
+)
+_HEADERS_COLUMN: Final = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 ROWS_BYTES: Final = 1024 * 1024
 """Number of decoded bytes that are passed to Spark at a time. Spark is fastest with this size."""
 TOPIC: Final = "topic"
+
+
+def schema_of_a_topic(*, with_headers: bool) -> str:
+    """The columns that ``format("moldau")`` returns, in Spark's DDL. Their names are those of Spark's Kafka
+    connector."""
+    return f"{_COLUMNS}, {_HEADERS_COLUMN}" if with_headers else _COLUMNS
 
 
 class Columns:

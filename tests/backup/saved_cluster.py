@@ -1,6 +1,6 @@
 """A small cluster for tests of the restore. A test writes its saved logs record by record."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +35,7 @@ from moldau.coordinators.diskless.calls import (
     TRANSACTIONAL,
     BatchToCommit,
     CommitFileCall,
+    DescribedFile,
     FindBatchesCall,
     FoundPartition,
     GuardToIssue,
@@ -193,18 +194,32 @@ class SavedCluster:
         """Store a WAL object with one batch for partition 0 of a topic. With ``producer_id``, the batch
         belongs to a transaction. Its footer and its key say that it was created ``age_ms`` ago. Returns the
         object's key."""
-        batch = build_batch(
-            [Record(0, 0, b"k", b"v")],
-            producer_id=producer_id,
-            producer_epoch=min(0, producer_id),
-            base_sequence=min(0, producer_id),
-            transactional=producer_id >= 0,
-        )
-        content = bytearray(len(batch) + footer_size_bytes(1, 1))
-        content[: len(batch)] = batch
+        return await self.store_wal_batches({0: producer_id}, topic_id, age_ms=age_ms)
+
+    async def store_wal_batches(
+        self, producer_ids: Mapping[int, int], topic_id: UUID = TOPIC, *, age_ms: int = 0
+    ) -> str:
+        """Store a WAL object with one batch for each partition in ``producer_ids``. A producer id of -1 means
+        that the batch does not belong to a transaction."""
+        batches = {
+            index: build_batch(
+                [Record(0, 0, b"k", b"v")],
+                producer_id=producer_id,
+                producer_epoch=min(0, producer_id),
+                base_sequence=min(0, producer_id),
+                transactional=producer_id >= 0,
+            )
+            for index, producer_id in producer_ids.items()
+        }
+        content = bytearray(b"".join(batches.values()))
+        end, position = len(content), 0
+        runs = []
+        for index, batch in batches.items():
+            runs.append((topic_id, index, position, [parse_header(batch)]))
+            position += len(batch)
+        content += bytes(footer_size_bytes(len(runs), len(runs)))
         created_ms = self._machine.clock.now_ms() - age_ms
-        runs = [(topic_id, 0, 0, [parse_header(batch)])]
-        write_tail(content, len(batch), runs, created_ms=created_ms, broker_id=NODE_ID)
+        write_tail(content, end, runs, created_ms=created_ms, broker_id=NODE_ID)
         key = new_object_key(created_ms, NODE_ID, self._machine.entropy)
         await self._storage.upload(key, content, len(content))
         return key
@@ -268,6 +283,12 @@ class SavedCluster:
         async with self._coordinator(self._folder / "new", index, _LATER_EPOCH) as (coordinators, _):
             call = FindBatchesCall([PartitionToFind(TOPIC, index, 0)])
             (found,) = await coordinators.find_batches(index, call)
+            return found
+
+    async def file(self, index: int, object_key: str) -> DescribedFile:
+        """A WAL object in the restored state of a coordinator."""
+        async with self._coordinator(self._folder / "new", index, _LATER_EPOCH) as (coordinators, _):
+            (found,) = await coordinators.describe_files(index, [object_key])
             return found
 
     def transactions(self) -> dict[str, schema.TransactionLogValue]:

@@ -251,7 +251,13 @@ class Recommit:
                 coordinator_id for coordinator_id in shares if not await self._knows(coordinator_id, each)
             ]
             self._report.known_objects += len(unknown) < len(shares)
-            owner_ids = [coordinator_id for coordinator_id, share in shares.items() if share.batches]
+            # A coordinator that knows the object may still have live batches of it, even if all of them
+            # belong to transactions.
+            owner_ids = [
+                coordinator_id
+                for coordinator_id, share in shares.items()
+                if share.batches or coordinator_id not in unknown
+            ]
             for coordinator_id in unknown:
                 share = shares[coordinator_id]
                 self._report.transactional_batches += share.transactional_batches

@@ -42,6 +42,7 @@ from moldau.coordinators.diskless.calls import (
     MarkerToWrite,
     PartitionsToCreate,
     PartitionToFind,
+    PruneCall,
 )
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.object_keys import new_object_key
@@ -122,6 +123,12 @@ class Writer:
         marker = MarkerToWrite(TOPIC, self._index, producer_id, epoch, 0, True, 0, 0, decided_at)
         (ended,) = await self._coordinators.end_transactions(self._index, [marker])
         assert ended.error is ErrorCode.none, ended
+
+    async def prune(self, to_offset: int) -> None:
+        """Remove the records before an offset from the WAL, because they are in a remote segment."""
+        call = PruneCall(TOPIC, self._index, 0, to_offset, _EPOCH)
+        pruned = await self._coordinators.prune(self._index, call)
+        assert pruned.error is ErrorCode.none, pruned
 
     async def expire(self) -> None:
         """Let the coordinator forget the results of all files."""
@@ -224,16 +231,22 @@ class SavedCluster:
         await self._storage.upload(key, content, len(content))
         return key
 
-    async def save_remote_segment(self) -> None:
-        """Save the copy of a segment of partition 0 in a log of ``__remote_log_metadata``."""
+    async def save_remote_segment(
+        self,
+        end_offset: int = 9,
+        epoch: int = _EPOCH,
+        states: Sequence[RemoteLogSegmentState] = (RemoteLogSegmentState.COPY_SEGMENT_FINISHED,),
+    ) -> None:
+        """Save the copy of a segment of partition 0 in a log of ``__remote_log_metadata``. The copy got
+        ``states`` one after another."""
         id = RemoteLogSegmentId.of(TopicIdPartition(TOPIC, NAME, 0), UUID(int=1))
         started = RemoteLogSegmentMetadata(
-            id, 0, 9, 1, NODE_ID, 1, 10, leader_epochs=(EpochStart(_EPOCH, 0),)
+            id, 0, end_offset, 1, NODE_ID, 1, 10, leader_epochs=(EpochStart(epoch, 0),)
         )
-        finished = RemoteLogSegmentMetadataUpdate(id, 2, RemoteLogSegmentState.COPY_SEGMENT_FINISHED, NODE_ID)
+        events = [RemoteLogSegmentMetadataUpdate(id, 2, state, NODE_ID) for state in states]
         log = self._open(self._folder / "old", REMOTE_LOG_METADATA_TOPIC, 0)
         log.initialize_epoch(_EPOCH)
-        records = [Record(0, 0, None, encode_event(each)) for each in (started, finished)]
+        records = [Record(0, 0, None, encode_event(each)) for each in (started, *events)]
         log.append_as_leader(build_batch(records), _EPOCH)
         await self._save(log, REMOTE_LOG_METADATA_TOPIC, 0)
 

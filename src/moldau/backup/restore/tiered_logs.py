@@ -82,10 +82,15 @@ class RemoteSegments:
         """The readable segments of all partitions."""
         return [each for partition in self._segments for each in self.finished(partition)]
 
+    def of(self, partition: TopicIdPartition) -> Collection[RemoteLogSegmentMetadata]:
+        """The segments of a partition whose deletion is not finished, in any state."""
+        return self._segments.get(partition, {}).values()
+
     def finished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         """The readable segments of a partition."""
-        found = self._segments.get(partition, {}).values()
-        return [each for each in found if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+        return [
+            each for each in self.of(partition) if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        ]
 
 
 class RemoteChain(NamedTuple):

@@ -204,17 +204,23 @@ class SavedCluster:
         return await self.store_wal_batches({0: producer_id}, topic_id, age_ms=age_ms)
 
     async def store_wal_batches(
-        self, producer_ids: Mapping[int, int], topic_id: UUID = TOPIC, *, age_ms: int = 0
+        self,
+        producer_ids: Mapping[int, int],
+        topic_id: UUID = TOPIC,
+        *,
+        sequence: int = 0,
+        is_transactional: bool = True,
+        age_ms: int = 0,
     ) -> str:
-        """Store a WAL object with one batch for each partition in ``producer_ids``. A producer id of -1 means
-        that the batch does not belong to a transaction."""
+        """Store a WAL object with one batch for each partition in ``producer_ids``. A batch with a producer
+        id of -1 has no sequence and does not belong to a transaction."""
         batches = {
             index: build_batch(
                 [Record(0, 0, b"k", b"v")],
                 producer_id=producer_id,
                 producer_epoch=min(0, producer_id),
-                base_sequence=min(0, producer_id),
-                transactional=producer_id >= 0,
+                base_sequence=sequence if producer_id >= 0 else -1,
+                transactional=is_transactional and producer_id >= 0,
             )
             for index, producer_id in producer_ids.items()
         }

@@ -193,6 +193,27 @@ def test_pending_offsets_of_an_aborted_transaction_are_not_committed_by_the_next
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize(("end_of_segment", "start"), [(2, 5), (4, 3)])
+def test_a_segment_with_records_of_an_aborted_transaction_does_not_belong_to_the_log(
+    end_of_segment: int, start: int, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        cluster = SavedCluster(tmp_path)
+        await cluster.save_transactions({"known": _value(KNOWN, COMPLETE_COMMIT)})
+        async with cluster.saving_partition(0) as partition:
+            await partition.write(KNOWN, 0)
+            await partition.commit(KNOWN, 0, decided_at=0)
+            await partition.write(STRAY, 0)
+        # The transaction of STRAY was committed after this save. Then its records were copied into a segment.
+        await cluster.save_remote_segment(end_of_segment, epoch=0)
+        await cluster.restore()
+        (aborted,) = (await cluster.find(0)).aborted
+        assert (aborted.producer_id, aborted.first_offset) == (STRAY, 3)
+        assert cluster.generation_starts(0) == (start,)
+
+    asyncio.run(scene())
+
+
 async def _abort_none(*_: Any) -> set[int]:
     """Inserted defect: the restore does not end a transaction that exists only in diskless partitions."""
     return set()

@@ -13,8 +13,9 @@ from moldau.coordinators.diskless.calls import OffsetToDelete, PartitionsToCreat
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.removal.expired_segments import is_of_lineage
 
-__all__ = ["create_partitions", "delete_expired", "diskless_partitions", "ends_of"]
+__all__ = ["create_partitions", "delete_expired", "diskless_partitions", "ends_of", "without_aborted"]
 
 
 def diskless_partitions(image: MetadataImage) -> tuple[dict[LogId, int], set[UUID]]:
@@ -84,3 +85,45 @@ def ends_of(
         for partition in led.store.view:
             ends[LogId(*partition.id)] = partition.next
     return ends
+
+
+def without_aborted(
+    starts: Mapping[LogId, int],
+    image: MetadataImage,
+    coordinators: DisklessCoordinator,
+    coordinator_ids: Iterable[int],
+    segments: RemoteSegments,
+) -> dict[LogId, int]:
+    """The start offsets of the new generation. Each offset is at or before its value in ``starts``.
+
+    The metadata of segments are saved last. A segment may therefore have records of a transaction that was
+    committed after the logs of the coordinators were saved, and that the restore has aborted. The segment's
+    index lacks this abort, so the segment must not be read. The new generation of such a partition begins
+    with the transaction. The segment is then not a part of the log, and its records are still in the WAL.
+    """
+    found = dict(starts)
+    for coordinator_id in coordinator_ids:
+        led = coordinators.led(coordinator_id)
+        assert led is not None
+        for state in led.store.view:
+            partition = image.topics.partition(*state.id)
+            if partition is None:
+                continue
+            start, known = starts[LogId(*state.id)], partition.generations
+            name = TopicIdPartition(state.id.topic_id, state.name, state.id.partition_index)
+            end = max(
+                (
+                    each.end_offset
+                    for each in segments.finished(name)
+                    if state.wal_start <= each.end_offset < start and is_of_lineage(each, known, 0)
+                ),
+                default=-1,
+            )
+            aborted = [
+                each.first_offset
+                for each in state.aborted
+                if each.first_offset <= end and each.last_offset >= start
+            ]
+            if aborted:
+                found[LogId(*state.id)] = max(min(aborted), state.wal_start, *known.starts[-1:])
+    return found

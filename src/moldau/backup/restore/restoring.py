@@ -12,6 +12,7 @@ from moldau.backup.restore.diskless_partitions import (
     delete_expired,
     diskless_partitions,
     ends_of,
+    without_aborted,
 )
 from moldau.backup.restore.folders import NewCluster, NewNode, copy_log, write_log
 from moldau.backup.restore.local_log import LocalCoordinatorLog
@@ -217,7 +218,6 @@ class Restoring:
             # The markers belong to the new generation, because the old cluster may have records at the
             # offsets of the markers.
             ends = ends_of(image, coordinators, logs) | decisions.revoked_from
-            generation = NewGeneration(number, ends, restores)
             self._aborted |= decisions.revoked_producers
             self._aborted |= await abort_strays(coordinators, logs, self._committing, decisions.marked)
             self._report.aborted_transactions = len(self._aborted)
@@ -226,6 +226,8 @@ class Restoring:
             segments = await _remote_segments(self._storage, self._cut)
             chains = remote_chains(segments, image)
             await delete_expired(image, coordinators, logs, segments)
+            starts = without_aborted(ends, image, coordinators, logs, segments)
+            generation = NewGeneration(number, starts, restores)
             await self._write_metadata(old, generation, newer, chains)
             owners, stamped = diskless_partitions(image)
             await Recommit(coordinators, owners, stamped, self._report.newer).commit(newer)

@@ -1,6 +1,6 @@
 """A small cluster for tests of the restore. A test writes its saved logs record by record."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,12 +35,14 @@ from moldau.coordinators.diskless.calls import (
     TRANSACTIONAL,
     BatchToCommit,
     CommitFileCall,
+    DescribedFile,
     FindBatchesCall,
     FoundPartition,
     GuardToIssue,
     MarkerToWrite,
     PartitionsToCreate,
     PartitionToFind,
+    PruneCall,
 )
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.object_keys import new_object_key
@@ -122,6 +124,12 @@ class Writer:
         (ended,) = await self._coordinators.end_transactions(self._index, [marker])
         assert ended.error is ErrorCode.none, ended
 
+    async def prune(self, to_offset: int) -> None:
+        """Remove the records before an offset from the WAL, because they are in a remote segment."""
+        call = PruneCall(TOPIC, self._index, 0, to_offset, _EPOCH)
+        pruned = await self._coordinators.prune(self._index, call)
+        assert pruned.error is ErrorCode.none, pruned
+
     async def expire(self) -> None:
         """Let the coordinator forget the results of all files."""
         later_ms = Machine.real().clock.now_ms() + _LONG_MS
@@ -193,32 +201,58 @@ class SavedCluster:
         """Store a WAL object with one batch for partition 0 of a topic. With ``producer_id``, the batch
         belongs to a transaction. Its footer and its key say that it was created ``age_ms`` ago. Returns the
         object's key."""
-        batch = build_batch(
-            [Record(0, 0, b"k", b"v")],
-            producer_id=producer_id,
-            producer_epoch=min(0, producer_id),
-            base_sequence=min(0, producer_id),
-            transactional=producer_id >= 0,
-        )
-        content = bytearray(len(batch) + footer_size_bytes(1, 1))
-        content[: len(batch)] = batch
+        return await self.store_wal_batches({0: producer_id}, topic_id, age_ms=age_ms)
+
+    async def store_wal_batches(
+        self,
+        producer_ids: Mapping[int, int],
+        topic_id: UUID = TOPIC,
+        *,
+        sequence: int = 0,
+        is_transactional: bool = True,
+        age_ms: int = 0,
+    ) -> str:
+        """Store a WAL object with one batch for each partition in ``producer_ids``. A batch with a producer
+        id of -1 has no sequence and does not belong to a transaction."""
+        batches = {
+            index: build_batch(
+                [Record(0, 0, b"k", b"v")],
+                producer_id=producer_id,
+                producer_epoch=min(0, producer_id),
+                base_sequence=sequence if producer_id >= 0 else -1,
+                transactional=is_transactional and producer_id >= 0,
+            )
+            for index, producer_id in producer_ids.items()
+        }
+        content = bytearray(b"".join(batches.values()))
+        end, position = len(content), 0
+        runs = []
+        for index, batch in batches.items():
+            runs.append((topic_id, index, position, [parse_header(batch)]))
+            position += len(batch)
+        content += bytes(footer_size_bytes(len(runs), len(runs)))
         created_ms = self._machine.clock.now_ms() - age_ms
-        runs = [(topic_id, 0, 0, [parse_header(batch)])]
-        write_tail(content, len(batch), runs, created_ms=created_ms, broker_id=NODE_ID)
+        write_tail(content, end, runs, created_ms=created_ms, broker_id=NODE_ID)
         key = new_object_key(created_ms, NODE_ID, self._machine.entropy)
         await self._storage.upload(key, content, len(content))
         return key
 
-    async def save_remote_segment(self) -> None:
-        """Save the copy of a segment of partition 0 in a log of ``__remote_log_metadata``."""
+    async def save_remote_segment(
+        self,
+        end_offset: int = 9,
+        epoch: int = _EPOCH,
+        states: Sequence[RemoteLogSegmentState] = (RemoteLogSegmentState.COPY_SEGMENT_FINISHED,),
+    ) -> None:
+        """Save the copy of a segment of partition 0 in a log of ``__remote_log_metadata``. The copy got
+        ``states`` one after another."""
         id = RemoteLogSegmentId.of(TopicIdPartition(TOPIC, NAME, 0), UUID(int=1))
         started = RemoteLogSegmentMetadata(
-            id, 0, 9, 1, NODE_ID, 1, 10, leader_epochs=(EpochStart(_EPOCH, 0),)
+            id, 0, end_offset, 1, NODE_ID, 1, 10, leader_epochs=(EpochStart(epoch, 0),)
         )
-        finished = RemoteLogSegmentMetadataUpdate(id, 2, RemoteLogSegmentState.COPY_SEGMENT_FINISHED, NODE_ID)
+        events = [RemoteLogSegmentMetadataUpdate(id, 2, state, NODE_ID) for state in states]
         log = self._open(self._folder / "old", REMOTE_LOG_METADATA_TOPIC, 0)
         log.initialize_epoch(_EPOCH)
-        records = [Record(0, 0, None, encode_event(each)) for each in (started, finished)]
+        records = [Record(0, 0, None, encode_event(each)) for each in (started, *events)]
         log.append_as_leader(build_batch(records), _EPOCH)
         await self._save(log, REMOTE_LOG_METADATA_TOPIC, 0)
 
@@ -268,6 +302,12 @@ class SavedCluster:
         async with self._coordinator(self._folder / "new", index, _LATER_EPOCH) as (coordinators, _):
             call = FindBatchesCall([PartitionToFind(TOPIC, index, 0)])
             (found,) = await coordinators.find_batches(index, call)
+            return found
+
+    async def file(self, index: int, object_key: str) -> DescribedFile:
+        """A WAL object in the restored state of a coordinator."""
+        async with self._coordinator(self._folder / "new", index, _LATER_EPOCH) as (coordinators, _):
+            (found,) = await coordinators.describe_files(index, [object_key])
             return found
 
     def transactions(self) -> dict[str, schema.TransactionLogValue]:

@@ -19,11 +19,12 @@ class Found(NamedTuple):
 
 def _object(name: str, *batches: tuple[int, int]) -> Found:
     """Make an object with one batch for each pair of a producer id and its first sequence."""
-    rows = tuple(
-        WalBatch(TOPIC, 0, 0, 100, 0, 1, 0, 0, producer_id, 0, sequence, 0, 0)
-        for producer_id, sequence in batches
-    )
+    rows = tuple(_batch(producer_id, sequence) for producer_id, sequence in batches)
     return Found(name, WalObject(0, 1, 100, (WalRun(TOPIC, 0, 0, rows),)))
+
+
+def _batch(producer_id: int, sequence: int, epoch: int = 0) -> WalBatch:
+    return WalBatch(TOPIC, 0, 0, 100, 0, 1, 0, 0, producer_id, epoch, sequence, 0, 0)
 
 
 def _names(found: list[Found]) -> str:
@@ -33,6 +34,16 @@ def _names(found: list[Found]) -> str:
 def test_an_object_waits_for_earlier_batches_of_its_producer() -> None:
     late = [_object("b", (7, 10)), _object("x", (8, 0)), _object("a", (7, 0)), _object("c", (7, 20))]
     assert _names(late) == "xabc"
+
+
+def test_batches_of_a_later_epoch_wait_for_the_batches_of_earlier_epochs() -> None:
+    # The producer increased its epoch, and its sequences began again at 0. The clock of the next broker is
+    # slow.
+    first, second = (
+        Found(name, WalObject(0, 1, 100, (WalRun(TOPIC, 0, 0, (_batch(7, sequence, epoch),)),)))
+        for name, sequence, epoch in (("a", 10, 0), ("b", 0, 1))
+    )
+    assert _names([second, first]) == "ab"
 
 
 def test_objects_without_idempotent_producers_keep_their_order() -> None:

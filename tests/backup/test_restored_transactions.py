@@ -6,6 +6,7 @@ logs of each moment.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,53 @@ async def _restore_pending_offsets(folder: Path) -> None:
 
 def test_pending_offsets_of_ended_transactions_are_aborted(tmp_path: Path) -> None:
     asyncio.run(_restore_pending_offsets(tmp_path))
+
+
+def test_pending_offsets_of_an_aborted_transaction_are_not_committed_by_the_next_transaction(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        cluster = SavedCluster(tmp_path)
+        # Both producers have pending offsets with epoch 0. The transaction of LATER was then aborted, and the
+        # commit of its next transaction, with epoch 1, was decided before the save of the transaction log.
+        await cluster.save_pending_offsets([LATER, DECIDED])
+        await cluster.save_transactions(
+            {
+                name: replace(
+                    _value(producer_id, PREPARE_COMMIT, [0], CONSUMER_OFFSETS_TOPIC),
+                    producer_epoch=epoch_of_markers,
+                    client_transaction_version=2,
+                )
+                for name, producer_id, epoch_of_markers in (("later", LATER, 2), ("decided", DECIDED, 1))
+            }
+        )
+        async with cluster.saving_partition(0):
+            pass
+        await cluster.restore()
+        assert cluster.pending_offsets() == {DECIDED}
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("end_of_segment", "start"), [(2, 5), (4, 3)])
+def test_a_segment_with_records_of_an_aborted_transaction_does_not_belong_to_the_log(
+    end_of_segment: int, start: int, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        cluster = SavedCluster(tmp_path)
+        await cluster.save_transactions({"known": _value(KNOWN, COMPLETE_COMMIT)})
+        async with cluster.saving_partition(0) as partition:
+            await partition.write(KNOWN, 0)
+            await partition.commit(KNOWN, 0, decided_at=0)
+            await partition.write(STRAY, 0)
+        # The transaction of STRAY was committed after this save. Then its records were copied into a segment.
+        await cluster.save_remote_segment(end_of_segment, epoch=0)
+        await cluster.restore()
+        (aborted,) = (await cluster.find(0)).aborted
+        assert (aborted.producer_id, aborted.first_offset) == (STRAY, 3)
+        assert cluster.generation_starts(0) == (start,)
+
+    asyncio.run(scene())
 
 
 async def _abort_none(*_: Any) -> set[int]:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from moldau.backup.restore.tiered_logs import (
     RemoteChain,
     RemoteSegments,
@@ -100,6 +102,29 @@ class Tier:
             for producer_id, first_offset in ((LOST, 4), (DECIDED, 6), (IDLE, None))
         ]
         return encode_producer_snapshot(entries)
+
+
+@pytest.mark.parametrize(
+    ("later", "is_committed"),
+    [
+        ({"first_epoch": 2}, True),
+        # The producer has increased its epoch since the segment was copied.
+        ({"first_epoch": 3, "next_epoch": 4}, False),
+        # The segment was copied long before the transaction was decided.
+        ({"decided_ms": 3_600_000}, False),
+    ],
+)
+def test_a_commit_of_a_later_transaction_does_not_commit_records_of_an_earlier_transaction(
+    later: dict[str, int], is_committed: bool, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        logs = {NAME: TieredLog(RemoteChain(segment(1, 0, 9), 0), [str(tmp_path)], 1_003)}
+        decided = DecidedCommit(frozenset({("t", 0)}), 3)._replace(**later)
+        tier: Any = Tier()
+        written = await write_tiered_logs(Machine.real(), tier, logs, {DECIDED: decided})
+        assert (DECIDED not in written.aborted) is is_committed
+
+    asyncio.run(run())
 
 
 def test_a_transaction_whose_marker_is_lost_is_aborted_on_all_replicas(tmp_path: Path) -> None:

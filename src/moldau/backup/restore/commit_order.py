@@ -21,12 +21,18 @@ F = TypeVar("F", bound=HasFooter)
 
 
 class _Stream(NamedTuple):
-    """The batches of an idempotent producer in a partition. Their sequences are ascending."""
+    """The batches of an idempotent producer in a partition. Their positions are ascending."""
 
     topic_id: UUID
     partition: int
     producer_id: int
+
+
+class _Position(NamedTuple):
+    """The place of a batch in a stream. Sequences begin again at 0 when the producer increases its epoch."""
+
     producer_epoch: int
+    sequence: int
 
 
 def in_commit_order(found: Sequence[F]) -> list[F]:
@@ -38,20 +44,20 @@ def in_commit_order(found: Sequence[F]) -> list[F]:
     committed before the producer's earlier batches. A sequence that begins again at 0 after its maximum is
     not recognized.
     """
-    needs = [_first_sequences(each.footer) for each in found]
-    waiting: dict[_Stream, list[int]] = defaultdict(list)
+    needs = [_first_positions(each.footer) for each in found]
+    waiting: dict[_Stream, list[_Position]] = defaultdict(list)
     for streams in needs:
-        for stream, sequence in streams.items():
-            waiting[stream].append(sequence)
-    for sequences in waiting.values():
-        sequences.sort(reverse=True)
+        for stream, position in streams.items():
+            waiting[stream].append(position)
+    for positions in waiting.values():
+        positions.sort(reverse=True)
     ordered: list[F] = []
     left = list(range(len(found)))
     while left:
         deferred: list[int] = []
         for number in left:
             streams = needs[number]
-            if all(sequence <= waiting[stream][-1] for stream, sequence in streams.items()):
+            if all(position <= waiting[stream][-1] for stream, position in streams.items()):
                 ordered.append(found[number])
                 _leave(waiting, streams)
             else:
@@ -66,16 +72,17 @@ def in_commit_order(found: Sequence[F]) -> list[F]:
     return ordered
 
 
-def _first_sequences(footer: WalObject) -> dict[_Stream, int]:
-    """The lowest sequence of each idempotent producer in an object."""
-    first: dict[_Stream, int] = {}
+def _first_positions(footer: WalObject) -> dict[_Stream, _Position]:
+    """The first position of each idempotent producer in an object."""
+    first: dict[_Stream, _Position] = {}
     for batch in footer.batches():
         if batch.producer_id >= 0 and batch.base_sequence >= 0:
-            stream = _Stream(batch.topic_id, batch.partition_index, batch.producer_id, batch.producer_epoch)
-            first[stream] = min(batch.base_sequence, first.get(stream, batch.base_sequence))
+            stream = _Stream(batch.topic_id, batch.partition_index, batch.producer_id)
+            position = _Position(batch.producer_epoch, batch.base_sequence)
+            first[stream] = min(position, first.get(stream, position))
     return first
 
 
-def _leave(waiting: Mapping[_Stream, list[int]], streams: Mapping[_Stream, int]) -> None:
-    for stream, sequence in streams.items():
-        waiting[stream].remove(sequence)
+def _leave(waiting: Mapping[_Stream, list[_Position]], streams: Mapping[_Stream, _Position]) -> None:
+    for stream, position in streams.items():
+        waiting[stream].remove(position)

@@ -5,7 +5,8 @@ A batch that was acknowledged after the cut is in such an object, but no saved l
 are committed in the order of their creation (:mod:`.commit_order`), by the usual rules for commits. An
 idempotent batch is therefore committed only once, even if the cut already has the batch or several objects
 contain it. Every other batch is restored at least once. The new offset of a batch may differ from its old
-offset.
+offset. If a coordinator has forgotten a producer, it accepts the first of the producer's batches, as in a
+running cluster.
 
 A coordinator forgets the outcome of an old object when it has no live batches of the object. Such an object
 may still be in the store, because another coordinator has live batches of it. If an object is so old that its
@@ -252,7 +253,13 @@ class Recommit:
                 coordinator_id for coordinator_id in shares if not await self._knows(coordinator_id, each)
             ]
             self._report.known_objects += len(unknown) < len(shares)
-            owner_ids = [coordinator_id for coordinator_id, share in shares.items() if share.batches]
+            # A coordinator that knows the object may still have live batches of it, even if all of them
+            # belong to transactions.
+            owner_ids = [
+                coordinator_id
+                for coordinator_id, share in shares.items()
+                if share.batches or coordinator_id not in unknown
+            ]
             for coordinator_id in unknown:
                 share = shares[coordinator_id]
                 self._report.transactional_batches += share.transactional_batches

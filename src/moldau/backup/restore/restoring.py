@@ -5,9 +5,15 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
-from uuid import UUID
 
 from moldau.backup.cut_format import ClusterCut, LogId, LogPiece, LogPieces
+from moldau.backup.restore.diskless_partitions import (
+    create_partitions,
+    delete_expired,
+    diskless_partitions,
+    ends_of,
+    without_aborted,
+)
 from moldau.backup.restore.folders import NewCluster, NewNode, copy_log, write_log
 from moldau.backup.restore.local_log import LocalCoordinatorLog
 from moldau.backup.restore.metadata import EPOCH_MARGIN, NewGeneration, new_metadata, new_position
@@ -36,8 +42,7 @@ from moldau.backup.stored_cuts import FoundCut, StoredCuts
 from moldau.cluster.decisions.kinds.diskless import DISKLESS
 from moldau.cluster.folders.formatter import new_directory_id
 from moldau.cluster.image.delta import MetadataDelta
-from moldau.cluster.image.image import MetadataImage, ResourceType
-from moldau.cluster.image.partition import NO_OWNER
+from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.internal_topics import (
     CONSUMER_OFFSETS_TOPIC,
     DISKLESS_METADATA_TOPIC,
@@ -45,7 +50,6 @@ from moldau.cluster.internal_topics import (
     STATE_TOPICS,
     TRANSACTION_STATE_TOPIC,
 )
-from moldau.coordinators.diskless.calls import PartitionsToCreate
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.diskless.kept_objects import store_kept
@@ -123,7 +127,7 @@ async def examine(
         return report
     image = _image_of(await metadata_of(storage, cut))
     _describe(report, image)
-    owners, _ = _diskless_partitions(image)
+    owners, _ = diskless_partitions(image)
     for each in newer:
         batches_with_owners(each, owners, report.newer)
     if not has_tier:
@@ -210,11 +214,10 @@ class Restoring:
             image = _image_of(old)
             restores = number - self._cut.generation
             coordinators = await self._load(image, logs, restores, closing)
-            await _create_partitions(image, coordinators)
+            await create_partitions(image, coordinators)
             # The markers belong to the new generation, because the old cluster may have records at the
             # offsets of the markers.
-            ends = _ends(image, coordinators, logs) | decisions.revoked_from
-            generation = NewGeneration(number, ends, restores)
+            ends = ends_of(image, coordinators, logs) | decisions.revoked_from
             self._aborted |= decisions.revoked_producers
             self._aborted |= await abort_strays(coordinators, logs, self._committing, decisions.marked)
             self._report.aborted_transactions = len(self._aborted)
@@ -222,8 +225,11 @@ class Restoring:
             newer = await find_objects(self._storage, self._window, self._report.newer)
             segments = await _remote_segments(self._storage, self._cut)
             chains = remote_chains(segments, image)
+            await delete_expired(image, coordinators, logs, segments)
+            starts = without_aborted(ends, image, coordinators, logs, segments)
+            generation = NewGeneration(number, starts, restores)
             await self._write_metadata(old, generation, newer, chains)
-            owners, stamped = _diskless_partitions(image)
+            owners, stamped = diskless_partitions(image)
             await Recommit(coordinators, owners, stamped, self._report.newer).commit(newer)
             if self._tier is None:
                 self._report.missing += without_tier(segments, image)
@@ -396,7 +402,8 @@ class Restoring:
         """Load the diskless coordinators from their logs."""
         coordinators = DisklessCoordinator(
             self._machine,
-            CoordinatorTimes(max_commit_age_ms=_ANY_AGE_MS),
+            # The objects are sorted, so no earlier batch of a producer can arrive later.
+            CoordinatorTimes(max_commit_age_ms=_ANY_AGE_MS, belief_ms=0),
             opener=self._machine.open_sqlite,
         )
         closing.push_async_callback(coordinators.close)
@@ -421,56 +428,9 @@ async def _remote_segments(storage: ObjectStorage, cut: ClusterCut) -> RemoteSeg
     return segments
 
 
-async def _create_partitions(image: MetadataImage, coordinators: DisklessCoordinator) -> None:
-    """Create the partitions that the coordinators of the cut do not have yet."""
-    wanted: dict[int, list[PartitionsToCreate]] = {}
-    for topic in image.topics:
-        indexes: dict[int, list[int]] = {}
-        for index, partition in enumerate(topic.partitions):
-            if partition.owner != NO_OWNER:
-                indexes.setdefault(partition.owner, []).append(index)
-        for coordinator_id, found in indexes.items():
-            call = PartitionsToCreate(topic.topic_id, topic.name, found)
-            wanted.setdefault(coordinator_id, []).append(call)
-    for coordinator_id, calls in wanted.items():
-        await coordinators.create_partitions(coordinator_id, calls)
-
-
-def _ends(
-    image: MetadataImage, coordinators: DisklessCoordinator, logs: Mapping[int, SnapshotLog]
-) -> dict[LogId, int]:
-    """The offset after the cut's last record, for each diskless partition and for each coordinator's log."""
-    topic = image.topics.get(DISKLESS_METADATA_TOPIC)
-    ends: dict[LogId, int] = {}
-    if topic is not None:
-        ends = {LogId(topic.topic_id, each): log.end_offset for each, log in logs.items()}
-    ends |= dict.fromkeys(_diskless_partitions(image)[0], 0)
-    for coordinator_id in logs:
-        led = coordinators.led(coordinator_id)
-        assert led is not None
-        for partition in led.store.view:
-            ends[LogId(*partition.id)] = partition.next
-    return ends
-
-
 def _epoch_of(image: MetadataImage, coordinator_id: int) -> int:
     """The epoch of the coordinator's log in the cut. The restore increases this epoch, and the restored node
     later leads in a higher epoch."""
     topic = image.topics.get(DISKLESS_METADATA_TOPIC)
     assert topic is not None
     return topic.partitions[coordinator_id].leader_epoch
-
-
-def _diskless_partitions(image: MetadataImage) -> tuple[dict[LogId, int], set[UUID]]:
-    """The coordinators of all diskless partitions. The second result is the topics whose records get the
-    append time."""
-    owners: dict[LogId, int] = {}
-    stamped: set[UUID] = set()
-    for topic in image.topics:
-        for index, partition in enumerate(topic.partitions):
-            if partition.owner != NO_OWNER:
-                owners[LogId(topic.topic_id, index)] = partition.owner
-        config = image.config(ResourceType.TOPIC, topic.name)
-        if config.get("message.timestamp.type") == "LogAppendTime":
-            stamped.add(topic.topic_id)
-    return owners, stamped

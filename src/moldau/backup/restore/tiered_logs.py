@@ -18,6 +18,7 @@ from uuid import UUID
 from moldau.backup.cut_format import LogPiece
 from moldau.backup.restore.open_producers import abort_marker, open_producers
 from moldau.backup.restore.transactions import DecidedCommit
+from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.records.batch import check_batch, iter_headers, parse_header
 from moldau.records.record import iter_records
 from moldau.runtime import Machine
@@ -82,10 +83,15 @@ class RemoteSegments:
         """The readable segments of all partitions."""
         return [each for partition in self._segments for each in self.finished(partition)]
 
+    def of(self, partition: TopicIdPartition) -> Collection[RemoteLogSegmentMetadata]:
+        """The segments of a partition whose deletion is not finished, in any state."""
+        return self._segments.get(partition, {}).values()
+
     def finished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         """The readable segments of a partition."""
-        found = self._segments.get(partition, {}).values()
-        return [each for each in found if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+        return [
+            each for each in self.of(partition) if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        ]
 
 
 class RemoteChain(NamedTuple):
@@ -159,7 +165,7 @@ async def write_tiered_logs(
             problems.append(f"earlier records of {partition.topic}-{partition.partition}: {error}")
             state = _state_behind(chain.newest)
         name = TopicPartition(partition.topic, partition.partition)
-        unfinished = list(open_producers(name, state.producers, committing))
+        unfinished = list(open_producers(name, state.producers, _decided_before(chain.newest, committing)))
         aborted.update(each.producer_id for each in unfinished)
         # The replicas must be equal byte for byte, so they get the same markers.
         markers = [abort_marker(each, machine.clock.now_ms()) for each in unfinished]
@@ -170,6 +176,15 @@ async def write_tiered_logs(
     for folder, offsets in starts.items():
         write_offset_checkpoint(machine.disk, f"{folder}/{LOG_START_OFFSETS}", offsets)
     return WrittenLogs(problems, aborted)
+
+
+def _decided_before(
+    segment: RemoteLogSegmentMetadata, committing: Mapping[int, DecidedCommit]
+) -> dict[int, DecidedCommit]:
+    """The transactions that were perhaps decided before a segment was copied. A segment is copied only after
+    all transactions with records in it are decided. A later transaction therefore has no record in it."""
+    copied_ms = segment.event_timestamp_ms + CoordinatorTimes().clock_skew_ms
+    return {id: decided for id, decided in committing.items() if decided.decided_ms <= copied_ms}
 
 
 def _state_behind(segment: RemoteLogSegmentMetadata) -> AuxiliaryState:

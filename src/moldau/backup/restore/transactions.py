@@ -57,10 +57,16 @@ class DecidedCommit(NamedTuple):
     version 2, the next transaction has the same epoch as this transaction."""
     decision: Decision = Decision(-1, -1)
     """The position of the record that contains the decision to commit."""
+    first_epoch: int = 0
+    """Batches with an earlier epoch belong to an earlier transaction of the producer. Before version 2, all
+    transactions may have the same epoch."""
+    decided_ms: int = -1
+    """The time of the decision to commit, by the clock of the transaction coordinator."""
 
     def includes(self, topic: str, partition_index: int, producer_epoch: int) -> bool:
         """Whether batches with this epoch in a partition belong to this transaction."""
-        return (topic, partition_index) in self.partitions and producer_epoch < self.next_epoch
+        has_epoch = self.first_epoch <= producer_epoch < self.next_epoch
+        return has_epoch and (topic, partition_index) in self.partitions
 
 
 def fence_producers(log: SnapshotLog, epoch: int, now_ms: int) -> tuple[set[int], dict[int, DecidedCommit]]:
@@ -97,7 +103,11 @@ def _committing(value: schema.TransactionLogValue, decision: Decision) -> Decide
         (each.topic, index) for each in value.transaction_partitions or () for index in each.partition_ids
     )
     has_bumps = value.client_transaction_version >= VERSION_WITH_BUMPS
-    return DecidedCommit(partitions, value.producer_epoch if has_bumps else EPOCH_MAX, decision)
+    next_epoch = value.producer_epoch if has_bumps else EPOCH_MAX
+    # If an earlier restore has fenced the producer, the epoch of its batches is no longer known.
+    first_epoch = next_epoch - 1 if next_epoch < EPOCH_MAX else 0
+    decided_ms = value.transaction_last_update_timestamp_ms
+    return DecidedCommit(partitions, next_epoch, decision, first_epoch, decided_ms)
 
 
 def _batches(records: list[Record]) -> Iterator[list[Record]]:

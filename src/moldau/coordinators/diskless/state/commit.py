@@ -427,12 +427,12 @@ class CommitDecision:
         batch of an unknown producer is accepted after a shorter time (the result ``None``)."""
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         key = (draft.partition.number, batch.producer_id, epoch)
-        expected = expected_sequence(window, epoch)
-        waited_ms = self._gaps.waited_ms(key, expected, sequence, self._elapsed_ms)
+        gaps, belief_ms = self._gaps, min(BELIEF_MS, self._gaps.belief_ms)
+        waited_ms = gaps.waited_ms(key, expected_sequence(window, epoch), sequence, self._elapsed_ms)
         if waited_ms >= PATIENCE_MS:
             return Verdict.OUT_OF_ORDER
         is_stranger = window is None and not batch.flags & FOLLOWS_DROPPED
-        if is_stranger and waited_ms >= BELIEF_MS and self._gaps.is_first(key, sequence):
+        if is_stranger and waited_ms >= belief_ms and gaps.is_first(key, sequence):
             return None
         return Verdict.AHEAD
 

@@ -37,7 +37,9 @@ class _Gap:
 class ProducerGaps:
     """The gaps of one coordinator's producers. When there are too many gaps, the oldest are removed first."""
 
-    def __init__(self) -> None:
+    def __init__(self, belief_ms: int = BELIEF_MS) -> None:
+        self.belief_ms = belief_ms
+        """Maximum wait for sequence 0 of an unknown producer."""
         self._gaps: dict[tuple[int, int, int], _Gap] = {}
 
     def waited_ms(self, key: tuple[int, int, int], expected: int, sequence: int, now_ms: int) -> int:

@@ -106,7 +106,8 @@ class ClusterContext:
 
 
 class DisklessManager:
-    """Owns everything between the partitions of diskless topics and the object store.
+    """Owns the writer, the readers and the background work of diskless topics, and their connection to the
+    object store.
 
     Create this object on the event loop on which it will run. Call :meth:`start` before partitions are
     opened.

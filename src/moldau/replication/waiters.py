@@ -1,7 +1,7 @@
 """Requests that wait for a change of a partition.
 
-A waiter has partitions and a deadline. Waiters are indexed by partition. Therefore an append takes no time
-here if its partition has no waiters. Otherwise it wakes only the waiters of its partition.
+A waiter has partitions and a deadline. Waiters are indexed by partition. Therefore an append to a partition
+without waiters needs almost no time in this module. Any other append wakes only the waiters of its partition.
 
 Deadlines are rounded up to ticks. This makes a wait of half a second or more at most 6 % longer, and a
 shorter wait about 1 ms longer. Many waiters then share a timer, and their responses are sent in one iteration
@@ -186,7 +186,8 @@ class WaitingRoom(Generic[K]):
 
     def _forget(self, waiter: Waiter[K], places: list[dict[Waiter[K], None]]) -> None:
         for place in places:
-            # If a key appeared twice in the arguments of the wait, the same place occurs twice.
+            # If a key appeared twice in the arguments of the wait, ``places`` contains the dict of this key
+            # twice.
             place.pop(waiter, None)
         self._count -= 1
         if not self._count:

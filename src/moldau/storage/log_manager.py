@@ -188,7 +188,7 @@ class LogManager:
                     continue
                 topic_partition = partition_of(name)
                 if is_deleted_folder(name):
-                    # The copy of this log may be in a folder that is offline.
+                    # After an interrupted exchange, the log's copy may be in a folder that is offline.
                     if all(each.is_online for each in self.directories):
                         self.removals.add(f"{directory.path}/{name}", 0)
                 elif is_stray_folder(name):

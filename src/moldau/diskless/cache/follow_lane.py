@@ -48,8 +48,8 @@ partitions."""
 ROWS_A_TURN: Final = 500
 """Number of partitions of a response that are processed without a break. This takes some 5 ms."""
 _ANSWER_S: Final = 0.25
-"""If a coordinator has sent no response for this time, it counts as slow. A request to a slow coordinator is
-not cancelled in the first part of its wait, which has this length."""
+"""If a coordinator has sent no response for this time, it counts as slow. Then the lane does not cancel a
+request to this coordinator before the request has waited for this time."""
 
 
 class BatchFinder(Protocol):

@@ -169,8 +169,8 @@ class WalOffsetLookup:
     async def _latest_behind(
         self, cache: PartitionCache, batch: BatchCoordinate, found: FoundOffset, lookup: RecordLookup
     ) -> FoundOffset:
-        """Continue the search after ``found``. ``found`` is the latest record that remains in its batch, but
-        a later batch may contain a later record."""
+        """Continue the search for the latest record in the later batches. ``found`` is the latest record that
+        remains in ``batch``, but a later batch may contain a record with a later timestamp."""
         log_start, offset = 0, batch.last_offset + 1
         latest: BatchCoordinate | None = None
         while found.timestamp_ms < batch.max_timestamp_ms:

@@ -42,7 +42,8 @@ _EXACT_MAX: Final = 2**53
 
 
 class JsonKind(enum.IntEnum):
-    """Kinds of JSON values. Only kinds that lead to different column types are distinguished."""
+    """Kinds of JSON values. Two kinds are distinguished only if their values need columns of different
+    types."""
 
     BOOLEAN = 0
     NUMBER = 1

@@ -49,8 +49,9 @@ partition."""
 THROTTLED_S: Final = 0.1
 """Pause in seconds after which a throttled follower checks its quota again."""
 SYNC_POLL_MS: Final = 5
-"""Longest wait of a fetch while a partition is synced. The fetch is for the other partitions. The synced
-records are acknowledged only by the next fetch, and a connection has one fetch at a time."""
+"""Maximum wait of a fetch at the leader, in ms, while the records of another partition of this fetcher are
+being synced. Only the next fetch acknowledges the synced records, and a connection has only one fetch at a
+time. Therefore the fetch in progress must end soon."""
 BYTES_A_TURN: Final = 1 << 20
 """Number of bytes that are appended in one iteration of the event loop."""
 
@@ -326,8 +327,8 @@ class ReplicaFetcher:
             )
             return 0
         if following.position() != sent:
-            # The response is for another position, because the partition was removed and added again in the
-            # meantime.
+            # The response belongs to a fetch from another position, because the partition was removed and
+            # added again in the meantime.
             self._session.changed(key)
             return 0
         records = row.records

@@ -131,7 +131,9 @@ class ChunkStory(ReplicationStory):
             shortened.deleted_before = lambda: self._deleted_before
             consumer = shortened
         if observed and consumer.chance.random() < 0.7:
-            # The final readers compare the offset with the high watermark, which only replicas know.
+            # Only observed consumers name a rack, so that they can be sent to the brokers of chunks. The
+            # final readers compare their offset with the high watermark, and only replicas of the active
+            # chunk know it.
             consumer.rack = "a"
             consumer.on_sent = self._note_sent
         return consumer

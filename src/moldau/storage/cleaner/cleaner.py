@@ -41,8 +41,8 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 SLICE_SIZE_BYTES: Final = 256 * 1024
-"""Number of bytes that one call of a worker moves. The event loop runs between two calls, and limits the
-rate."""
+"""Number of bytes that a worker reads and writes in one call. Between two calls, other work of the event loop
+runs, and the cleaner waits if it is faster than the configured rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class CleanerSettings:
 
 
 class CleanedLogs(Protocol):
-    """The access to the logs of a node, as far as the cleaner needs it."""
+    """The logs of a node, with the methods that the cleaner needs."""
 
     def __iter__(self) -> Iterator[PartitionLog]: ...
 
@@ -189,8 +189,9 @@ class LogCleaner:
             aborted = [found for segment in log.segments.segments for found in segment.transaction_index]
             dirty = [source for source in sources if source.end_offset > candidate.first_dirty_offset]
             begin = candidate.first_dirty_offset
-            # Transactions that ended before this offset are skipped. Their markers are not read here. If
-            # these transactions were included, their producers would stay in the aborted state forever.
+            # Transactions that ended before ``begin`` are left out, because this round does not read their
+            # markers. If these transactions were included, their producers would stay in the aborted state
+            # until the end of the round.
             ending = CleanedTransactions(found for found in aborted if found.last_offset >= begin)
             await self._work(learn_offsets(offsets, dirty, begin, ending))
             end_offset = offsets.latest_offset + 1 if offsets.is_full else candidate.first_uncleanable_offset

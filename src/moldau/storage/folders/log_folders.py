@@ -252,7 +252,8 @@ class FolderWork:
 
 
 async def _in_lanes(items: Sequence[T], work: Callable[[Sequence[T]], Coroutine[Any, Any, R]]) -> list[R]:
-    """Apply ``work`` to the items in parallel. Each worker processes one item at a time."""
+    """Apply ``work`` to groups of items, with :data:`LANES` groups at a time. Returns the results for the
+    groups."""
     waiting = iter([items[start : start + LOGS_A_JOB] for start in range(0, len(items), LOGS_A_JOB)])
     results: list[R] = []
 

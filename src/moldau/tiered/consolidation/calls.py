@@ -70,12 +70,13 @@ class LeaseCall(NamedTuple):
     lease_ms: int = 600_000
     """The time in ms from the receipt of this request to the end of the lease; 0 releases the lease."""
     partitions: Collection[TopicIdPartition] | None = None
-    """If the duration is 0 ms, only these partitions are released; ``None`` releases all partitions."""
+    """If ``lease_ms`` is 0, the partitions that are released; ``None`` releases all partitions of the
+    lease."""
 
 
 class ConsolidationCalls(Protocol):
     """The calls of an engine to the leader of diskless partitions. If a call fails as a whole, it raises
-    ``KafkaError``. Every call may be repeated.
+    ``KafkaError``. It is safe to repeat every call.
 
     UNSUPPORTED_VERSION means that diskless topics have no remote tier on that broker.
     """

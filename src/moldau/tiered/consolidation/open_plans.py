@@ -13,8 +13,8 @@ __all__ = ["Lease", "OpenPlan", "OpenPlans", "OpenSegment"]
 
 @dataclass(slots=True)
 class Lease:
-    """The time until which an engine may carry out its plans. Without a lease, or after its end, other
-    engines may plan the same segments."""
+    """A permission for an engine to carry out its plans until a certain time. Without a lease, or after its
+    end, other engines may plan the same segments."""
 
     id: UUID
     engine: str
@@ -58,7 +58,7 @@ class OpenPlans:
         return iter(list(self._plans.values()))
 
     def of(self, partition: TopicIdPartition) -> OpenPlan | None:
-        """The partition's plan. Any engine may have this plan."""
+        """The partition's plan in progress, no matter which engine has it; ``None`` if there is no plan."""
         return self._plans.get(partition)
 
     def own(self, partition: TopicIdPartition) -> set[UUID]:

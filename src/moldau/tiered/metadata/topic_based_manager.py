@@ -51,7 +51,7 @@ T = TypeVar("T")
 STORE_FILE: Final = "remote-log-metadata.sqlite"
 RETRY_MAX_S: Final = 5.0
 WANTED_A_TURN: Final = 1_000
-"""In one iteration of the event loop, this number of partitions is requested from the followers."""
+"""Number of partitions that are requested from the followers in one iteration of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)

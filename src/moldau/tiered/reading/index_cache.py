@@ -48,7 +48,7 @@ their next use."""
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndexes:
-    """The indexes of a segment, over bytes that do not change."""
+    """The indexes of a segment, as views of bytes that do not change."""
 
     base_offset: int
     offsets: memoryview

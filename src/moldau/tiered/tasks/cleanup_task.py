@@ -93,7 +93,8 @@ class ExpirationTask:
         return self._context.metadata.remote_log_segment_metadata(partition, epoch, start) is None
 
     def _some_at_a_time(self) -> AsyncIterator[Sequence[RemoteLogSegmentMetadata]]:
-        """The partition's current segments."""
+        """The partition's current segments, in groups. Other work of the event loop runs between two
+        groups."""
         return in_turns(self._context.metadata.list_remote_log_segments(self._partition.partition))
 
     async def _leftovers(self) -> list[RemoteLogSegmentMetadata]:

@@ -374,7 +374,7 @@ class QuorumStory:
 
 @dataclass(slots=True)
 class _Moved:
-    """Tells a broker's lifecycle about each new image."""
+    """Passes each new metadata image to a broker's lifecycle."""
 
     call: Callable[[], None]
 

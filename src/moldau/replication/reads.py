@@ -38,7 +38,7 @@ class PartitionReader:
         """``follower_fetched`` is called for a fetch of a follower whose log agrees with this log.
 
         ``leading`` finds followers in the rack of a consumer (KIP-392) and contains the quota of leaders
-        (KIP-73). ``snapshots`` is the same log if the log has snapshots, otherwise ``None``.
+        (KIP-73). ``snapshots`` is the same object as ``log`` if the log has snapshots, otherwise ``None``.
         """
         self._log = log
         self._replica = replica

@@ -207,7 +207,8 @@ class WatermarkListeners:
         """Functions that are called with the watermark each time it moves."""
 
     def follow(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """From now on, call ``listener`` at each change, until the returned function is called."""
+        """From now on, call ``listener`` each time the watermark moves, until the returned function is
+        called."""
         self.all += (listener,)
 
         def end() -> None:

@@ -80,7 +80,8 @@ class Nemesis:
         self._weather = weather
         self._down: set[str] = set()
         self._bad_disks: set[str] = set()
-        """Hosts whose program may end by itself until the operator repairs the disk."""
+        """Hosts with a bad disk. It is no violation if their program ends by itself before the operator
+        repairs the disk."""
         self._to_reboot: set[str] = set()
 
     async def storm(self, fault_count: int) -> None:

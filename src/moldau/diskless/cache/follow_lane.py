@@ -439,8 +439,8 @@ class FollowLane:
 
 
 def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:
-    """The response without the batches that were cached after its request; ``None`` when no new batches are
-    left."""
+    """The response without the batches that were cached after the request was sent. ``None`` if the response
+    has an error, or if no batch of the response begins at ``local_end``."""
     if found.error is not ErrorCode.none or found.moved_to_tier:
         return None
     batches = [batch for batch in found.batches if batch.base_offset >= local_end]

@@ -236,5 +236,5 @@ def _bounded(found: FoundOffset, timestamp_ms: int, last_stable_offset: int) -> 
 
 
 def _special(cache: PartitionCache, offset: int) -> FoundOffset:
-    """The result for a special timestamp. It is an offset, and there is no record for it."""
+    """The result for a special timestamp. It has an offset, but not the timestamp of a record."""
     return FoundOffset(offset, -1, cache.generations.epoch_for_offset(offset))

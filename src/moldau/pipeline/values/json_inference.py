@@ -104,7 +104,7 @@ class ValueCounts:
 
 
 class FoundValues:
-    """Counts over the values of many records, in limited memory. Tasks send them to the driver."""
+    """Counts of the types in the values of many records, in limited memory. Tasks send them to the driver."""
 
     def __init__(self) -> None:
         self.root = ValueCounts()

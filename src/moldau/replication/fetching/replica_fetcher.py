@@ -37,8 +37,8 @@ from moldau.storage.snapshots.snapshot_log import SnapshotLog
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_MS: Final = 20
-"""Pause after a partition's first error. Usually one of the two brokers does not know the result of an
-election yet."""
+"""Pause in ms after a partition's first error. It is short, because the usual cause of this error ends soon:
+one of the two brokers does not know the result of an election yet."""
 _UNKNOWN_SESSION: Final = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
 HURRY_S: Final = 0.05
 """Time in seconds for which a new partition waits for the request in flight. After this time the request is
@@ -100,7 +100,8 @@ class _Followed:
         self.failures = 0
         """Number of consecutive failures."""
         self.is_caught_up = False
-        """Whether the partition had all committed records at the leader's last answer."""
+        """Whether this follower's log had all committed records of the partition when the leader answered
+        last."""
 
 
 class ReplicaFetcher:
@@ -168,12 +169,13 @@ class ReplicaFetcher:
             self._hurry = asyncio.get_running_loop().call_later(HURRY_S, self._give_up)
 
     def _give_up(self) -> None:
-        """Cancel the request. If the partitions are idle, the leader may wait for
-        ``replica.fetch.wait.max.ms`` before it responds."""
+        """Cancel the request in progress, so that a new request can be sent now. If the partitions are idle,
+        the leader would answer only after ``replica.fetch.wait.max.ms``."""
         self._hurry = None
         leader = self._leader()
         has_work = any(isinstance(each.held, asyncio.Task) for each in self._followed.values())
-        # The work on held partitions may also send requests to the leader.
+        # The connection is not closed while there is work on held partitions, because this work may send
+        # requests on the same connection.
         if leader is not None and not has_work:
             self._gives_up = True
             leader.disconnect()

@@ -110,8 +110,8 @@ class ChunkStory(ReplicationStory):
         self.created = 0
         """Number of creations that were acknowledged."""
         self._deleted_before = 0
-        """The highest offset before which records of the last partition were to be deleted. A request that
-        was not acknowledged may have deleted them at some of the brokers."""
+        """The highest offset in a request to delete the records of the last partition before that offset.
+        Even if the request was not acknowledged, some of the brokers may have deleted these records."""
         self.moved = 0
         """Number of moves that were accepted."""
         self.sent = 0

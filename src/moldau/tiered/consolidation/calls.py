@@ -42,7 +42,7 @@ class PlanCall(NamedTuple):
     """Request to plan the next segments."""
 
     engine: str
-    """Name of the caller. The log and other callers show this name."""
+    """Name of the caller. Log lines contain it, and so do the responses to other callers."""
     max_bytes: int
     lease_ms: int = 600_000
     topics: Collection[str] | None = None

@@ -103,7 +103,7 @@ class BrokerEngine:
         )
 
     async def run_once(self) -> int:
-        """Reconcile the recorded segments, then consolidate. Returns the number of copied bytes.
+        """Reconcile the recorded segments, then consolidate. Returns the number of published bytes.
 
         An exception from this method is always a bug.
         """

@@ -133,7 +133,7 @@ class TopicBasedRemoteLogMetadataManager:
     ) -> None:
         terms = {partition: self._leader_epoch_of(partition) for partition in leaders}
         for partition, term in {**dict.fromkeys(followers), **terms}.items():
-            # A new leader needs all events of its predecessors.
+            # A new leader must first apply all events of the previous leaders.
             afresh = term is not None and self._held.get(partition) != term
             self._held[partition] = term
             if self._described is not None:

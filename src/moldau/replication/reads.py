@@ -178,7 +178,7 @@ class PartitionReader:
 
     def _read_remote(self, request: ReadRequest, known: ReadOutcome, *, from_follower: bool) -> ReadAnswer:
         """Read from the remote tier for a consumer. A follower gets an error, because it reads the remote
-        tier itself (KIP-405)."""
+        tier itself (KIP-405). A consumer gets the same error if the log has no remote part."""
         remote = self._slot.part
         if from_follower or remote is None:
             return known._replace(error=ErrorCode.offset_moved_to_tiered_storage)

@@ -436,7 +436,7 @@ class LogManager:
         await self.removals.run_due()
 
     async def flush_due(self) -> None:
-        """Sync logs that have begun a segment since their last sync, or whose ``flush.ms`` has passed."""
+        """Sync logs with a new segment or whose ``flush.ms`` has passed, and remove files that are due."""
         for log in self:
             if log.is_flush_due():
                 with contextlib.suppress(KafkaError):

@@ -218,9 +218,9 @@ class FollowLane:
             self._changed.set()
 
     def _is_awaited(self) -> bool:
-        """Whether the request in progress must continue, because the lane has had no response for some time.
-        Otherwise requests would be postponed again and again, and no request to a distant coordinator would
-        get a response."""
+        """Whether the request in progress must continue. This is the case if the lane has had no response for
+        some time, and the request itself has not waited for this time yet. Otherwise requests would be
+        postponed again and again, and no request to a distant coordinator would get a response."""
         now = asyncio.get_running_loop().time()
         return now - self._answered_at > _ANSWER_S > now - self._asked_at
 

@@ -191,7 +191,8 @@ class PartitionCache:
         ]
 
     def when_known(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, as soon as the offsets are known or the partition is closed."""
+        """Call ``callback`` once, as soon as the offsets are known or the partition is closed. This method
+        must not be called later than that."""
         self._on_known.append(callback)
 
     async def until_known(self, timeout_s: float) -> bool:

@@ -141,8 +141,8 @@ class LogCleaner:
         return True
 
     async def _candidate(self, log: PartitionLog) -> CleanableLog | None:
-        """Return the cleanable part of a log, on the assumption that the log is flushed. The result is None
-        for a log that is not compacted."""
+        """Return the cleanable part of a log. The log is flushed first if this is needed. The result is None
+        for a log that is not compacted, or that cannot be cleaned now."""
         if not log.config.cleanup_compact or log.is_offline or _identity(log) in self.uncleanable:
             return None
         if log.is_being_copied:

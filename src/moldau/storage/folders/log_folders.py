@@ -96,7 +96,7 @@ class FolderWork:
             await asyncio.wait([self._retiring])
 
     async def stop(self) -> None:
-        """Stop the work, and wait until no job is running."""
+        """Wait until no work is left."""
         while (running := self._retiring or self._saving) is not None:
             await asyncio.wait([running])
 
@@ -123,8 +123,8 @@ class FolderWork:
             self._retiring = None
 
     async def _report_retired(self, logs: deque[RetiredLog]) -> None:
-        """This loop frees the logs one by one and pauses between them. Freeing thousands of logs at once
-        would block the event loop for a tenth of a second."""
+        """Free the logs in groups of :data:`RETIRED_A_TURN`. Other work of the event loop runs between two
+        groups. Freeing thousands of logs at once would block the event loop for a tenth of a second."""
         while logs:
             for _ in range(min(len(logs), RETIRED_A_TURN)):
                 self._on_retired(logs.popleft())

@@ -296,7 +296,8 @@ class RemotePartitionRemover:
                 self.empty_partition(partition)
 
     async def close(self) -> None:
-        """Begin no new removal. After the next start the removals continue."""
+        """Cancel the removals in progress, and begin no new removal. After the next start the removals
+        continue."""
         self._is_closed = True
         tasks = [*self._jobs.values(), *filter(None, [self._reconciling])]
         for task in tasks:

@@ -75,7 +75,7 @@ class ExpirationTask:
         await self._remove([each for each in expiry.segments if each.end_offset < log.log_start_offset])
 
     def stop(self) -> None:
-        """Begin no further round."""
+        """Set the gauges to 0, because no further round begins."""
         self._gauges.delete_lag_bytes = self._gauges.delete_lag_segments = 0
 
     def _remote_end(self) -> int:

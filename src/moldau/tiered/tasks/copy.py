@@ -101,7 +101,8 @@ class CopyTask:
         return log.last_stable_offset(self._partition.replica.high_watermark)
 
     def stop(self) -> None:
-        """Begin no further round. The clean-up task removes unfinished copies."""
+        """Abandon the copy in progress, because no further round begins. The clean-up task removes unfinished
+        copies."""
         self._give_up()
         self._gauges.copy_lag_bytes = self._gauges.copy_lag_segments = 0
 

@@ -65,7 +65,7 @@ class AllCoordinators(FileWitness, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorsContext:
-    """The coordinators and the functions of the broker that the parts of the manager need."""
+    """The dependencies of the manager's parts: the coordinators, and functions of the broker."""
 
     batches: BatchCoordinator
     """Commits and finds batches. It may be a plug-in."""
@@ -77,7 +77,7 @@ class CoordinatorsContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterContext:
-    """The cluster in this broker's metadata."""
+    """The information of this broker's metadata that the manager needs."""
 
     cluster_id: str
     broker_id: int

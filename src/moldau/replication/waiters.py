@@ -26,7 +26,7 @@ class Expiring(Protocol):
     """A wait that ends at a deadline."""
 
     def expire(self) -> None:
-        """Called when the deadline has passed, at most once."""
+        """Called at most once, when the deadline has passed."""
         ...
 
 

@@ -472,7 +472,7 @@ class LogManager:
     # -- methods for the cleaner --------------------------------------------------------------
 
     def cleaner_offset(self, topic_partition: TopicPartition) -> int | None:
-        """The end of a log's last compaction."""
+        """The offset at which a log's last compaction ended; None if it was never compacted."""
         home = self._homes.get(topic_partition)
         return None if home is None else home.cleaner_offsets.get(topic_partition)
 

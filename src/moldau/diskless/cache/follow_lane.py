@@ -46,7 +46,8 @@ MEMBERS_A_CALL: Final = 20_000
 another. It divides its waiting time among these requests. A coordinator refuses calls of more than 95,000
 partitions."""
 ROWS_A_TURN: Final = 500
-"""Number of partitions of a response that are processed without a break. This takes some 5 ms."""
+"""Number of partitions of a response that are processed in one iteration of the event loop. This takes some 5
+ms."""
 _ANSWER_S: Final = 0.25
 """If a coordinator has sent no response for this time, it counts as slow. Then the lane does not cancel a
 request to this coordinator before the request has waited for this time."""
@@ -99,7 +100,7 @@ class LaneSettings:
 
 @dataclass(slots=True)
 class LanePartition:
-    """A partition in the lane."""
+    """A partition in the lane, and the state of its reads."""
 
     cache: PartitionCache
     is_busy: bool = False

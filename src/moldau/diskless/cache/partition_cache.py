@@ -39,7 +39,7 @@ class Scratch:
 
 
 class PartitionCache:
-    """The cached range of offsets of a partition."""
+    """The local cache of a partition: a range of offsets, and copies of the coordinator's offsets."""
 
     log: PartitionLog
     """The local segments. Use them only when :attr:`has_log` is true."""

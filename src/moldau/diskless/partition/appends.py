@@ -71,7 +71,7 @@ class _PendingAppend:
 
 
 class Place(Protocol):
-    """The partition on this broker."""
+    """The partition on this broker, as appends need it."""
 
     @property
     def is_closed(self) -> bool:

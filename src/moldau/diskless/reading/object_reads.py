@@ -45,8 +45,8 @@ class ObjectSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """A ranged request for a part of an object. ``members`` are the positions of its batches in the planned
-    list."""
+    """A ranged request for a part of an object. ``members`` are the indexes of its batches in the list of
+    coordinates for which the requests were planned."""
 
     object_key: str
     start: int

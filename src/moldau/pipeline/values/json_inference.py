@@ -72,7 +72,7 @@ class ValueCounts:
         self.kinds = [0] * len(JsonKind)
         """Number of records with a value of each kind."""
         self.last = [-1] * len(JsonKind)
-        """The last record of each kind."""
+        """For each kind, the number of the last record that has a value of this kind."""
         self.fraction = False
         self.members: dict[str, ValueCounts] = {}
         self.element: ValueCounts | None = None

@@ -142,7 +142,7 @@ class ReplicaFetcher:
         return len(self._followed)
 
     def partition(self, key: PartitionKey) -> ClassicPartition:
-        """A followed partition."""
+        """The followed partition with this key."""
         return self._followed[key].partition
 
     def add(self, partition: ClassicPartition) -> None:

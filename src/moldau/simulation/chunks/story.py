@@ -99,7 +99,7 @@ def _scenario(properties: dict[str, str], faults: tuple[Fault, ...]) -> Scenario
 
 
 class ChunkStory(ReplicationStory):
-    """A seeded run of partitions with chunks."""
+    """The story of partitions with chunks. A seed decides the run."""
 
     topic_configs: Mapping[str, str] = MappingProxyType(ROLLING)
     deletion_limit_s = 60

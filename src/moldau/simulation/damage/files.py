@@ -47,7 +47,7 @@ class FileDamage:
     path: str
     way: Way
     what: str
-    """Details for people who read a history."""
+    """A description of the damage, for people who read a history."""
 
     @property
     def folder(self) -> str:
@@ -105,7 +105,7 @@ def siblings_of(path: str, copy: Copy, *, trusts_indexes: bool) -> list[str]:
 
 
 def copy_of(host: Host) -> Copy:
-    """Copy everything. The host must run no program."""
+    """Copy all files and folders of a host. The host must run no program."""
     disk = _operator(host)
     files: dict[str, bytes] = {}
     folders: list[str] = []

@@ -66,7 +66,7 @@ class Process:
         return context
 
     def adopt(self, task: "asyncio.Task[Any]") -> None:
-        """Keep a task until it has finished."""
+        """Keep a reference to a task until the task has finished."""
         self.tasks.append(task)
         if len(self.tasks) >= self._prune_at:
             self.tasks = self.pending_tasks()

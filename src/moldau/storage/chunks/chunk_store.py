@@ -120,7 +120,7 @@ class ChunkStore:
         return iter(tuple(self._folders))
 
     def directory_of(self, chunk: ChunkId) -> LogDirectory | None:
-        """The log directory that contains a chunk."""
+        """The log directory that contains a chunk; ``None`` if the chunk is not on this broker."""
         folder = self._folders.get(chunk)
         return None if folder is None else folder.directory
 

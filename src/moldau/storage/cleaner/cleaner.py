@@ -66,11 +66,11 @@ class CleanedLogs(Protocol):
         ...
 
     async def note_cleaned(self, log: PartitionLog, offset: int) -> None:
-        """Write the cleaner's checkpoint."""
+        """Write into the cleaner's checkpoint that the log is cleaned before ``offset``."""
         ...
 
     async def make_recoverable(self, log: PartitionLog) -> None:
-        """Write a checkpoint of the flushed offsets."""
+        """Write a checkpoint with the log's flushed offset."""
         ...
 
     def remove_files_later(self, log: PartitionLog, paths: Iterable[str]) -> None:

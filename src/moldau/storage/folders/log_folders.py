@@ -34,7 +34,7 @@ LANES: Final = 4
 LOGS_A_JOB: Final = 16
 
 RETIRED_A_TURN: Final = 200
-"""Number of removed logs that are freed without a break. This takes some milliseconds."""
+"""Number of removed logs that are freed in one iteration of the event loop. This takes some milliseconds."""
 
 NO_ROOM_FOR_MORE: Final = LACK_OF_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT, errno.EMLINK}
 """After these errors a disk cannot store a new partition, but it can still serve existing partitions."""

@@ -21,7 +21,7 @@ from moldau.storage.log.partition_log import PartitionLog
 
 
 class LogStarts:
-    """The starts of the logs in one log folder."""
+    """Makes the starts of the logs in one log folder durable."""
 
     def __init__(
         self,

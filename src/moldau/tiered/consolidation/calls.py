@@ -1,6 +1,5 @@
-"""The calls of engines to leaders (APIs 11656 to 11658), with the same interface in process and over the
-network.
-"""
+"""The calls of engines to leaders (APIs 11656 to 11658). The interface is the same for a leader in this
+process and for a leader that is called over the network."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType

@@ -265,7 +265,7 @@ class PlannedSegment:
 
     @property
     def segment_id(self) -> UUID:
-        """Names the segment in remote storage."""
+        """The id that names the segment in remote storage."""
         return self.metadata.id.id
 
     @property

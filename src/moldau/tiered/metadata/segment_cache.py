@@ -116,7 +116,7 @@ class SegmentCache:
         return len(self._segments)
 
     def get(self, id: UUID) -> RemoteLogSegmentMetadata | None:
-        """A segment by its id."""
+        """The segment with this id; ``None`` if there is no such segment."""
         return self._segments.get(id)
 
     # Changes ------------------------------------------------------------------------------------

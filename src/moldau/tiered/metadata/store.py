@@ -99,14 +99,14 @@ class EventOutcome(NamedTuple):
 
 @dataclass(slots=True)
 class StoredSegments:
-    """Everything that is stored about a partition."""
+    """The segments and highest offsets that are stored for a partition."""
 
     segments: Sequence[RemoteLogSegmentMetadata] = ()
     highest_offsets: Mapping[int, int] = field(default_factory=dict)
 
 
 class MetadataStore:
-    """An open database."""
+    """An open database with the state of remote segments."""
 
     def __init__(self, connection: apsw.Connection, disk: Disk, path: str) -> None:
         self._connection = connection
@@ -166,7 +166,7 @@ class MetadataStore:
         return NOTHING_APPLIED if row is None else AppliedEvents(*row)
 
     def load(self, partition: TopicIdPartition) -> StoredSegments:
-        """The stored state of a partition."""
+        """The stored segments and highest offsets of a partition."""
         number = self._number(partition)
         if number is None:
             return StoredSegments()

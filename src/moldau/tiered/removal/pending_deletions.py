@@ -45,7 +45,7 @@ class PendingDeletions:
 
     @property
     def remembered_count(self) -> int:
-        """Number of segments that are remembered."""
+        """Number of segments whose objects must be deleted later."""
         return len(self._waiting)
 
     def may_delete(self, segment_id: UUID) -> bool:

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 
 class ByteBudget:
-    """At most ``max_bytes`` are in use at a time. A single request may exceed this limit while no other bytes
-    are in use."""
+    """At most ``max_bytes`` are in use at a time. If no bytes are in use, a single request is granted even if
+    it exceeds this limit."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

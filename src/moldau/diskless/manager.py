@@ -65,7 +65,7 @@ class AllCoordinators(FileWitness, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorsContext:
-    """The coordinators and the functions of the broker that the parts of the manager need."""
+    """The dependencies of the manager's parts: the coordinators, and functions of the broker."""
 
     batches: BatchCoordinator
     """Commits and finds batches. It may be a plug-in."""
@@ -77,7 +77,7 @@ class CoordinatorsContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterContext:
-    """The cluster in this broker's metadata."""
+    """The information of this broker's metadata that the manager needs."""
 
     cluster_id: str
     broker_id: int
@@ -106,7 +106,8 @@ class ClusterContext:
 
 
 class DisklessManager:
-    """Owns everything between the partitions of diskless topics and the object store.
+    """Owns the writer, the readers and the background work of diskless topics, and their connection to the
+    object store.
 
     Create this object on the event loop on which it will run. Call :meth:`start` before partitions are
     opened.

@@ -215,7 +215,8 @@ def _by_owner(
 
 
 def _is_enough(found: Sequence[FoundPartition], min_bytes: int) -> bool:
-    """Whether the results contain so many bytes that a waiting FindBatches returns immediately."""
+    """Whether a waiting FindBatches returns now, because the results contain ``min_bytes`` bytes, an error,
+    or a partition whose records have moved to the tier."""
     if any(one.error is not ErrorCode.none or one.moved_to_tier for one in found):
         return True
     return sum(batch.size_bytes for one in found for batch in one.batches) >= min_bytes

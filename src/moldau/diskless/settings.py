@@ -10,7 +10,7 @@ from moldau.objects import RetryPolicy, StorageSettings
 
 @dataclass(frozen=True, slots=True)
 class DisklessSettings:
-    """Times in milliseconds, sizes in bytes."""
+    """The settings. Times are in milliseconds, and sizes are in bytes."""
 
     storage: StorageSettings
     writer: WriterSettings = field(default_factory=WriterSettings)

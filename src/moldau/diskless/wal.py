@@ -55,7 +55,8 @@ objects. This is enough for 1,300 batches."""
 
 _RUN = Struct(">16siII")
 _BATCH = Struct(">IiiqqqhihI")
-"""Field types of a batch's own header. Its attributes may use all 16 bits."""
+"""Field types of a batch's entry in the footer. They match the fields in the header of the batch, whose
+attributes have 16 bits."""
 _TRAILER = Struct(">qiIIIIHHI8s")
 _BEFORE_CRC = Struct(">qiIIIIHH")
 _CRC = Struct(">I")

@@ -188,5 +188,6 @@ async def _first_at(
 
 
 def register(session: SparkSession) -> None:
-    """Register ``format("moldau")`` if the package ``pyspark_moldau`` has not done so."""
+    """Register ``format("moldau")``. This call is needed only if Spark does not find the package
+    ``pyspark_moldau``, which contains the data source under the name that Spark looks for."""
     session.dataSource.register(MoldauDataSource)

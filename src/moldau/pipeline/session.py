@@ -50,8 +50,8 @@ _PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)
 def open_session(master: str | None = None, **settings: str) -> SparkSession:
     """A session with the settings for jobs. If a session is already running, that session is returned.
 
-    The session uses the master of ``spark-submit``. Without ``spark-submit``, it uses all cores of this
-    machine.
+    The session uses ``master``. Without ``master`` it uses the master of ``spark-submit``, and without
+    ``spark-submit`` all cores of this machine.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("moldau")

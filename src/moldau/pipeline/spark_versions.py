@@ -17,9 +17,10 @@ from pyspark.sql.types import StructType
 logger = logging.getLogger(__name__)
 
 HAS_FILTERS: Final = hasattr(datasource, "Filter")
-"""Since Spark 4.1, readers get the filters of a query."""
+"""Whether Spark passes the filters of a query to readers. Spark 4.1 and newer do this."""
 HAS_READ_LIMITS: Final = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
-"""Since Spark 4.2, stream readers get the start and the maximum size of a batch."""
+"""Whether Spark passes the start and the maximum size of a batch to stream readers. Spark 4.2 and newer do
+this."""
 
 
 _TIMEZONE: Final[Any] = (

@@ -181,7 +181,7 @@ class ClassicPartition:
     ) -> None:
         """Lead in ``leader_epoch``. If this epoch has begun before, only update the two replica sets.
 
-        Older epochs are ignored. Like all changes of the role, this waits while the log is being truncated.
+        Older epochs are ignored. While the log is being truncated, every change of the role waits.
         """
         again = partial(self.become_leader, leader_epoch, replicas, in_sync, partition_epoch)
         if self.following.defers(again):
@@ -417,7 +417,7 @@ class ClassicPartition:
         return info
 
     def check_in_sync(self) -> LeaderReplica:
-        """Return the leadership. Raises ``KafkaError`` if it does not accept a write with acks=all."""
+        """The replica's role as leader. Raises ``KafkaError`` unless it leads and accepts acks=all now."""
         return self._check_leads(ACKS_ALL)
 
     def committed(self, offset: int, timeout_ms: int) -> "asyncio.Future[AppendOutcome]":

@@ -13,7 +13,7 @@ from moldau.runtime.machine import Machine
 
 @dataclass(frozen=True, slots=True)
 class ReplicaContext:
-    """The context that all replicas of a broker with the same listener share."""
+    """The context of a broker's replicas. All replicas with the same listener share it."""
 
     machine: Machine
     local_id: int

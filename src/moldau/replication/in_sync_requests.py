@@ -159,7 +159,7 @@ class InSyncSets:
             return self._failed(proposals, ProposalFailure.UNKNOWN)
         if response.error_code is not ErrorCode.none:
             # If the whole request is refused, for example because of an old broker epoch, the outcome of an
-            # earlier request is still unknown.
+            # earlier request with the same proposals is still unknown.
             return self._failed(proposals, ProposalFailure.UNKNOWN)
         return self._settle(proposals, response) and not self._candidates
 

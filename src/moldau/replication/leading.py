@@ -91,8 +91,8 @@ class Leading:
         return listener is not None and listener.leader_quota.is_throttled(topic, partition)
 
     def withholds(self, follower_id: int) -> bool:
-        """Whether a follower gets no records now. This is the case if the follower is throttled and out of
-        sync, and the quota is exceeded."""
+        """Whether a throttled follower gets no records now. This is the case if the follower is out of sync
+        and the quota is exceeded."""
         leader, listener = self._replica.leader, self._listener
         if leader is None or listener is None or follower_id in leader.in_sync:
             return False

@@ -173,9 +173,9 @@ class TransactionMarker(NamedTuple):
     transaction_version: int = 0
     decision_partition: int = -1
     decision_offset: int = -1
-    """The position of the record that decides the transaction, as a partition and an offset in
-    ``__transaction_state``; -1 if they are not known. A restore compares this offset with the end of the
-    saved log."""
+    """``decision_partition`` and ``decision_offset`` give the partition and the offset in
+    ``__transaction_state`` of the record that decides the transaction. Both are -1 if they are not known. A
+    restore compares the offset with the end of the saved log."""
 
 
 class TransactionalBatch(NamedTuple):

@@ -39,7 +39,7 @@ class PartitionReader:
         """``follower_fetched`` is called for a fetch of a follower whose log agrees with this log.
 
         ``leading`` finds followers in the rack of a consumer (KIP-392) and contains the quota of leaders
-        (KIP-73). ``snapshots`` is the same log if the log has snapshots, otherwise ``None``.
+        (KIP-73). ``snapshots`` is the same object as ``log`` if the log has snapshots, otherwise ``None``.
         """
         self._log = log
         self._replica = replica
@@ -200,7 +200,7 @@ class PartitionReader:
 
     def _read_remote(self, request: ReadRequest, known: ReadOutcome, *, from_follower: bool) -> ReadAnswer:
         """Read from the remote tier for a consumer. A follower gets an error, because it reads the remote
-        tier itself (KIP-405)."""
+        tier itself (KIP-405). A consumer gets the same error if the log has no remote part."""
         remote = self._slot.part
         if from_follower or remote is None:
             return known._replace(error=ErrorCode.offset_moved_to_tiered_storage)

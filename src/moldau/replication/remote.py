@@ -15,8 +15,8 @@ class RemotePart(Protocol):
     """The remote part of one partition."""
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
-        """Complete the future ``known`` with batches that begin at ``request.offset``. The offset is in the
-        remote part."""
+        """Read batches that begin at ``request.offset``, which is in the remote part. The result is ``known``
+        with these batches. ``known`` contains the partition's offsets."""
         ...
 
     async def highest_offset(self) -> int:
@@ -54,8 +54,8 @@ class RemotePart(Protocol):
 
 
 class RemoteSlot:
-    """Contains the remote part of a log, which comes before the first local segment. The remote part exists
-    while the partition's topic is tiered.
+    """Contains the remote part of a log. The remote part is before the first local segment. The remote part
+    exists while the partition's topic is tiered.
 
     A topic may become tiered, or stop being tiered, while its partitions are served.
     """
@@ -65,8 +65,8 @@ class RemoteSlot:
     def __init__(self) -> None:
         self.part: RemotePart | None = None
         self.is_tiered = False
-        """Whether records of the part are in the remote tier, or will be. Otherwise all of them are in
-        inactive chunks."""
+        """Whether the remote part has records in the remote tier, or will have such records. If not, all
+        records of the remote part are in inactive chunks."""
 
     def begin(self, part: RemotePart, *, is_tiered: bool = True) -> None:
         """Set the remote part of the log."""

@@ -51,7 +51,7 @@ class ReplicationQuota:
             self._throttled[topic] = own
 
     def is_throttled(self, topic: str, partition: int) -> bool:
-        """Whether the bytes of a partition are counted."""
+        """Whether the bytes of a partition are counted, because its replica here is throttled."""
         if topic not in self._throttled:
             return False
         partitions = self._throttled[topic]

@@ -1,7 +1,7 @@
 """Requests that wait for a change of a partition.
 
-A waiter has partitions and a deadline. Waiters are indexed by partition. Therefore an append takes no time
-here if its partition has no waiters. Otherwise it wakes only the waiters of its partition.
+A waiter has partitions and a deadline. Waiters are indexed by partition. Therefore an append to a partition
+without waiters needs almost no time in this module. Any other append wakes only the waiters of its partition.
 
 Deadlines are rounded up to ticks. This makes a wait of half a second or more at most 6 % longer, and a
 shorter wait about 1 ms longer. Many waiters then share a timer, and their responses are sent in one iteration
@@ -26,7 +26,7 @@ class Expiring(Protocol):
     """A wait that ends at a deadline."""
 
     def expire(self) -> None:
-        """Called when the deadline has passed, at most once."""
+        """Called at most once, when the deadline has passed."""
         ...
 
 
@@ -186,7 +186,8 @@ class WaitingRoom(Generic[K]):
 
     def _forget(self, waiter: Waiter[K], places: list[dict[Waiter[K], None]]) -> None:
         for place in places:
-            # If a key appeared twice in the arguments of the wait, the same place occurs twice.
+            # If a key appeared twice in the arguments of the wait, ``places`` contains the dict of this key
+            # twice.
             place.pop(waiter, None)
         self._count -= 1
         if not self._count:
@@ -206,7 +207,8 @@ class WatermarkListeners:
         """Functions that are called with the watermark each time it moves."""
 
     def follow(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """From now on, call ``listener`` at each change, until the returned function is called."""
+        """From now on, call ``listener`` each time the watermark moves, until the returned function is
+        called."""
         self.all += (listener,)
 
         def end() -> None:

@@ -54,7 +54,7 @@ class Weather:
     clock_skew_ms: int = 0
     """If this is set, a clock jumps forward by this time, back by this time, or to the correct time."""
     cached_topics: tuple[str, ...] = ()
-    """Topics whose local folders are only a cache."""
+    """Topics whose local folders are only a cache, so that the folders may be lost."""
     reboot_after_disk_error: bool = True
     """Whether the machine is rebooted after a failed sync. Without a reboot, a restarted program may read
     bytes from the page cache that never reached the disk because the sync failed. A later loss of power
@@ -80,12 +80,13 @@ class Nemesis:
         self._weather = weather
         self._down: set[str] = set()
         self._bad_disks: set[str] = set()
-        """Hosts whose program may end by itself until the operator repairs the disk."""
+        """Hosts with a bad disk. It is no violation if their program ends by itself before the operator
+        repairs the disk."""
         self._to_reboot: set[str] = set()
 
     async def storm(self, fault_count: int) -> None:
-        """Inject ``fault_count`` faults, one after another. Then repair everything, and wait until everything
-        runs again."""
+        """Inject ``fault_count`` faults, one after another. Each fault except a jump of a clock ends after
+        some time. At the end, no fault is in effect except wrong clocks."""
         for _ in range(fault_count):
             await asyncio.sleep(self._chance.uniform(0.01, self._weather.between_s_max))
             host = self._chance.choice(list(self._programs))
@@ -93,7 +94,7 @@ class Nemesis:
         self.calm()
 
     def calm(self) -> None:
-        """End every fault that is in effect."""
+        """End every fault that is in effect, except wrong clocks."""
         self._world.network.heal_all()
         for host in self._programs:
             host.disk.faults.clear()

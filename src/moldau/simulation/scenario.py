@@ -163,8 +163,9 @@ class Result:
 def run_seed(scenario: Scenario, seed: int) -> Result:
     """Run the scenario with a seed. If the node fails, this raises no error. The errors are in the result."""
     collecting = gc.isenabled()
-    # The last seed's world is garbage with cycles, and no collection has run since it was made. Without this
-    # call, thousands of seeds use gigabytes.
+    # The world of the previous seed consists of objects that refer to each other. Only the garbage collector
+    # can free them, and it is off during a run. Without this call, runs of thousands of seeds would need
+    # gigabytes.
     gc.collect()
     gc.disable()  # finalizers that run at random times would change the history
     try:

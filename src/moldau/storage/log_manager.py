@@ -188,7 +188,7 @@ class LogManager:
                     continue
                 topic_partition = partition_of(name)
                 if is_deleted_folder(name):
-                    # The copy of this log may be in a folder that is offline.
+                    # After an interrupted exchange, the log's copy may be in a folder that is offline.
                     if all(each.is_online for each in self.directories):
                         self.removals.add(f"{directory.path}/{name}", 0)
                 elif is_stray_folder(name):
@@ -436,7 +436,7 @@ class LogManager:
         await self.removals.run_due()
 
     async def flush_due(self) -> None:
-        """Sync logs that have begun a segment since their last sync, or whose ``flush.ms`` has passed."""
+        """Sync logs with a new segment or whose ``flush.ms`` has passed, and remove files that are due."""
         for log in self:
             if log.is_flush_due():
                 with contextlib.suppress(KafkaError):
@@ -472,7 +472,7 @@ class LogManager:
     # -- methods for the cleaner --------------------------------------------------------------
 
     def cleaner_offset(self, topic_partition: TopicPartition) -> int | None:
-        """The end of a log's last compaction."""
+        """The offset at which a log's last compaction ended; None if it was never compacted."""
         home = self._homes.get(topic_partition)
         return None if home is None else home.cleaner_offsets.get(topic_partition)
 

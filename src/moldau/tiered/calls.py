@@ -1,6 +1,5 @@
-"""The calls about remote segments (APIs 11660 and 11661), with the same interface in process and over the
-network.
-"""
+"""The calls about remote segments (APIs 11660 and 11661). The interface is the same for a broker in this
+process and for a broker that is called over the network."""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType

@@ -52,8 +52,8 @@ class TieredMeters:
     def __init__(self, meters: Meters, has_topic: Callable[[str], bool] = lambda _: True) -> None:
         """``meters`` is any scope of the node's registry.
 
-        ``has_topic`` is false for a deleted topic. Work in progress must not create the metrics of such a
-        topic again.
+        ``has_topic`` is false for a deleted topic. Work that is still in progress must not create the metrics
+        of such a topic again.
         """
         self._has_topic = has_topic
         self._topics = meters.scoped("kafka.server", "BrokerTopicMetrics")

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 _CHECK_BYTES_MIN: Final = 1024 * 1024
 _CACHES_A_TURN: Final = 1_000
-"""Number of caches whose sizes are added up without a break. This takes a millisecond."""
+"""Number of caches whose sizes are added up in one iteration of the event loop. This takes a millisecond."""
 
 
 class CacheBound:

@@ -46,10 +46,11 @@ MEMBERS_A_CALL: Final = 20_000
 another. It divides its waiting time among these requests. A coordinator refuses calls of more than 95,000
 partitions."""
 ROWS_A_TURN: Final = 500
-"""Number of partitions of a response that are processed without a break. This takes some 5 ms."""
+"""Number of partitions of a response that are processed in one iteration of the event loop. This takes some 5
+ms."""
 _ANSWER_S: Final = 0.25
-"""If a coordinator has sent no response for this time, it counts as slow. A request to a slow coordinator is
-not cancelled in the first part of its wait, which has this length."""
+"""If a coordinator has sent no response for this time, it counts as slow. Then the lane does not cancel a
+request to this coordinator before the request has waited for this time."""
 
 
 class BatchFinder(Protocol):
@@ -99,7 +100,7 @@ class LaneSettings:
 
 @dataclass(slots=True)
 class LanePartition:
-    """A partition in the lane."""
+    """A partition in the lane, and the state of its reads."""
 
     cache: PartitionCache
     is_busy: bool = False
@@ -218,9 +219,9 @@ class FollowLane:
             self._changed.set()
 
     def _is_awaited(self) -> bool:
-        """Whether the request in progress must continue, because the lane has had no response for some time.
-        Otherwise requests would be postponed again and again, and no request to a distant coordinator would
-        get a response."""
+        """Whether the request in progress must continue. This is the case if the lane has had no response for
+        some time, and the request itself has not waited for this time yet. Otherwise requests would be
+        postponed again and again, and no request to a distant coordinator would get a response."""
         now = asyncio.get_running_loop().time()
         return now - self._answered_at > _ANSWER_S > now - self._asked_at
 
@@ -439,8 +440,8 @@ class FollowLane:
 
 
 def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:
-    """The response without the batches that were cached after its request; ``None`` when no new batches are
-    left."""
+    """The response without the batches that were cached after the request was sent. ``None`` if the response
+    has an error, or if no batch of the response begins at ``local_end``."""
     if found.error is not ErrorCode.none or found.moved_to_tier:
         return None
     batches = [batch for batch in found.batches if batch.base_offset >= local_end]

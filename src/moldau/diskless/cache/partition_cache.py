@@ -39,7 +39,7 @@ class Scratch:
 
 
 class PartitionCache:
-    """The cached range of offsets of a partition."""
+    """The local cache of a partition: a range of offsets, and copies of the coordinator's offsets."""
 
     log: PartitionLog
     """The local segments. Use them only when :attr:`has_log` is true."""
@@ -191,7 +191,8 @@ class PartitionCache:
         ]
 
     def when_known(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, as soon as the offsets are known or the partition is closed."""
+        """Call ``callback`` once, as soon as the offsets are known or the partition is closed. This method
+        must not be called later than that."""
         self._on_known.append(callback)
 
     async def until_known(self, timeout_s: float) -> bool:

@@ -28,7 +28,7 @@ _UNGUARDED: Final = "the batch belongs to no open transaction"
 
 
 class _Terms(NamedTuple):
-    """The acks, timeout and guard of a producer's append."""
+    """The acks, the timeout and the guard in a producer's request to append a batch."""
 
     required_acks: int
     timeout_ms: int
@@ -71,7 +71,7 @@ class _PendingAppend:
 
 
 class Place(Protocol):
-    """The partition on this broker."""
+    """The partition on this broker, as appends need it."""
 
     @property
     def is_closed(self) -> bool:

@@ -23,12 +23,12 @@ class RackTraffic:
         )
 
     def received(self, size_bytes: int, rack: str | None) -> None:
-        """Count bytes that a producer in ``rack`` sent."""
+        """Count bytes from a producer, if its ``rack`` is not the rack of this broker."""
         if rack is not None and rack != self._own_rack() is not None:
             self.bytes_in.value += size_bytes
 
     def sent(self, size_bytes: int, rack: str | None) -> None:
-        """Count bytes that are sent to a consumer in ``rack``."""
+        """Count bytes to a consumer, if its ``rack`` is not the rack of this broker."""
         if rack is not None and rack != self._own_rack() is not None:
             self.bytes_out.value += size_bytes
 
@@ -41,7 +41,8 @@ class TopicTraffic:
         self._racks = racks
 
     def received(self, size_bytes: int, rack: str | None) -> None:
-        """Count bytes from a producer in ``rack``. Refused bytes are included."""
+        """Count bytes that pass between two racks, from a producer in ``rack`` to this broker. Refused bytes
+        are included."""
         self._racks.received(size_bytes, rack)
 
     def appended(self, records_count: int, size_bytes: int) -> None:

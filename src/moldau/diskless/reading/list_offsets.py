@@ -169,8 +169,8 @@ class WalOffsetLookup:
     async def _latest_behind(
         self, cache: PartitionCache, batch: BatchCoordinate, found: FoundOffset, lookup: RecordLookup
     ) -> FoundOffset:
-        """Continue the search after ``found``. ``found`` is the latest record that remains in its batch, but
-        a later batch may contain a later record."""
+        """Continue the search for the latest record in the later batches. ``found`` is the latest record that
+        remains in ``batch``, but a later batch may contain a record with a later timestamp."""
         log_start, offset = 0, batch.last_offset + 1
         latest: BatchCoordinate | None = None
         while found.timestamp_ms < batch.max_timestamp_ms:
@@ -236,5 +236,5 @@ def _bounded(found: FoundOffset, timestamp_ms: int, last_stable_offset: int) -> 
 
 
 def _special(cache: PartitionCache, offset: int) -> FoundOffset:
-    """The result for a special timestamp. It is an offset, and there is no record for it."""
+    """The result for a special timestamp. It has an offset, but not the timestamp of a record."""
     return FoundOffset(offset, -1, cache.generations.epoch_for_offset(offset))

@@ -12,8 +12,8 @@ from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.runtime import UnexpectedErrors
 
 DEFAULT_GAP_BYTES = 8 * 1024 * 1024
-"""Two ranges are read by one request if at most this number of unneeded bytes is between them, because
-another request costs more. The number is the usual size of an object."""
+"""Two ranges are read by one request if at most this number of unneeded bytes is between them, because a
+second request costs more than reading these bytes. The number is the usual size of an object."""
 
 
 class WrittenObjects(Protocol):
@@ -45,8 +45,8 @@ class ObjectSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """A ranged request for a part of an object. ``members`` are the positions of its batches in the planned
-    list."""
+    """A ranged request for a part of an object. ``members`` are the indexes of its batches in the list of
+    coordinates for which the requests were planned."""
 
     object_key: str
     start: int

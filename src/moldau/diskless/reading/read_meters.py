@@ -102,7 +102,7 @@ class ColdReadMeters(ReadMeters):
 
 
 class FetchMeters:
-    """Counts from which source the reads of Fetch requests get their data."""
+    """Counts the reads of Fetch requests by the source of their data: local segments or objects."""
 
     def __init__(self, meters: Meters) -> None:
         scope = meters.scoped("moldau.diskless", "Fetch")

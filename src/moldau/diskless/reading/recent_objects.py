@@ -16,7 +16,7 @@ class RecentObjects:
     """
 
     def __init__(self, max_bytes: int, on_evicted: Callable[[Arena], None] = lambda arena: None) -> None:
-        """``on_evicted`` gets the memory of a dropped object."""
+        """``on_evicted`` is called with the memory of each object that is dropped."""
         self._max_bytes = max_bytes
         self._on_evicted = on_evicted
         self._objects: dict[str, tuple[Arena, int]] = {}

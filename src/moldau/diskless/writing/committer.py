@@ -57,8 +57,8 @@ class Committing:
     meters: WriterMeters
     unexpected: UnexpectedErrors
     hold: Callable[[WalFile, Batch], bool] = lambda file, batch: False
-    """Adds a batch to the next object again. Returns False when the batch has already waited for the maximum
-    time."""
+    """Adds a batch whose earlier batch is missing to a later object, so that its commit is repeated. Returns
+    False when the batch has already waited for the maximum time."""
     limit: int = 1
     """Number of commits in progress at each coordinator."""
     report_backlog: Callable[[int, int], None] = lambda coordinator_id, size_bytes: None

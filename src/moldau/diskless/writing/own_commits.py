@@ -29,7 +29,7 @@ __all__ = ["OwnCommits", "OwnRun", "RunTaker"]
 
 
 class OwnRun(NamedTuple):
-    """Adjacent batches of a partition, in memory that may be changed."""
+    """Adjacent batches of a partition, in memory that is writable."""
 
     key: PartitionKey
     batches: Sequence[BatchCoordinate]
@@ -53,7 +53,7 @@ class RunTaker(Protocol):
         ...
 
     def end(self, run: OwnRun, write: AsideWrite) -> None:
-        """Complete the append of the batches after the write."""
+        """Complete the append of ``run`` after ``write`` is done."""
         ...
 
     def over(self, run: OwnRun) -> bool:

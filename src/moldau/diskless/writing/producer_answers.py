@@ -21,8 +21,8 @@ class FileFinisher:
     """Ends each file once. A file ends when all its parts are committed, when it has timed out, or when it
     was given up after an unexpected error.
 
-    At that time the bytes of its batches are returned to the budget, and its batches are in the cache. An
-    object without references is deleted.
+    When the file has ended, the bytes of its batches are returned to the budget. If batches were committed,
+    the broker's cache does not need the object's bytes any more. An object without references is deleted.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ class ReportedBacklogs:
         """``now_s`` returns a time in seconds that never jumps."""
         self._now_s = now_s
         self._reports: dict[int, tuple[int, float]] = {}
-        """Bytes and time of the last report, by coordinator."""
+        """The size in bytes and the time of the last report, by coordinator."""
 
     def report(self, coordinator_id: int, size_bytes: int) -> None:
         """Store the backlog of a coordinator. Nothing is stored for -1, because the coordinator has not

@@ -177,9 +177,9 @@ class FilesInFlight:
         """Unfinished files, whose answers are pending or whose bytes this broker's own cache still needs."""
         self._unanswered: dict[WalFile, None] = {}
         self.batch_count = 0
-        """Number of batches in files that are not answered."""
+        """Number of batches in the files whose producers have no response yet."""
         self._recent_batches_max = 0.0
-        """Recent maximum of the batches in flight."""
+        """Recent maximum of :attr:`batch_count`, the number of batches in flight."""
 
     def __len__(self) -> int:
         return len(self._files)

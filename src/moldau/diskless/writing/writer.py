@@ -172,9 +172,10 @@ class DisklessWriter:
         return answer
 
     def _hold(self, file: WalFile, batch: Batch) -> bool:
-        """If a batch arrived before its predecessor, add it to later objects again, for about a second.
+        """If a batch arrived before its predecessor, add the batch to a later object, so that its commit is
+        repeated. Repeat this for about a second. Returns False if the batch is not added again.
 
-        The time must be short. A Java client sends at most five requests without a response on a connection.
+        This time must be short. A Java client sends at most five requests without a response on a connection.
         If five requests wait for a missing batch, this batch cannot be sent on that connection.
         """
         now, waiter = self._loop.time(), batch.owner

@@ -35,7 +35,7 @@ class TierFolder:
 
 
 class TierReport(NamedTuple):
-    """The results of a task."""
+    """The results of a task that has scanned a :class:`TierFolder`."""
 
     listed: int = 0
     old: int = 0

@@ -27,7 +27,7 @@ READS_AHEAD: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Checks units. It is sent to the tasks."""
+    """A function that checks one unit. The object is sent to the tasks."""
 
     bootstrap: str
     storage: StorageSettings

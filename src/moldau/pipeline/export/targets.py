@@ -30,7 +30,7 @@ class TableFolder:
 
     @property
     def path(self) -> str | None:
-        """Path of a local folder."""
+        """Path of a local folder; ``None`` if the folder is at another place."""
         return self.uri.removeprefix(_LOCAL) if self.uri.startswith((_LOCAL, "/")) else None
 
     @contextlib.contextmanager

@@ -37,7 +37,7 @@ async def same_topic(client: Client, source: TopicSource) -> ClusterTopic:
 
 
 class BrokerReader:
-    """Reads one range, in order."""
+    """Reads one range of offsets, in order."""
 
     def __init__(self, client: Client, source: TopicSource, wanted: OffsetRange) -> None:
         self._client = client
@@ -112,7 +112,8 @@ class BrokerReader:
         return data
 
     def _is_redirected(self, data: PartitionData) -> bool:
-        """Whether the response only names a broker of the rack. The next request goes to this broker."""
+        """Whether the response only names a broker of the rack. The next request goes to this broker. But if
+        a broker of the rack itself names a broker, the next request goes to the leader."""
         if data.preferred_read_replica < 0:
             return False
         if self._near is None:

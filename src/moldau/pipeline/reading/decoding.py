@@ -163,7 +163,7 @@ def _non_empty(decoded: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _decode_opened(
     batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], schema: Any, scratch: "_Scratch"
 ) -> pa.RecordBatch:
-    """The wanted records of some opened batches."""
+    """The records of some opened batches that are in the wanted ranges."""
     names = frozenset(schema.names)
     counts = np.array([batch.header.records_count for batch in batches], np.int64)
     padded = scratch.join([batch.data for batch in batches])

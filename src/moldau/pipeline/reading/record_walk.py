@@ -36,7 +36,7 @@ def find_records(data: memoryview, sizes: Sequence[int], counts: Longs) -> tuple
     ends = np.cumsum(np.array(sizes, np.int64))
     begins = ends - np.array(sizes, np.int64)
     total = int(counts.sum())
-    # Counts are untrusted input. A wrong count must not lead to a large allocation of memory.
+    # Counts are untrusted input. A wrong count must not cause a large allocation of memory.
     if np.any(counts * (RECORD_SIZE_MIN + 1) > ends - begins):
         raise InvalidRecordError(_TOO_FEW)
     if int(counts.max(initial=0)) * IN_STEP_COST < total:

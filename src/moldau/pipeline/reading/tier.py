@@ -43,7 +43,7 @@ again. If objects are missing more often, the broker is used."""
 
 
 class TierPartitionReader:
-    """Reads one range, in order."""
+    """Reads one range of offsets, in order."""
 
     def __init__(self, client: Client, source: TopicSource, wanted: OffsetRange) -> None:
         self._client = client

@@ -39,7 +39,8 @@ def read_varints(data: Bytes, positions: Longs, bits: int = 64) -> tuple[Longs, 
 
 
 def _read_any(data: Bytes, positions: Longs, bits: int) -> tuple[Longs, Longs]:
-    """Like :func:`read_varints`, but in each step one byte of every varint is read."""
+    """Like :func:`read_varints`, but for varints of any length. In each step, one byte is read of every
+    varint that has not ended yet."""
     first = data[positions]
     raw = (first & 0x7F).astype(np.uint64)
     behind = positions + 1

@@ -27,7 +27,7 @@ BACKOFF_S: Final = 0.2
 
 
 class SinkStore(Protocol):
-    """Calls may raise :class:`StorageError`."""
+    """The store of a sink. Each call may raise :class:`StorageError`."""
 
     async def put(self, key: str, content: Buffer) -> None:
         """Store an object, durably."""
@@ -158,7 +158,7 @@ class ObstoreSinkStore:
 
 
 async def _again(key: str, call: Callable[[], Awaitable[T]]) -> T:
-    """Retry a call until it succeeds or fails permanently."""
+    """Retry a call until it succeeds, fails permanently, or has failed :data:`TRIES` times."""
     for attempt in range(TRIES):
         try:
             return await call()

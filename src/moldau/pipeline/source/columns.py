@@ -85,8 +85,8 @@ class Columns:
 
 
 def _going_on(source: TopicSource, unit: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
-    """Read a unit. If the topic is deleted during the read and records may be lost, the result ends with the
-    records that were already read."""
+    """Read a unit. If the topic is deleted during the read, the result ends with the records that were
+    already read. If the options do not allow a loss of records, this raises :class:`ToolError` instead."""
     try:
         yield from fetch_found(source, unit)
     except TopicGoneError as error:

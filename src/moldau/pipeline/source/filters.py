@@ -30,7 +30,7 @@ class Narrowing:
     partitions: frozenset[int] | None = None
     offset: NumberBounds = NumberBounds()
     timestamp_us: NumberBounds = NumberBounds()
-    """The timestamp, in microseconds since the epoch."""
+    """The range of timestamps that pass the filters, in microseconds since the epoch."""
 
     def matches(self, topic: str, partition: int) -> bool:
         return (

@@ -180,7 +180,7 @@ class StreamPlanner:
         return await starting_offsets(client, self._options, found)
 
     def _firsts(self, places: set[StreamPlace]) -> dict[StreamPlace, int]:
-        """First offsets of the existing topics."""
+        """First offsets of ``places``. Partitions of topics that do not exist any more are left out."""
         if not places:
             return {}
 

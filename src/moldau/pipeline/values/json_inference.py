@@ -42,7 +42,8 @@ _EXACT_MAX: Final = 2**53
 
 
 class JsonKind(enum.IntEnum):
-    """Kinds of JSON values. Only kinds that lead to different column types are distinguished."""
+    """Kinds of JSON values. Two kinds are distinguished only if their values need columns of different
+    types."""
 
     BOOLEAN = 0
     NUMBER = 1
@@ -71,7 +72,7 @@ class ValueCounts:
         self.kinds = [0] * len(JsonKind)
         """Number of records with a value of each kind."""
         self.last = [-1] * len(JsonKind)
-        """The last record of each kind."""
+        """For each kind, the number of the last record that has a value of this kind."""
         self.fraction = False
         self.members: dict[str, ValueCounts] = {}
         self.element: ValueCounts | None = None
@@ -103,7 +104,7 @@ class ValueCounts:
 
 
 class FoundValues:
-    """Counts over the values of many records, in limited memory. Tasks send them to the driver."""
+    """Counts of the types in the values of many records, in limited memory. Tasks send them to the driver."""
 
     def __init__(self) -> None:
         self.root = ValueCounts()

@@ -1,12 +1,12 @@
 """Appends with acks=all, which wait until the high watermark is above them.
 
-Waiting appends are ordered by offset. Therefore a move of the watermark examines only the appends that it
-completes and the next append. The deadlines of these appends are in the structure that all waiters of the
-node share, so thousands of waiting producers and fetches share one timer.
+Waiting appends are ordered by offset. When the watermark moves, the code examines only the appends that are
+completed by this move, and the next append after them. The deadlines of these appends are in the structure
+that all waiters of the node share, so thousands of waiting producers and fetches share one timer.
 
-The order by offset is kept here, because an append waits for an offset. A fetch waits for any change of its
-partitions, and is found by the partition's key. If appends were also found by key, each move of the watermark
-would wake all appends of a partition.
+That structure finds a waiting fetch by the key of its partition, because a fetch waits for any change of its
+partitions. If it also found waiting appends by key, each move of the watermark would wake all appends of a
+partition. Therefore this class stores the appends in the order of their offsets.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """Appends that are acknowledged only after they are flushed (``flush.messages``).
 
-A partition uses this class or ``GroupCommit``. This class is for logs with the policy WRITTEN. Only every
-n-th message needs a flush, and the appends between two flushes are acknowledged when they are written.
-Appends with acks=1 wait for a flush, too. If the flush fails, the appends that wait for it are refused.
-``GroupCommit`` is for the policy FSYNCED. Every append is synced, acks=1 is answered before the sync, and a
-failure ends the leadership.
+A partition uses :class:`FlushQueue` or ``GroupCommit``. :class:`FlushQueue` is for logs with the policy
+WRITTEN. There, only every n-th message needs a flush, and the appends between two flushes are acknowledged
+when they are written. Appends with acks=1 wait for a flush, too. If the flush fails, the appends that wait
+for it are refused. ``GroupCommit`` is for logs with the policy FSYNCED. There, every append is synced, an
+append with acks=1 is acknowledged before the sync, and a failed sync ends the leadership.
 """
 
 import asyncio
@@ -28,8 +28,7 @@ class FlushQueue:
     def __init__(
         self, log: PartitionLog, on_flushed: Callable[[int], None], unexpected: UnexpectedErrors
     ) -> None:
-        """``on_flushed`` is called with an offset. The log is flushed below this offset, as
-        ``flush.messages`` requires."""
+        """``on_flushed`` is called after each flush, with the offset below which the log is flushed."""
         self._log = log
         self._on_flushed = on_flushed
         self._unexpected = unexpected

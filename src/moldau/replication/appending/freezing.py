@@ -83,8 +83,8 @@ class AppendFreeze:
         return self._queue.is_empty and partition.high_watermark == partition.log.log_end_offset
 
     def refuse(self) -> None:
-        """Answer NOT_LEADER_OR_FOLLOWER to all batches from now until the end of the freeze. The batches are
-        not kept, because the freeze takes too long."""
+        """Answer NOT_LEADER_OR_FOLLOWER to all batches from now until the end of the freeze. No batch waits
+        until the end of the freeze, because the freeze takes too long."""
         self._held.refuse()
 
     def end(self) -> None:
@@ -96,5 +96,5 @@ class AppendFreeze:
 
 
 def is_frozen(partition: ClassicPartition) -> bool:
-    """Whether the appends of a partition are delayed."""
+    """Whether the partition is frozen, so that its appends are delayed."""
     return isinstance(partition.opening, _HeldAppends)

@@ -1,5 +1,5 @@
-"""A classic partition as a participant in transactions. Its leader verifies the first batch and writes the
-marker."""
+"""A classic partition as a participant in transactions. The partition's leader verifies the first batch of
+each transaction, and writes the marker at the end of the transaction."""
 
 import asyncio
 from collections.abc import Callable, Sequence

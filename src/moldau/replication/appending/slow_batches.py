@@ -32,7 +32,7 @@ class OpeningQueue:
         self._waiting: Counter[FairClient | None] = Counter()
 
     def is_busy(self, client: FairClient | None) -> bool:
-        """Whether the next append of a client must wait."""
+        """Whether the next append of ``client`` must wait for its earlier batches."""
         return client in self._waiting
 
     @property

@@ -18,8 +18,8 @@ transaction (KIP-890)."""
 
 
 class TransactionGuard:
-    """The guard of a producer, which one or more checks by the coordinator share. Guards are compared by
-    identity."""
+    """The guard of a producer. If several checks by the coordinator are in progress for the producer, they
+    share one guard. Guards are compared by identity."""
 
     __slots__ = ()
 

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 UNDEFINED = -1
-"""An unknown epoch or offset."""
+"""The value for an unknown epoch or an unknown offset."""
 
 
 class EpochHistory(Protocol):

@@ -30,7 +30,8 @@ class FollowerReplica:
         self.leader_epoch = leader_epoch
         self.leader_id = leader_id
         self.high_watermark = high_watermark
-        """The leader's watermark at the last fetch, or the log's end if that is lower."""
+        """The leader's watermark at the last fetch, or the end of this replica's log if the end is lower than
+        that watermark."""
         self._policy = policy
 
     def position(self, history: EpochHistory, log_end_offset: int) -> FetchPosition:
@@ -61,8 +62,8 @@ class FollowerReplica:
         self, history: EpochHistory, log_end_offset: int, diverging_epoch: int, end_offset: int
     ) -> int:
         if end_offset == UNDEFINED:
-            # All epochs of the leader begin above this log's end. Only committed records are certainly the
-            # same in both logs.
+            # The leader has none of this log's epochs and no earlier epoch. Only the committed records are
+            # certainly the same in both logs.
             return min(self.high_watermark, log_end_offset)
         if diverging_epoch == UNDEFINED:
             return min(end_offset, log_end_offset)

@@ -46,7 +46,8 @@ class FollowerProgress:
 
 
 class InSyncMember(NamedTuple):
-    """A replica of a proposed set, and the incarnation from which the leader has received fetches."""
+    """A replica of a proposed set, and the broker epoch that the leader knows from the fetches of this
+    replica. The broker epoch identifies the incarnation of the broker."""
 
     broker_id: int
     broker_epoch: int
@@ -273,8 +274,7 @@ class LeaderReplica:
         )
 
     def _is_long_enough(self, progress: FollowerProgress) -> bool:
-        """Whether a follower has all committed records. It must also have the last record of earlier
-        terms."""
+        """Whether a follower has all committed records, and also all records of earlier terms."""
         return progress.acknowledged_offset >= max(self.high_watermark, self.start_offset)
 
     def _may_join(self, replica_id: int) -> bool:

@@ -24,7 +24,8 @@ class ReplicaPolicy:
     """Whether ``min.insync.replicas`` also applies if the partition has fewer replicas. If not, the number of
     replicas limits it."""
     clients_append: bool = True
-    """Whether clients may append. If not, only the coordinators of this broker may append."""
+    """Whether clients are allowed to append. If not, only a coordinator on the leader's broker is allowed to
+    append."""
     clients_shorten: bool = True
     """Whether DeleteRecords may move the log's start. If not, only snapshots may move it."""
 
@@ -32,8 +33,8 @@ class ReplicaPolicy:
 WRITTEN: Final = ReplicaPolicy()
 """Apache Kafka's rules for the partitions of users' topics."""
 FSYNCED: Final = ReplicaPolicy(Durability.FSYNCED, needs_min_in_sync_always=True)
-"""The policy for records that allow deletions of data or decide outcomes. A committed record survives a loss
-of power."""
+"""The policy for records that permit the deletion of data, or that decide the outcome of transactions. A
+committed record survives a loss of power."""
 SNAPSHOTTED: Final = ReplicaPolicy(
     Durability.FSYNCED, needs_min_in_sync_always=True, clients_append=False, clients_shorten=False
 )

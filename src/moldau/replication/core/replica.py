@@ -37,9 +37,8 @@ class ResignedReplica:
         self.leader_epoch = leader_epoch
         self.high_watermark = high_watermark
         self.has_led = has_led
-        """Whether the replica led in this epoch. It must not lead this epoch again, because proposals of
-        that time may still be committed.
-        """
+        """Whether the replica led in this epoch. It must not lead this epoch again, because the controller
+        may still commit proposals that the replica sent as the leader."""
 
 
 Role: TypeAlias = LeaderReplica | FollowerReplica | ResignedReplica

@@ -37,8 +37,8 @@ from moldau.storage.snapshots.snapshot_log import SnapshotLog
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_MS: Final = 20
-"""Pause after a partition's first error. Usually one of the two brokers does not know the result of an
-election yet."""
+"""Pause in ms after a partition's first error. It is short, because the usual cause of this error ends soon:
+one of the two brokers does not know the result of an election yet."""
 _UNKNOWN_SESSION: Final = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
 HURRY_S: Final = 0.05
 """Time in seconds for which a new partition waits for the request in flight. After this time the request is
@@ -49,8 +49,9 @@ partition."""
 THROTTLED_S: Final = 0.1
 """Pause in seconds after which a throttled follower checks its quota again."""
 SYNC_POLL_MS: Final = 5
-"""Longest wait of a fetch while a partition is synced. The fetch is for the other partitions. The synced
-records are acknowledged only by the next fetch, and a connection has one fetch at a time."""
+"""Maximum wait of a fetch at the leader, in ms, while the records of another partition of this fetcher are
+being synced. Only the next fetch acknowledges the synced records, and a connection has only one fetch at a
+time. Therefore the fetch in progress must end soon."""
 BYTES_A_TURN: Final = 1 << 20
 """Number of bytes that are appended in one iteration of the event loop."""
 
@@ -99,7 +100,8 @@ class _Followed:
         self.failures = 0
         """Number of consecutive failures."""
         self.is_caught_up = False
-        """Whether the partition had all committed records at the leader's last answer."""
+        """Whether this follower's log had all committed records of the partition when the leader answered
+        last."""
 
 
 class ReplicaFetcher:
@@ -140,7 +142,7 @@ class ReplicaFetcher:
         return len(self._followed)
 
     def partition(self, key: PartitionKey) -> ClassicPartition:
-        """A followed partition."""
+        """The followed partition with this key."""
         return self._followed[key].partition
 
     def add(self, partition: ClassicPartition) -> None:
@@ -167,12 +169,13 @@ class ReplicaFetcher:
             self._hurry = asyncio.get_running_loop().call_later(HURRY_S, self._give_up)
 
     def _give_up(self) -> None:
-        """Cancel the request. If the partitions are idle, the leader may wait for
-        ``replica.fetch.wait.max.ms`` before it responds."""
+        """Cancel the request in progress, so that a new request can be sent now. If the partitions are idle,
+        the leader would answer only after ``replica.fetch.wait.max.ms``."""
         self._hurry = None
         leader = self._leader()
         has_work = any(isinstance(each.held, asyncio.Task) for each in self._followed.values())
-        # The work on held partitions may also send requests to the leader.
+        # The connection is not closed while there is work on held partitions, because this work may send
+        # requests on the same connection.
         if leader is not None and not has_work:
             self._gives_up = True
             leader.disconnect()
@@ -326,8 +329,8 @@ class ReplicaFetcher:
             )
             return 0
         if following.position() != sent:
-            # The response is for another position, because the partition was removed and added again in the
-            # meantime.
+            # The response belongs to a fetch from another position, because the partition was removed and
+            # added again in the meantime.
             self._session.changed(key)
             return 0
         records = row.records

@@ -67,7 +67,9 @@ class OffsetLookup:
         term_start = self._term_start()
         if watermark >= term_start:
             return await self._search(timestamp_ms, lookup, end)
-        # The previous leader may have shown the records of earlier terms to clients.
+        # Consumers may read only up to the watermark, which is still below the end of the earlier terms. But
+        # the previous leader has perhaps shown these records to clients. If the result is such a record, the
+        # client must ask again later (KIP-207).
         found = await self._search(timestamp_ms, lookup, term_start)
         if found.offset >= end:
             raise _not_available_yet(watermark, term_start)

@@ -25,8 +25,8 @@ class ConsolidationAfterlife(DisklessAfterlife):
     """The checks at the end of a diskless scenario, including its remote tier."""
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
-        """Wait until the orphan scan has run once, and the grace period of the objects that it found has
-        ended."""
+        """Wait like the base class, and then for :data:`REMOVER_QUIET_S` more. In this time, the data of
+        interrupted copies and deletions are removed."""
         await super().quiet(world, node, history)
         await asyncio.sleep(REMOVER_QUIET_S)
 
@@ -56,7 +56,7 @@ class _Judging:
 
 
 def identity_of(described: DescribedPartition) -> TopicIdPartition:
-    """The name of a partition in the remote metadata."""
+    """The identity of a partition, as the remote metadata use it."""
     return TopicIdPartition(described.topic_id, described.topic_name, described.partition_index)
 
 

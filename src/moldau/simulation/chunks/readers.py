@@ -47,7 +47,8 @@ class ChunkReader(Consumer):
         """Close the connection. A consumer that was sent away goes back to the leader."""
         super().disconnect()
         self._connection, self._left = self._left, None
-        # Perhaps this broker is no longer the leader.
+        # The consumer is back at the leader, if its connection to the leader is still known. This broker has
+        # perhaps lost the leadership in the meantime.
         self._is_back = self._connection is not None
 
 

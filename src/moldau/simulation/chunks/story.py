@@ -99,7 +99,7 @@ def _scenario(properties: dict[str, str], faults: tuple[Fault, ...]) -> Scenario
 
 
 class ChunkStory(ReplicationStory):
-    """A seeded run of partitions with chunks."""
+    """The story of partitions with chunks. A seed decides the run."""
 
     topic_configs: Mapping[str, str] = MappingProxyType(ROLLING)
     deletion_limit_s = 60
@@ -110,8 +110,8 @@ class ChunkStory(ReplicationStory):
         self.created = 0
         """Number of creations that were acknowledged."""
         self._deleted_before = 0
-        """The highest offset before which records of the last partition were to be deleted. A request that
-        was not acknowledged may have deleted them at some of the brokers."""
+        """The highest offset in a request to delete the records of the last partition before that offset.
+        Even if the request was not acknowledged, some of the brokers may have deleted these records."""
         self.moved = 0
         """Number of moves that were accepted."""
         self.sent = 0
@@ -131,7 +131,9 @@ class ChunkStory(ReplicationStory):
             shortened.deleted_before = lambda: self._deleted_before
             consumer = shortened
         if observed and consumer.chance.random() < 0.7:
-            # The final readers compare the offset with the high watermark, which only replicas know.
+            # Only observed consumers name a rack, so that they can be sent to the brokers of chunks. The
+            # final readers compare their offset with the high watermark, and only replicas of the active
+            # chunk know it.
             consumer.rack = "a"
             consumer.on_sent = self._note_sent
         return consumer

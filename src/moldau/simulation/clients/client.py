@@ -467,7 +467,8 @@ class Consumer(SimulatedClient):
                     self._note_record(record)
 
     async def _follow(self, broker_id: int) -> None:
-        """Fetch from another broker from now on."""
+        """Fetch from another broker from now on. A consumer of this class names no rack, so a leader that
+        sends it to another broker violates the protocol."""
         self.history.violate(f"{self.name} is sent to broker {broker_id}, but it has no rack")
 
     async def _begin_again(self) -> None:

@@ -40,7 +40,8 @@ class Mover:
         """Number of accepted moves."""
 
     async def run(self, goes_on: Callable[[], bool]) -> None:
-        """Move one partition after another while the scenario continues."""
+        """As long as ``goes_on`` returns True, move one partition after another, cancel moves, or elect
+        preferred leaders."""
         chance = self._client.chance
         while goes_on():
             await asyncio.sleep(chance.uniform(0.2, 3.0))

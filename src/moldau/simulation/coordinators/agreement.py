@@ -66,7 +66,7 @@ class CoordinatorAgreement:
         self._newest_epoch = -1
         self._is_over = False
         self._watched: object = None
-        """The log whose snapshots wait for the reference."""
+        """The log whose snapshots wait until the reference has replayed the records before them."""
 
     async def look(self, life: str, host: ShardHost[Any, Any]) -> None:
         """Replay committed records. If the coordinator is loaded and has not decided on later records,

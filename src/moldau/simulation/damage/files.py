@@ -47,7 +47,7 @@ class FileDamage:
     path: str
     way: Way
     what: str
-    """Details for people who read a history."""
+    """A description of the damage, for people who read a history."""
 
     @property
     def folder(self) -> str:
@@ -72,7 +72,8 @@ def kind_of(path: str) -> str:
 
 
 def _has_witnesses(path: str, stem: str, copy: Copy) -> bool:
-    """Whether a log file is not the last log file, and its time index has several entries."""
+    """Whether other files can show that this log file was replaced by the log file of another partition. This
+    is the case if the log file is not the last one of its folder, and its time index has several entries."""
     folder = posixpath.dirname(path)
     is_last = path == max(
         each for each in copy.files if each.startswith(f"{folder}/") and each.endswith(".log")
@@ -104,7 +105,7 @@ def siblings_of(path: str, copy: Copy, *, trusts_indexes: bool) -> list[str]:
 
 
 def copy_of(host: Host) -> Copy:
-    """Copy everything. The host must run no program."""
+    """Copy all files and folders of a host. The host must run no program."""
     disk = _operator(host)
     files: dict[str, bytes] = {}
     folders: list[str] = []

@@ -36,7 +36,7 @@ class Reader(SimulatedClient):
         """Leader epochs of the records that were read, by offset."""
 
     async def topics(self) -> dict[str, int]:
-        """Partitions by topic, without internal topics."""
+        """The number of partitions of each topic, without internal topics."""
         while True:
             try:
                 connection = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)

@@ -370,7 +370,7 @@ class _Ear(logging.Handler):
 
 @contextmanager
 def _lines_of(logger: logging.Logger, hear: Any) -> Iterator[None]:
-    """Collect log lines. They are also handled as usual."""
+    """Collect the log lines of ``logger`` with ``hear``, while the ``with`` block runs."""
     ear = _Ear(hear)
     disabled, level, propagate = logging.root.manager.disable, logger.level, logger.propagate
     logging.disable(logging.NOTSET)

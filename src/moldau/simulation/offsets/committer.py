@@ -55,8 +55,8 @@ class Commits:
         return {*self.pending, self.settled}
 
     def fetched(self, value: int, now_s: float) -> None:
-        """Record that ``value`` was the committed value at ``now_s``. Older commits can no longer take
-        effect."""
+        """Record that ``value`` was the committed value at ``now_s``. Commits that got no response can still
+        take effect later, if they were sent less than :data:`UNDER_WAY_S` before ``now_s``."""
         self.settled = value
         self.pending = self._recent(now_s)
 

@@ -86,8 +86,8 @@ class CommittingMember(GroupClient):
         self._member_id = ""
 
     async def run(self, join_count: int) -> None:
-        """Join the group and stay a member until the client has joined and synchronised ``join_count`` times.
-        Then leave."""
+        """Join the group and stay a member, until the client has joined and synchronised ``join_count``
+        times. Then close the connection."""
         joined = 0
         while joined < join_count:
             try:
@@ -101,7 +101,7 @@ class CommittingMember(GroupClient):
         self.disconnect()
 
     async def _join(self, connection: RpcConnection) -> int:
-        """Join and synchronise. Returns the generation."""
+        """Join the group and get the assignment. Returns the generation."""
         protocol = JoinGroupRequestProtocol(name=_PROTOCOL, metadata=self.name.encode())
         request = JoinGroupRequest(
             group_id=self.group_id,

@@ -1,4 +1,4 @@
-"""Checks of the promises about records after a restore.
+"""Checks of the guarantees about records after a restore:
 
 * A record that was acknowledged before the cut exists once, at its offset.
 * A record that was acknowledged after the cut exists. If its producer is idempotent, it exists only once.

@@ -74,7 +74,7 @@ class LosableCluster:
         """The report of the last restore."""
         self.restored_s = 0.0
         self.are_left = False
-        """Whether the old nodes ran during the last restore."""
+        """Whether the old nodes were left running during the last restore."""
         self.lives = 0
 
     @property

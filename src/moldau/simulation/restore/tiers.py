@@ -1,6 +1,6 @@
 """A node loses all disks. It has remote segments, and topics that are in no saved state.
 
-The promises of a restore are checked:
+The guarantees of a restore are checked:
 
 * Every finished segment of the saved state can be read. Its objects are deleted only after a state without
   the segment was saved.

@@ -32,7 +32,7 @@ _CLOSES_MAX = 1_000
 
 
 class SimulationError(Exception):
-    """The simulation itself cannot continue."""
+    """An error of the simulation itself, which therefore cannot continue."""
 
 
 class DeadlockError(SimulationError):

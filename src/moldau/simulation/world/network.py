@@ -191,7 +191,7 @@ class Network:
         return base + jitter_s + self._delay_s.get(link, 0.0) if self._delay_s else base + jitter_s
 
     def send(self, sender: SimulatedTransport, data: bytes) -> None:
-        """Send data, or FIN or RST, to the sender's peer."""
+        """Send data, or the end of the stream (FIN) or a reset (RST), to the sender's peer."""
         if sender.peer.vanished:
             self._reset_from_rebooted(sender)
             return
@@ -265,7 +265,7 @@ class Network:
             self._push(receiver, RST)
 
     def drop_outgoing(self, sender: SimulatedTransport) -> None:
-        """Lose the data in flight."""
+        """Drop the data of ``sender`` that are in flight."""
         sender.outgoing.clear()
         sender.outgoing_bytes = 0
         if sender.outgoing_timer is not None:

@@ -52,7 +52,7 @@ def open_simulated_tier(configs: Mapping[str, str], machine: Machine, meters: Me
 
 
 class SimulatedObjectStorage:
-    """The store as a process sees it."""
+    """The world's object store, as one process accesses it."""
 
     def __init__(self, store: SimulatedObjectStore, process: Process, loop: SimulatedLoop) -> None:
         self._store = store

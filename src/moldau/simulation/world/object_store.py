@@ -50,7 +50,8 @@ class StoreWeather:
 
     @classmethod
     def bad(cls, chance: random.Random, *, down: bool) -> "StoreWeather":
-        """Bad weather. ``chance`` chooses one of a few probabilities for each kind of failure."""
+        """Probabilities of failures for bad weather. For each kind of failure, ``chance`` chooses one of a
+        few probabilities."""
         return cls(
             slow_chance=chance.choice((0.02, 0.5)),
             throttled_chance=chance.choice((0.0, 0.1, 0.6)),

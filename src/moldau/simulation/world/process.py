@@ -53,7 +53,8 @@ class Process:
         """Whether the process serves clients on its event loop. While it serves clients, only workers may
         wait for a disk."""
         self.working = 0
-        """Number of jobs of workers that are taking effect at this moment."""
+        """Number of simulated worker threads that are running a job at this moment. It is 0 while code of the
+        event loop runs."""
         self.loop_syncs: list[str] = []
         """Descriptions of syncs that blocked the event loop while the process served clients."""
         self._prune_at = _TASKS_PRUNE_MIN
@@ -65,7 +66,7 @@ class Process:
         return context
 
     def adopt(self, task: "asyncio.Task[Any]") -> None:
-        """Keep a task until it has finished."""
+        """Keep a reference to a task until the task has finished."""
         self.tasks.append(task)
         if len(self.tasks) >= self._prune_at:
             self.tasks = self.pending_tasks()

@@ -120,7 +120,7 @@ class ChunkStore:
         return iter(tuple(self._folders))
 
     def directory_of(self, chunk: ChunkId) -> LogDirectory | None:
-        """The log directory that contains a chunk."""
+        """The log directory that contains a chunk; ``None`` if the chunk is not on this broker."""
         folder = self._folders.get(chunk)
         return None if folder is None else folder.directory
 
@@ -134,8 +134,8 @@ class ChunkStore:
         assert log is not None, f"{name} has no log"
         assert directory is not None, f"{name} has no log directory"
         if log.log_end_offset > end_offset:
-            # Only this broker has the records from ``end_offset`` to the end of its log. It got them from an
-            # unclean leader. The present leader never had them.
+            # Only this broker has the records from ``end_offset`` to the end of its log. It got them from a
+            # leader whose records were lost in an unclean election. The present leader never had them.
             await log.truncate_to(end_offset)
         path = await run_whole(self._logs.release(name, chunk_folder(name, chunk.start_offset)))
         assert path is not None, f"{name} has left"

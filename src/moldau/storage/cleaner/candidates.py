@@ -39,7 +39,7 @@ def find_candidate(log: PartitionLog, checkpointed_offset: int | None, now_ms: i
     Only whole segments are cleaned. The active segment is excluded. Segments with records younger than
     ``min.compaction.lag.ms`` are excluded, too. Segments that consumers cannot yet read to the end (because
     of the high watermark or open transactions) are also excluded. ``checkpointed_offset`` is the end of the
-    last cleaning. An impossible value is ignored.
+    last cleaning. A value that is outside the log is ignored.
     """
     segments = log.segments.segments
     start = segments[0].base_offset

@@ -41,8 +41,8 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 SLICE_SIZE_BYTES: Final = 256 * 1024
-"""Number of bytes that one call of a worker moves. The event loop runs between two calls, and limits the
-rate."""
+"""Number of bytes that a worker reads and writes in one call. Between two calls, other work of the event loop
+runs, and the cleaner waits if it is faster than the configured rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class CleanerSettings:
 
 
 class CleanedLogs(Protocol):
-    """The access to the logs of a node, as far as the cleaner needs it."""
+    """The logs of a node, with the methods that the cleaner needs."""
 
     def __iter__(self) -> Iterator[PartitionLog]: ...
 
@@ -66,11 +66,11 @@ class CleanedLogs(Protocol):
         ...
 
     async def note_cleaned(self, log: PartitionLog, offset: int) -> None:
-        """Write the cleaner's checkpoint."""
+        """Write into the cleaner's checkpoint that the log is cleaned before ``offset``."""
         ...
 
     async def make_recoverable(self, log: PartitionLog) -> None:
-        """Write a checkpoint of the flushed offsets."""
+        """Write a checkpoint with the log's flushed offset."""
         ...
 
     def remove_files_later(self, log: PartitionLog, paths: Iterable[str]) -> None:
@@ -141,8 +141,8 @@ class LogCleaner:
         return True
 
     async def _candidate(self, log: PartitionLog) -> CleanableLog | None:
-        """Return the cleanable part of a log, on the assumption that the log is flushed. The result is None
-        for a log that is not compacted."""
+        """Return the cleanable part of a log. The log is flushed first if this is needed. The result is None
+        for a log that is not compacted, or that cannot be cleaned now."""
         if not log.config.cleanup_compact or log.is_offline or _identity(log) in self.uncleanable:
             return None
         if log.is_being_copied:
@@ -189,8 +189,9 @@ class LogCleaner:
             aborted = [found for segment in log.segments.segments for found in segment.transaction_index]
             dirty = [source for source in sources if source.end_offset > candidate.first_dirty_offset]
             begin = candidate.first_dirty_offset
-            # Transactions that ended before this offset are skipped. Their markers are not read here. If
-            # these transactions were included, their producers would stay in the aborted state forever.
+            # Transactions that ended before ``begin`` are left out, because this round does not read their
+            # markers. If these transactions were included, their producers would stay in the aborted state
+            # until the end of the round.
             ending = CleanedTransactions(found for found in aborted if found.last_offset >= begin)
             await self._work(learn_offsets(offsets, dirty, begin, ending))
             end_offset = offsets.latest_offset + 1 if offsets.is_full else candidate.first_uncleanable_offset

@@ -42,8 +42,9 @@ class BatchFilter:
     def filter(self, header: BatchHeader, batch: memoryview) -> bytes | memoryview | None:
         """The replacement of a batch. It is the batch itself, a smaller batch, or None.
 
-        The last batch of an active producer is kept without records, because of its sequence number. The last
-        batch of the round is kept, too, because of its offset.
+        Two kinds of batches are kept even if none of their records is kept: the last batch of an active
+        producer, because its header has the producer's last sequence number, and the last batch of the round,
+        because its header has the last offset.
         """
         if header.is_control:
             kept = self._filter_marker(header, batch)

@@ -34,7 +34,7 @@ class Source(NamedTuple):
 
 
 def open_sources(disk: Disk, segments: Sequence[Segment], end_offset: int) -> list[Source]:
-    """Open consecutive segments, up to a segment that begins at ``end_offset``."""
+    """Open consecutive segments. The last of them ends at ``end_offset``."""
     ends = [segment.base_offset for segment in segments[1:]] + [end_offset]
     return [
         Source(segment, disk.open(segment.path(LOG_SUFFIX), read_only=True), segment.size_bytes, end)

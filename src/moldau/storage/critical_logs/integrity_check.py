@@ -249,7 +249,8 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: CriticalL
         expected = base_offset
         file = disk.open(path, read_only=True)
         try:
-            # Compaction may have removed the batch, but only from a closed segment.
+            # Compaction may have removed the batch that ends at the durable offset. But compaction changes
+            # only closed segments, so the last segment must have this batch.
             has_checked = integrity.is_dense or index + 1 == len(bases)
             position, expected, size_bytes = _walk(file, base_offset, log, has_checked=has_checked)
             if position < size_bytes:
@@ -307,7 +308,8 @@ def _walk(
     for at, header, batch in scan_checked(file, 0, size_bytes):
         if header.base_offset < next_offset or header.partition_leader_epoch < epoch:
             break
-        # The checksum of a batch does not cover its offset and its epoch.
+        # The checksum of a batch does not cover its offset and its epoch. Therefore both are compared with
+        # the batches before it.
         if log.integrity.is_dense and header.base_offset > next_offset:
             break
         if not _is_known_epoch(log, header.base_offset, header.partition_leader_epoch):
@@ -319,8 +321,8 @@ def _walk(
 
 
 def _check_last_durable(file: File, position: int, header: BatchHeader, log: CriticalLog) -> None:
-    """Check the batch at ``position``, which reaches the durable offset. Raise :class:`DamagedLogError`
-    unless it is the batch that was synced."""
+    """Check the batch at ``position``, which contains the last record before the durable offset. Raise
+    :class:`DamagedLogError` unless it is the batch that was synced."""
     known = log.durable_checksum
     if known is not None and (header.next_offset, header.crc) != (log.durable_offset, known):
         raise DamagedLogError(
@@ -334,7 +336,8 @@ def _is_known_epoch(log: CriticalLog, offset: int, epoch: int) -> bool:
     known = log.epochs.epoch_for_offset(offset)
     if known is None or known == epoch:
         return True
-    # The epoch file is written before batches become durable, so the file may contain a later epoch.
+    # The epoch file is written before the batches of a new epoch become durable. Therefore only a batch at or
+    # after the durable offset may have a later epoch than the file.
     return offset >= log.durable_offset and known == log.epochs.latest_epoch and epoch > known
 
 

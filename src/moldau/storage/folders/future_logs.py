@@ -52,7 +52,7 @@ class LogMove:
 
     @property
     def lag(self) -> int:
-        """Offsets that are not copied yet."""
+        """Number of offsets that are not copied yet."""
         return max(0, self.source.log_end_offset - self.future.log_end_offset)
 
 

@@ -57,7 +57,7 @@ class LogDirectory:
         self.log_start_offsets: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self.cleaner_offsets: dict[TopicPartition, int] = {}
-        """The end of each log's last compaction."""
+        """For each log, the offset at which its last compaction ended."""
         self._lock: Lock | None = None
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._writing = threading.Lock()

@@ -34,7 +34,7 @@ LANES: Final = 4
 LOGS_A_JOB: Final = 16
 
 RETIRED_A_TURN: Final = 200
-"""Number of removed logs that are freed without a break. This takes some milliseconds."""
+"""Number of removed logs that are freed in one iteration of the event loop. This takes some milliseconds."""
 
 NO_ROOM_FOR_MORE: Final = LACK_OF_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT, errno.EMLINK}
 """After these errors a disk cannot store a new partition, but it can still serve existing partitions."""
@@ -96,7 +96,7 @@ class FolderWork:
             await asyncio.wait([self._retiring])
 
     async def stop(self) -> None:
-        """Stop the work, and wait until no job is running."""
+        """Wait until no work is left."""
         while (running := self._retiring or self._saving) is not None:
             await asyncio.wait([running])
 
@@ -123,8 +123,8 @@ class FolderWork:
             self._retiring = None
 
     async def _report_retired(self, logs: deque[RetiredLog]) -> None:
-        """This loop frees the logs one by one and pauses between them. Freeing thousands of logs at once
-        would block the event loop for a tenth of a second."""
+        """Free the logs in groups of :data:`RETIRED_A_TURN`. Other work of the event loop runs between two
+        groups. Freeing thousands of logs at once would block the event loop for a tenth of a second."""
         while logs:
             for _ in range(min(len(logs), RETIRED_A_TURN)):
                 self._on_retired(logs.popleft())
@@ -252,7 +252,8 @@ class FolderWork:
 
 
 async def _in_lanes(items: Sequence[T], work: Callable[[Sequence[T]], Coroutine[Any, Any, R]]) -> list[R]:
-    """Apply ``work`` to the items in parallel. Each worker processes one item at a time."""
+    """Apply ``work`` to groups of items, with :data:`LANES` groups at a time. Returns the results for the
+    groups."""
     waiting = iter([items[start : start + LOGS_A_JOB] for start in range(0, len(items), LOGS_A_JOB)])
     results: list[R] = []
 

@@ -1,10 +1,11 @@
 """Makes log start offsets durable before a client gets them (DeleteRecords). One write can contain many of
 them.
 
-A log without a remote tier cannot compute its start from its own files. The first segment may contain earlier
-batches, and leader epochs may begin after a gap in the offsets. The start is in the checkpoint of the log's
-folder, which is normally written only once a minute. After a restart the checkpoint is used only if no leader
-epoch begins below it. Therefore the files of leader epochs are written first.
+A log without a remote tier cannot compute its start from its own files, for two reasons. Its first segment
+may also contain batches before the start. And its first leader epoch may begin after the start, because there
+may be a gap between the offsets. The start is in the checkpoint of the log's folder, which is normally
+written only once a minute. After a restart the checkpoint is used only if no leader epoch begins below it.
+Therefore the files of leader epochs are written first.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from moldau.storage.log.partition_log import PartitionLog
 
 
 class LogStarts:
-    """The starts of the logs in one log folder."""
+    """Makes the starts of the logs in one log folder durable."""
 
     def __init__(
         self,

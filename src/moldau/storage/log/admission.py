@@ -2,9 +2,10 @@
 recompresses the batch and sets its time. Pure.
 
 Most topics store a batch unchanged. The time for checking records grows with their number and their
-decompressed size. The size of the batch does not show this; see :func:`is_slow_to_admit`. Records are
-decompressed once and read once for all requirements of the topic. Errors are reported in the order of Kafka's
-broker: records that cannot be parsed, timestamps, keys, and the size of the result.
+decompressed size. The size of a compressed batch does not show how long the check takes; see
+:func:`is_slow_to_admit`. Records are decompressed once and read once for all requirements of the topic. A
+batch may have several errors. As in Kafka's broker, the first error of this list is reported: records that
+cannot be parsed, timestamps, keys, and the size of the result.
 """
 
 from typing import NamedTuple

@@ -111,7 +111,7 @@ class LogProducers:
     # -- snapshots ----------------------------------------------------------------------------
 
     def write_snapshot(self, end_offset: int, *, durably: bool = True) -> None:
-        """Write the state's snapshot at the log's end."""
+        """Write a snapshot of the producers' state at the end of the log, ``end_offset``."""
         self.state.advance_end(end_offset)
         self.snapshots.take_snapshot(self.state, durably=durably)
 

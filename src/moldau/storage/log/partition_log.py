@@ -221,7 +221,7 @@ class PartitionLog:
     @property
     def local_log_start_offset(self) -> int:
         """The start of the data on this replica's disk. The records between the log's start and this offset
-        are in the remote tier."""
+        are in the remote tier or in inactive chunks."""
         return max(self.offsets.log_start_offset, self.segments.segments[0].base_offset)
 
     @property
@@ -300,7 +300,7 @@ class PartitionLog:
 
     @property
     def is_offline(self) -> bool:
-        """Whether the log's disk has failed."""
+        """Whether the log cannot be used any more, because its disk has failed or because it was closed."""
         return self.access.failure is not None
 
     def adopt(self, keeper: LogKeeper) -> None:

@@ -140,8 +140,8 @@ def _has_other_content(disk: Disk, segment: Segment, end_offset: int | None, rep
 def _remaining_segments(
     disk: Disk, folder: str, critical: CriticalLog | None, report: RecoveryReport
 ) -> tuple[list[int], int | None]:
-    """Remove incomplete files of a crash. Returns the base offsets of the segments, and the base offset of
-    the first incomplete segment."""
+    """Complete interrupted replacements of segments, and remove the other files that a crash has left.
+    Returns the base offsets of the segments, and the base offset of the first incomplete segment."""
     complete_swaps(disk, folder, report, is_critical=critical is not None)
     names = disk.list(folder)
     bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)

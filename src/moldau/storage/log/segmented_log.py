@@ -116,7 +116,7 @@ class SegmentedLog:
 
     def index_holding(self, offset: int) -> int:
         """Return the index of the segment that contains an offset. If the offset is below all segments, the
-        result is the first segment."""
+        result is 0, the index of the first segment."""
         return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
 
     def end_of(self, index: int) -> int:

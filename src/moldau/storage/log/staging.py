@@ -46,7 +46,7 @@ class StagedAppends:
         self._producers = producers
         self._appender = appender
         self._config: LogConfig | None = None
-        """The configuration that was checked last."""
+        """The configuration for which ``_stores_as_given`` was computed."""
         self._stores_as_given = False
         """Whether the configuration of the log allows staging."""
         self._headers: list[BatchHeader] = []

@@ -65,8 +65,9 @@ def encode_producer_snapshot(entries: Iterable[ProducerEntry], *, last_only: boo
 
 
 def _batches(entry: ProducerEntry) -> Iterator[tuple[BatchMetadata, int]]:
-    """The batches of a producer, each with the timestamp of its entry. A marker may be newer than the last
-    batch."""
+    """The batches of a producer, each with the timestamp of its entry in the file. The entry of the last
+    batch has the producer's last timestamp. This is the timestamp of a marker if the marker is newer than the
+    last batch."""
     *earlier, last = entry.batches or (BatchMetadata(-1, -1, 0, -1),)
     for batch in earlier:
         # When Kafka reads the file, it drops each expired entry. It must not drop the last entry of a

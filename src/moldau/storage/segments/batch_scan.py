@@ -97,9 +97,9 @@ def _not_a_batch(file: File, position: int, length: int) -> CorruptRecordError:
 def find_fitting_end(file: File, position: int, end: int, limit: int) -> tuple[int, int | None]:
     """End position of the last batch of ``file[position:end]`` that ends at or before ``limit``.
 
-    Also returns the offset after that batch. If the first batch does not fit, the result is ``position`` and
-    the base offset of the first batch. At the end of the file the result is None. Raises
-    :class:`CorruptRecordError` like :func:`find_position`.
+    The second value of the result is the offset after that batch. If the first batch does not fit, the result
+    is ``position`` and the base offset of the first batch. If there is no batch at all, the second value is
+    None. Raises :class:`CorruptRecordError` like :func:`find_position`.
     """
     unpack = _SKETCH.unpack_from
     next_offset: int | None = None

@@ -124,7 +124,8 @@ def _entries(disk: Disk, path: str, entry: Struct) -> list[tuple[int, int]]:
 
 
 def _possible(entries: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Some of an index's entries. The result is empty if the entries of the index do not ascend."""
+    """A sample of an index's entries. The result is empty if the entries do not ascend, because a correct
+    index cannot have such entries."""
     ascends = all(one[0] < two[0] and one[1] <= two[1] for one, two in pairwise(entries))
     return _sample(entries) if ascends else []
 
@@ -151,12 +152,13 @@ def _producers(disk: Disk, segment: Segment, end_offset: int | None) -> list[_Wi
 def _contradiction(
     segment: Segment, last_position: tuple[int, int] | None, last_time: tuple[int, int] | None
 ) -> str | None:
-    """Read the batches, beginning at the last entry of the offset index."""
+    """Read the batches from the last entry of the offset index on, and compare them with the last entries of
+    both indexes. Returns a sentence about the contradiction, if there is one."""
     file, base = segment.file, segment.base_offset
     size_bytes = file.size()
     indexed, start = last_position or (0, 0)
     if start + HEADER_SIZE_BYTES > size_bytes:
-        return None  # The file was shortened, so its last entries are missing.
+        return None  # the log file was shortened, so it does not contain the indexed batch
     chunk = file.read_at(start, min(_TAIL_BYTES, size_bytes - start))
     at = 0
     time_ms, wanted = last_time or (-1, -1)

@@ -262,7 +262,8 @@ class SnapshotLog:
         return True
 
     def _snapshot_ahead(self) -> LogPosition | None:
-        """Return the latest snapshot if it ends above the log's end; otherwise None."""
+        """Return the latest snapshot if it ends above the log's end, or at the log's end with a newer epoch
+        than the last record. Otherwise return None."""
         latest = self.latest_snapshot_id()
         if latest is None:
             return None

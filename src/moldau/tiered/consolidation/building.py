@@ -82,8 +82,8 @@ async def build_and_copy(
     """Build and copy segments. Each segment is copied while the next segments are built. Returns the results
     of :func:`copy_segment`, in order.
 
-    Raises the errors of :func:`each_segment` and :func:`copy_segment`. After an error ``into`` is not read
-    any more, with one exception: a store may still read it for an abandoned upload.
+    Raises the errors of :func:`each_segment` and :func:`copy_segment`. After an error, only an upload that
+    was abandoned and is still running in the store's client may read ``into``.
     """
     copies: list[asyncio.Task[bytes | None]] = []
     planned = iter(segments)
@@ -201,9 +201,9 @@ async def copy_segment(
     """Store a built segment. Returns the custom metadata that the storage manager gave.
 
     ``attempt`` (letters, digits, ``-`` and ``_``, at most 40) distinguishes this copy from the copies of
-    other tasks with the same plan. The custom metadata contain it. A storage manager that does not separate
-    attempts gets the segment under the segment's own name. This is safe because the bytes of a segment are
-    the same for every builder.
+    other tasks with the same plan. The custom metadata contain ``attempt``. A storage manager that does not
+    separate attempts gets the segment under the segment's own name. This is safe because the bytes of a
+    segment are the same for every builder.
 
     Raises ``RemoteStorageError`` if the storage manager fails.
     """

@@ -1,6 +1,5 @@
-"""The calls of engines to leaders (APIs 11656 to 11658), with the same interface in process and over the
-network.
-"""
+"""The calls of engines to leaders (APIs 11656 to 11658). The interface is the same for a leader in this
+process and for a leader that is called over the network."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -42,7 +41,7 @@ class PlanCall(NamedTuple):
     """Request to plan the next segments."""
 
     engine: str
-    """Name of the caller. The log and other callers show this name."""
+    """Name of the caller. Log lines contain it, and so do the responses to other callers."""
     max_bytes: int
     lease_ms: int = 600_000
     topics: Collection[str] | None = None
@@ -70,12 +69,13 @@ class LeaseCall(NamedTuple):
     lease_ms: int = 600_000
     """The time in ms from the receipt of this request to the end of the lease; 0 releases the lease."""
     partitions: Collection[TopicIdPartition] | None = None
-    """If the duration is 0 ms, only these partitions are released; ``None`` releases all partitions."""
+    """If ``lease_ms`` is 0, the partitions that are released; ``None`` releases all partitions of the
+    lease."""
 
 
 class ConsolidationCalls(Protocol):
     """The calls of an engine to the leader of diskless partitions. If a call fails as a whole, it raises
-    ``KafkaError``. Every call may be repeated.
+    ``KafkaError``. It is safe to repeat every call.
 
     UNSUPPORTED_VERSION means that diskless topics have no remote tier on that broker.
     """

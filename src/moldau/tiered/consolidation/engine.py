@@ -103,7 +103,7 @@ class BrokerEngine:
         )
 
     async def run_once(self) -> int:
-        """Reconcile the recorded segments, then consolidate. Returns the number of copied bytes.
+        """Reconcile the recorded segments, then consolidate. Returns the number of published bytes.
 
         An exception from this method is always a bug.
         """
@@ -149,8 +149,9 @@ class BrokerEngine:
                 await self._publish(task, segments, copies)
 
     def _still_planned(self, task: "_Task", segments: Sequence[PlannedSegment]) -> list[PlannedSegment]:
-        """The segments that must still be built. If a topic was deleted, or if another broker leads the
-        partition now, a copy that begins later would leave objects without a reference."""
+        """The segments in ``segments`` that must still be built. Segments of a deleted topic, or of a
+        partition that another broker leads now, are left out. A copy of such a segment would leave objects to
+        which no metadata refer."""
         is_planned = self._leader.is_planned
         return [
             one for one in segments if one.partition not in task.given_up and is_planned(task.lease_id, one)

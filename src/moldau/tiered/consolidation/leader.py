@@ -210,7 +210,7 @@ class ConsolidationLeader:
         return self._clock.now_ms() - oldest_ms >= led.rules.max_age_ms
 
     def _forget_others(self) -> None:
-        """Forget partitions that this broker no longer leads."""
+        """Drop the plans and the state of partitions that this broker no longer leads."""
         known = self._led()
         for plan in self._plans:
             if plan.partition not in known:

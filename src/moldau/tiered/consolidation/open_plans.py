@@ -13,8 +13,8 @@ __all__ = ["Lease", "OpenPlan", "OpenPlans", "OpenSegment"]
 
 @dataclass(slots=True)
 class Lease:
-    """The time until which an engine may carry out its plans. Without a lease, or after its end, other
-    engines may plan the same segments."""
+    """A permission for an engine to carry out its plans until a certain time. Without a lease, or after its
+    end, other engines may plan the same segments."""
 
     id: UUID
     engine: str
@@ -39,11 +39,11 @@ class OpenPlan:
     lease: Lease
     epoch: int
     wal_start: int
-    """The start of the WAL at the time of the last check."""
+    """The start of the partition's WAL when it was checked last."""
     segments: list[OpenSegment] = field(default_factory=list)
 
     def find(self, segment_id: UUID) -> OpenSegment | None:
-        """A segment of the plan."""
+        """The segment with this id; ``None`` if the plan does not contain it."""
         return next((one for one in self.segments if one.planned.segment_id == segment_id), None)
 
 
@@ -58,11 +58,11 @@ class OpenPlans:
         return iter(list(self._plans.values()))
 
     def of(self, partition: TopicIdPartition) -> OpenPlan | None:
-        """The partition's plan. Any engine may have this plan."""
+        """The partition's plan in progress, no matter which engine has it; ``None`` if there is no plan."""
         return self._plans.get(partition)
 
     def own(self, partition: TopicIdPartition) -> set[UUID]:
-        """The segments of a partition that are being built."""
+        """The segments of a partition that are being built under a plan of this leader."""
         plan = self._plans.get(partition)
         return set() if plan is None else {one.planned.segment_id for one in plan.segments}
 

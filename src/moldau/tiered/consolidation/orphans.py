@@ -8,7 +8,7 @@ conditions hold:
 1. The leader has written and applied an event of its own. It has therefore also applied all earlier events.
 2. The coordinator has stored the leader's epoch. Therefore no segment of an older leader can become valid.
 
-The scan works with storage managers that can be listed, such as the built-in one.
+The scan works with storage managers that can list their objects, such as the built-in storage manager.
 """
 
 import logging

@@ -35,8 +35,8 @@ __all__ = [
 
 DEFAULT_UNIT_BYTES: Final = 256 * 1024**2
 DEFAULT_GAP_BYTES: Final = 8 * 1024**2
-"""Two ranges are read by one request if at most this number of unneeded bytes is between them, because
-another request costs more. The number is the usual size of an object."""
+"""Two ranges are read by one request if at most this number of unneeded bytes is between them, because a
+second request costs more than reading these bytes. The number is the usual size of an object."""
 
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
@@ -115,8 +115,8 @@ class SegmentGathering:
     def add(
         self, batches: Iterable[BatchCoordinate], aborted: Sequence[AbortedRange] = ()
     ) -> list[GatheredSegment]:
-        """Add the next batches. Returns the segments that are complete after this. Raises ``ValueError`` for
-        a batch that does not follow the last batch.
+        """Add the next batches. Returns the segments that these batches have completed. Raises ``ValueError``
+        for a batch that does not follow the last batch.
 
         ``aborted`` are the aborted transactions with an offset in the batches. A segment contains a whole
         aborted transaction or no part of it, because only the segment's own index contains the abort. Such a
@@ -265,7 +265,7 @@ class PlannedSegment:
 
     @property
     def segment_id(self) -> UUID:
-        """Names the segment in remote storage."""
+        """The id that names the segment in remote storage."""
         return self.metadata.id.id
 
     @property

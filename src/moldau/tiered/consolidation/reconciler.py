@@ -47,14 +47,15 @@ _APPLIED_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ConsolidationStatus:
-    """A partition after its leader has reconciled it."""
+    """The state of a partition after its leader has reconciled the partition."""
 
     log_start: int
     wal_start: int
     wal_size_bytes: int
     wal_batches: int
     is_fenced: bool = True
-    """False if there was nothing to reconcile. Then only the coordinator's state was read."""
+    """Whether older leaders are fenced. It is False if there was nothing to reconcile, because then the
+    leader only reads the coordinator's state."""
     needless: Sequence[RemoteLogSegmentMetadata] = ()
     """Segments that must be deleted. The next round may find more segments."""
 
@@ -96,7 +97,7 @@ class SegmentEvents:
 
 
 class SegmentReconciler:
-    """Carries out the decisions of :mod:`steps`. Each call may be repeated by any broker at any time."""
+    """Carries out the decisions of :mod:`steps`. It is safe that any broker repeats a call at any time."""
 
     def __init__(
         self,

@@ -10,14 +10,15 @@ __all__ = ["HostedMetadata", "MetadataHosting", "NoMetadataHosting"]
 
 
 class MetadataHosting(Protocol):
-    """Metadata that are stored in partitions of a topic, some of which this broker may lead.
+    """Metadata that are stored in the partitions of a topic. This broker may be the leader of some of these
+    partitions.
 
     The topic-based manager implements this protocol itself.
     """
 
     @property
     def notifies_of_removals(self) -> bool:
-        """Whether the manager notifies this broker when there may be removals that must be resumed."""
+        """Whether the manager notifies this broker when removals of remote data perhaps must be resumed."""
         ...
 
     def owns(self, partition: TopicIdPartition) -> bool:

@@ -116,7 +116,7 @@ class SegmentCache:
         return len(self._segments)
 
     def get(self, id: UUID) -> RemoteLogSegmentMetadata | None:
-        """A segment by its id."""
+        """The segment with this id; ``None`` if there is no such segment."""
         return self._segments.get(id)
 
     # Changes ------------------------------------------------------------------------------------
@@ -131,8 +131,9 @@ class SegmentCache:
         """Set a segment's state like :meth:`put`, but in steps of ``EPOCHS_A_STEP`` leader epochs, because a
         segment may have very many epochs.
 
-        Between two steps, the later epochs do not have the segment yet, or have its previous state. Only one
-        change is made at a time.
+        If the segment is new, the epochs of the later steps do not contain the segment yet. If the segment
+        was known, it is first removed from its epochs in the same kind of steps. Only one change is made at a
+        time.
         """
         id = metadata.id.id
         known = self._segments.get(id)

@@ -156,7 +156,7 @@ class RemotePartitionDeleteMetadata:
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:
-        """The partition that is deleted."""
+        """The partition whose remote data are deleted."""
         return self.partition
 
 

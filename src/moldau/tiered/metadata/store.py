@@ -99,14 +99,14 @@ class EventOutcome(NamedTuple):
 
 @dataclass(slots=True)
 class StoredSegments:
-    """Everything that is stored about a partition."""
+    """The segments and highest offsets that are stored for a partition."""
 
     segments: Sequence[RemoteLogSegmentMetadata] = ()
     highest_offsets: Mapping[int, int] = field(default_factory=dict)
 
 
 class MetadataStore:
-    """An open database."""
+    """An open database with the state of remote segments."""
 
     def __init__(self, connection: apsw.Connection, disk: Disk, path: str) -> None:
         self._connection = connection
@@ -166,7 +166,7 @@ class MetadataStore:
         return NOTHING_APPLIED if row is None else AppliedEvents(*row)
 
     def load(self, partition: TopicIdPartition) -> StoredSegments:
-        """The stored state of a partition."""
+        """The stored segments and highest offsets of a partition."""
         number = self._number(partition)
         if number is None:
             return StoredSegments()
@@ -354,8 +354,8 @@ class MetadataStore:
 
 
 def _damage(connection: apsw.Connection) -> str | None:
-    """A description of the damage of a database that was not closed cleanly. ``None`` when the database is
-    intact."""
+    """A description of the damage of a database; ``None`` when the database is intact. The check is needed
+    only if the database was not closed cleanly."""
     verdict = str(connection.pragma("integrity_check"))
     if verdict != "ok":
         return verdict
@@ -374,8 +374,8 @@ def _row_sum(*values: Any) -> int:
 
 
 def _unlike(connection: apsw.Connection, topic_id: UUID) -> str | None:
-    """The reason why a database is not the cache of this topic. Empty if it is the cache, or if nothing was
-    ever written to it."""
+    """The reason why a database is not the cache of this topic. The result is ``None`` if the database is the
+    cache, and an empty string if nothing was ever written to the database."""
     if next(iter(connection.execute("select 1 from sqlite_master")), None) is None:
         return ""
     row = next(iter(connection.execute("select version, topic_id from meta")), None)
@@ -385,8 +385,8 @@ def _unlike(connection: apsw.Connection, topic_id: UUID) -> str | None:
 
 
 def _connect(machine: Machine, path: str) -> apsw.Connection:
-    """A cache that only one owner uses. After a crash of the machine, it is consistent and at most slightly
-    behind the topic."""
+    """Open the database for a single user. After a crash of the machine, the database is consistent, and
+    lacks at most the last few applied events."""
     connection = machine.open_sqlite(path)
     try:
         connection.create_scalar_function("row_sum", _row_sum, deterministic=True)

@@ -93,8 +93,8 @@ class MetadataTopic(Protocol):
         ...
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
-        """Wait until a record at or after ``offset`` is committed. An early return is allowed, because a
-        check costs little."""
+        """Wait until a record at or after ``offset`` is committed. The method may also return earlier. The
+        caller then checks again, which costs little."""
         ...
 
     async def offsets(self, partition: int, epoch: int = -1) -> TopicOffsets:

@@ -51,7 +51,7 @@ T = TypeVar("T")
 STORE_FILE: Final = "remote-log-metadata.sqlite"
 RETRY_MAX_S: Final = 5.0
 WANTED_A_TURN: Final = 1_000
-"""In one iteration of the event loop, this number of partitions is requested from the followers."""
+"""Number of partitions that are requested from the followers in one iteration of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class TopicBasedRemoteLogMetadataManager:
     ) -> None:
         terms = {partition: self._leader_epoch_of(partition) for partition in leaders}
         for partition, term in {**dict.fromkeys(followers), **terms}.items():
-            # A new leader needs all events of its predecessors.
+            # A new leader must first apply all events of the previous leaders.
             afresh = term is not None and self._held.get(partition) != term
             self._held[partition] = term
             if self._described is not None:

@@ -9,8 +9,8 @@ from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 __all__ = ["in_turns"]
 
 WORK_A_TURN: Final = 400
-"""Number of segments, and of leader epochs in them, that are handled without a break. This takes about a
-millisecond."""
+"""Number of segments, and of leader epochs in them, that are handled in one iteration of the event loop. This
+takes about a millisecond."""
 
 
 async def in_turns(

@@ -48,7 +48,7 @@ their next use."""
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndexes:
-    """The indexes of a segment, over bytes that do not change."""
+    """The indexes of a segment, as views of bytes that do not change."""
 
     base_offset: int
     offsets: memoryview
@@ -120,7 +120,7 @@ class RemoteIndexCache:
         self._shrink()
 
     async def close(self) -> None:
-        """Wait for the work in progress. The files are kept."""
+        """Cancel the loads in progress, and wait for the removals in progress. The other files are kept."""
         for task in self._loading.values():
             task.cancel()
         await asyncio.gather(*self._loading.values(), *self._removing.values(), return_exceptions=True)

@@ -49,7 +49,7 @@ class RemoteOffsetSearch:
         """Return the first record with the largest timestamp in ``[start_offset, wanted.end_offset)``. If
         that timestamp is not greater than ``above_ms``, return ``None``.
 
-        For all records of a segment, the timestamp in the segment's metadata is used.
+        The maximum timestamp in a segment's metadata shows whether the segment must be searched.
         """
         return await self._limited(wanted, self._find_max_timestamp(wanted, start_offset, above_ms, lookup))
 

@@ -44,8 +44,8 @@ KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 requests a dropped result later, the batches are read again."""
 REMEMBERED_POSITIONS_MAX: Final = 4_096
 READS_A_TURN: Final = 3
-"""Number of reads that begin in one iteration of the event loop. If the data are in memory, these reads take
-a few tenths of a millisecond."""
+"""Maximum number of reads that begin in one iteration of the event loop. If the data are in memory, these
+reads take a few tenths of a millisecond."""
 WARNING_INTERVAL_S: Final = 10.0
 
 
@@ -247,13 +247,15 @@ class RemoteReader:
     # -- reading ------------------------------------------------------------------------------
 
     async def _work(self, wanted: RemoteRead, wait_s: float, taken_bytes: int) -> RemoteBatches:
-        """The read may use ``taken_bytes`` of the quota, beginning in ``wait_s`` seconds."""
+        """Carry out a read. ``taken_bytes`` of the quota are reserved for the read, which may begin in
+        ``wait_s`` seconds."""
         loop, pacer = asyncio.get_running_loop(), self._pacer
         topic, size_bytes = wanted.partition.topic, 0
         try:
             if wait_s > 0:
                 await self._wait(wait_s)
-            # A request for many partitions begins one read for each partition.
+            # A request for many partitions begins one read for each partition. ``_lane`` spreads these reads
+            # over several iterations of the event loop.
             await self._lane.turn()
             started_s = loop.time()
             self.meters.fetch_request(topic)

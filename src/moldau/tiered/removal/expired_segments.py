@@ -16,8 +16,9 @@ _State = RemoteLogSegmentState
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """The log's start moves to this offset before the segments are deleted. ``None`` means that the start
-    does not move."""
+    """The decision about a partition: the expired segments, and the new start of the log. The log's start
+    moves to ``log_start_offset`` before the segments are deleted. If it is ``None``, the start does not
+    move."""
 
     log_start_offset: int | None
     segments: Sequence[RemoteLogSegmentMetadata]

@@ -19,7 +19,8 @@ another broker deletes it. If this broker calls :meth:`may_delete` again, a new 
 
 
 def _nothing_is_saved() -> Callable[[], bool]:
-    """The rule for a cluster whose logs are not saved. Deletions do not wait."""
+    """The wait in a cluster whose logs are not saved in the object store. It ends immediately, so deletions
+    are not delayed."""
     return lambda: True
 
 
@@ -44,7 +45,7 @@ class PendingDeletions:
 
     @property
     def remembered_count(self) -> int:
-        """Number of segments that are remembered."""
+        """Number of segments whose objects must be deleted later."""
         return len(self._waiting)
 
     def may_delete(self, segment_id: UUID) -> bool:

@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 _State = RemotePartitionDeleteState
 RECONCILE_INTERVAL_S: Final = 300.0
 NEWS_PAUSE_S: Final = 1.0
-"""Delay before a check. Metadata partitions catch up shortly after one another, so one check is enough for
-all of them."""
+"""Delay between a notification and the check. Several metadata partitions often catch up within this time,
+and one check is then enough for all of them."""
 
 
 class HostedPartitions(Protocol):
@@ -296,7 +296,8 @@ class RemotePartitionRemover:
                 self.empty_partition(partition)
 
     async def close(self) -> None:
-        """Begin no new removal. After the next start the removals continue."""
+        """Cancel the removals in progress, and begin no new removal. After the next start the removals
+        continue."""
         self._is_closed = True
         tasks = [*self._jobs.values(), *filter(None, [self._reconciling])]
         for task in tasks:

@@ -177,7 +177,7 @@ def decode_location(custom_metadata: bytes) -> ObjectLocation:
 
 
 def pack_indexes(metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> PackedIndexes:
-    """The ``.indexes`` object of a segment."""
+    """Make the ``.indexes`` object of a segment, and the custom metadata that describe it."""
     contents: dict[IndexType, Buffer] = {}
     sizes: list[int | None] = []
     for index_type in ORDER:

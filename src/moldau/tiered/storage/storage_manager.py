@@ -187,7 +187,7 @@ class HostedStorageManager(RemoteStorageManager, Protocol):
     """
 
     fence: StoreFence
-    """Each copy and each deletion first asks this fence for permission."""
+    """Each copy and each deletion begins with a check of this fence, which may refuse the operation."""
 
     @property
     def problem(self) -> str | None:

@@ -75,7 +75,7 @@ class ExpirationTask:
         await self._remove([each for each in expiry.segments if each.end_offset < log.log_start_offset])
 
     def stop(self) -> None:
-        """Begin no further round."""
+        """Set the gauges to 0, because no further round begins."""
         self._gauges.delete_lag_bytes = self._gauges.delete_lag_segments = 0
 
     def _remote_end(self) -> int:
@@ -93,7 +93,8 @@ class ExpirationTask:
         return self._context.metadata.remote_log_segment_metadata(partition, epoch, start) is None
 
     def _some_at_a_time(self) -> AsyncIterator[Sequence[RemoteLogSegmentMetadata]]:
-        """The partition's current segments."""
+        """The partition's current segments, in groups. Other work of the event loop runs between two
+        groups."""
         return in_turns(self._context.metadata.list_remote_log_segments(self._partition.partition))
 
     async def _leftovers(self) -> list[RemoteLogSegmentMetadata]:

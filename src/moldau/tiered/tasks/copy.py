@@ -89,7 +89,8 @@ class CopyTask:
         attempt = self._attempt
         first_offset = max(log.highest_copied_offset + 1, log.local_log_start_offset)
         if attempt is not None and attempt.metadata.end_offset < first_offset:
-            # The write succeeded but its response was lost, or the records of the segment were deleted.
+            # The attempt is not needed any more. Either its last event was written and only the response was
+            # lost, or the records of its segment were deleted.
             self._give_up()
         for closed in closed_segments(log, first_offset, self._stable_offset(log)):
             self._measure_lag(log)
@@ -100,7 +101,8 @@ class CopyTask:
         return log.last_stable_offset(self._partition.replica.high_watermark)
 
     def stop(self) -> None:
-        """Begin no further round. The clean-up task removes unfinished copies."""
+        """Abandon the copy in progress, because no further round begins. The clean-up task removes unfinished
+        copies."""
         self._give_up()
         self._gauges.copy_lag_bytes = self._gauges.copy_lag_segments = 0
 

@@ -18,7 +18,7 @@ worker thread allocates one."""
 
 
 def new_arena(size_bytes: int) -> mmap.mmap:
-    """Memory whose pages are already allocated. On Linux the interpreter's lock is released during the
+    """New memory. On Linux its pages are allocated now, and the interpreter's lock is released during the
     allocation.
 
     The memory is aligned to a page, so that files can be written from it without the page cache
@@ -60,7 +60,8 @@ class ArenaPool:
         return self._free.pop() if self._free else new_arena(self.arena_size_bytes)
 
     def release(self, arena: Arena) -> None:
-        """Return an arena of any size to the pool. The caller must not have a view of the arena any more."""
+        """Return an arena to the pool. The caller must not have a view of the arena any more. An arena that
+        has another size than the pool's arenas is not kept."""
         if isinstance(arena, bytearray) or len(arena) != self.arena_size_bytes:
             return
         if _is_exported(arena):

@@ -17,16 +17,16 @@ __all__ = ["BufferedBatch", "BuiltObject", "CloseDecision", "ClosePolicy", "Clos
 T = TypeVar("T")
 
 SMALL_SHARE = 4
-"""If an object is smaller than this share of an arena, it gets memory of its own size. Therefore a small
-amount of data uses little memory."""
+"""An object that is smaller than an arena divided by this number gets memory of its own size. Therefore a
+small amount of data uses little memory."""
 
 STEADY_SHARE = 5
-"""If batches arrive continuously, they wait at least this share of the interval. This avoids small objects.
-"""
+"""If batches arrive continuously, they wait at least for the interval divided by this number. This avoids
+small objects."""
 
 
 LARGE_SHARE = 4
-"""An object above this share of the size limit counts as large."""
+"""An object counts as large if its size is at least the size limit divided by this number."""
 
 QUIET_UPLOAD_SHARE = 12
 UPLOADS_AVERAGED = 8
@@ -54,7 +54,7 @@ class ClosePolicy:
     """The decision when to close a buffer that is not full. Times are in milliseconds of one monotonic clock.
 
     A buffer must be closed ``interval_ms`` after its first batch. In two cases it is closed earlier. First,
-    no batch has arrived for a while, because producers with a limited number of requests in flight are
+    no batch has arrived during a *pause*, because producers with a limited number of requests in flight are
     waiting. Second, batches arrive continuously, and the budget allows closing at this rate permanently. Both
     cases need a free upload slot and a token of the budget of ``puts_per_second``; 0 disables early closing.
     Every object takes a token. Therefore there are early objects in addition to the regular objects only
@@ -65,7 +65,7 @@ class ClosePolicy:
     A large buffer that contains everything in flight need not wait, because producers with five requests in
     flight have sent all five.
 
-    The length of the pause depends on the upload time of an object. The reason is that a batch that arrives
+    The length of this pause depends on the usual upload time of an object, because a batch that arrives
     slightly too late must wait for the next object.
     """
 
@@ -105,8 +105,8 @@ class ClosePolicy:
         return CloseDecision(None, min(due_ms, early_ms))
 
     def closed(self, now_ms: float, *, large: bool = False) -> None:
-        """Count a buffer that was closed, for any reason. All buffers count because each object needs a
-        PUT."""
+        """Count a buffer that was closed, for any reason. Every buffer except a large one takes a token,
+        because each object needs a PUT."""
         self._refill(now_ms)
         if not large:
             self._tokens = max(0.0, self._tokens - 1.0)

@@ -23,7 +23,8 @@ loop. Each batch takes 10 to 20 microseconds. The coordinator refuses requests o
 
 @dataclass(slots=True)
 class HeldBytes:
-    """Bytes of batches in buffers and files for which the producers have no response yet."""
+    """Number of bytes of the batches whose producers have no response yet. These batches are in buffers or in
+    files."""
 
     size_bytes: int = 0
 

@@ -33,7 +33,7 @@ from moldau.simulation.world.world import World
 PAUSE_S: Final = 0.004
 """Mean pause of a producer between two batches. A commit takes longer than this pause."""
 _PROPERTIES: Final = {
-    # With this size, nearly every batch is in an object of its own.
+    # With these limits, nearly every batch is in an object of its own.
     "diskless.append.commit.interval.ms": "5",
     "diskless.append.buffer.max.bytes": "400",
     "diskless.append.early.close.puts.per.second": "1000",

@@ -66,7 +66,7 @@ def replication_directory_moves() -> Scenario:
 
 
 class MovingStory(ReplicationStory):
-    """A seeded story of moves between disks."""
+    """A story in which replicas move between the disks of their nodes."""
 
     async def _storm(self, nemesis: Nemesis) -> None:
         chance = stream(self._world.seed, "disks")
@@ -93,7 +93,7 @@ class MovingStory(ReplicationStory):
 
 
 class DirectoryStory(ReplicationStory):
-    """A seeded story of failing disks."""
+    """A story in which disks of nodes fail."""
 
     async def _storm(self, nemesis: Nemesis) -> None:
         chance = stream(self._world.seed, "disks")

@@ -184,7 +184,7 @@ class QuorumStory:
         self.replicas: dict[int, MetadataNode] = {}
         """The replica in the newest process of each node."""
         self._lives: dict[int, str] = {}
-        """The name of the newest process of each node."""
+        """The name of the newest process of each node, as the checkers use it."""
         self._clients: list[TopicClient] = []
         self._acknowledged = asyncio.Event()
         """An event that is set when a client gets the acknowledgement of a change."""
@@ -374,7 +374,7 @@ class QuorumStory:
 
 @dataclass(slots=True)
 class _Moved:
-    """Tells a broker's lifecycle about each new image."""
+    """Passes each new metadata image to a broker's lifecycle."""
 
     call: Callable[[], None]
 

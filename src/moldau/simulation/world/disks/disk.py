@@ -23,7 +23,7 @@ UNLIMITED_BYTES = 1 << 40
 
 @dataclass(slots=True)
 class DiskFault:
-    """An error that the next operations of a kind get."""
+    """An error for the next operations of one kind."""
 
     operation: str
     """The kind of the operations. It is one of ``read``, ``write``, ``sync``, ``open``, ``rename``,

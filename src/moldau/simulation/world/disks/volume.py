@@ -132,7 +132,7 @@ class Volume:
         self._journal.append(entries)
 
     def sync_folder(self, folder: FolderNode) -> None:
-        """Make every change that affects the folder durable."""
+        """Make every change that affects ``folder`` durable."""
         waiting: list[Change] = []
         for change in self._journal:
             if any(changed is folder for changed, _, _ in change):

@@ -46,7 +46,7 @@ async def run_whole(work: Coroutine[Any, Any, T]) -> T:
             task.exception()
         raise
     finally:
-        del task  # the error has a traceback that refers to this frame, so this would be a cycle
+        del task  # the task's exception refers to this frame, and a reference back would be a cycle
 
 
 class FileOperations:

@@ -15,8 +15,9 @@ from moldau.storage.producers.producer_state import ProducerEntry
 
 
 class Truncation:
-    """Truncates a log's segments, together with its offsets, epochs and producers. A crash may happen between
-    any two steps. No append is allowed before an operation returns."""
+    """Truncates a log's segments, together with its offsets, epochs and producers. The steps of an operation
+    have such an order that a crash between two steps does no harm. No append is allowed before the operation
+    returns."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Truncation:
         if offset <= start_offset:
             yield from self._restarting(offset)
         elif offset <= segments.segments[0].base_offset:
-            # The earlier offsets are in the remote tier, so they stay readable.
+            # The records before ``offset`` are in the remote tier, so they stay readable.
             producers = yield partial(self._producers.snapshots.at, offset)
             yield from self._emptying(offset, producers)
             yield from self._truncated(offset)

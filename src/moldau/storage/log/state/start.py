@@ -67,7 +67,8 @@ class LogStart:
             self._epochs.restore(entries, self._offsets.log_start_offset)
 
     def configured(self) -> None:
-        """Continue, because the segments now have the topic's configuration."""
+        """Determine the start, because the topic's configuration is known now. The segments already have
+        it."""
         self.awaits_config = False
         if not self._segments.config.remote_storage_enable:
             self._offsets.highest_copied_offset = -1

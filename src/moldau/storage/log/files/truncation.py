@@ -91,14 +91,27 @@ class Truncation:
 
     def _beginning_behind(self, state: AuxiliaryState) -> FileSteps[None]:
         offset, offsets = state.offset, self._offsets
-        yield from self._emptying(offset, state.producers)
-        offsets.log_start_offset = min(state.log_start_offset, offset)
+        yield from self._dropping_all()
+        self._producers.restart_at(offset, state.producers, self._now_ms())
+        start_offset = min(state.log_start_offset, offset)
+        self._epochs.replace(state.leader_epochs, start_offset)
+        self._epochs.cut(offset)
+        yield from self._beginning_at(offset)
+        offsets.log_start_offset = start_offset
         offsets.highest_copied_offset = offset - 1
-        self._epochs.replace(state.leader_epochs, offsets.log_start_offset)
         yield from self._truncated(offset)
 
     def _emptying(self, offset: int, producers: Sequence[ProducerEntry] = ()) -> FileSteps[None]:
         """Drop all local records. ``producers`` are the producers at ``offset``."""
+        yield from self._dropping_all()
+        self._producers.restart_at(offset, producers, self._now_ms())
+        if producers:
+            yield from self._beginning_at(offset)
+        else:
+            self._segments.restart_at(offset)
+
+    def _dropping_all(self) -> FileSteps[None]:
+        """Remove the files of all segments."""
         segments = self._segments
         self._offsets.truncation_count += 1
         yield partial(self._lower_durable, 0)
@@ -107,10 +120,17 @@ class Truncation:
         yield from self._lower_checkpoints()
         yield from holding_files(segments.segments)
         yield partial(segments.drop_files, segments.segments)
-        segments.restart_at(offset)
-        self._producers.restart_at(offset, producers, self._now_ms())
-        if producers:
-            yield partial(self._producers.snapshots.take_snapshot, self._producers.state)
+
+    def _beginning_at(self, offset: int) -> FileSteps[None]:
+        """Begin with an empty segment, after the state of the log at ``offset`` is on the disk. In the other
+        order the state would be missing after a crash, and nothing would show this."""
+        yield self._write_state
+        self._segments.restart_at(offset)
+
+    def _write_state(self) -> None:
+        if len(self._producers.state):
+            self._producers.snapshots.take_snapshot(self._producers.state)
+        self._epochs.save()
 
     def _forget_from(self, end_offset: int) -> None:
         self._epochs.cut(end_offset)

@@ -3,12 +3,13 @@
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
+import pytest
 from registered_chunks import chunk, partition
 
-from moldau.chunks.calls import ChunkRead, ChunkRecords
+from moldau.chunks.calls import ChunkRead, ChunkRecords, ChunkSearch
 from moldau.chunks.reading import ChunkedPart
 from moldau.chunks.redirects import REMEMBERED_MAX, ChunkRedirects
 from moldau.cluster.image.chunks import ChunkRegistration
@@ -16,7 +17,7 @@ from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.persistent_map import PersistentMap
 from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.metrics.meters import Counter
-from moldau.replication.partition_interface import PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import FoundOffset, PartitionKey, ReadOutcome, ReadRequest
 from moldau.runtime.errors import ErrorCode
 
 KNOWN = ReadOutcome(high_watermark=30, last_stable_offset=30)
@@ -140,3 +141,30 @@ def test_a_connection_remembers_a_limited_number_of_chunks() -> None:
     for start in range(REMEMBERED_MAX + 5):
         assert redirects.target(key, large(start, start, 2), "a", memory) == 2
     assert [len(each) for each in memory.values()] == [REMEMBERED_MAX]
+
+
+class Timestamps:
+    """Inactive chunks whose records have the timestamps of this table, by the offsets of the records."""
+
+    def __init__(self, timestamps: dict[int, int]) -> None:
+        self._timestamps = timestamps
+
+    async def find(self, topic: str, chunk: ChunkRegistration, wanted: ChunkSearch, _: Any) -> FoundOffset:
+        for offset in range(wanted.from_offset, chunk.end_offset + 1):
+            if self._timestamps.get(offset, 0) >= wanted.timestamp:
+                return FoundOffset(offset, self._timestamps[offset])
+        return FoundOffset()
+
+
+@pytest.mark.parametrize(("log_start_offset", "expected"), [(0, 4), (5, 15), (10, 15), (16, None)])
+def test_the_largest_timestamp_is_looked_for_after_the_deleted_records(
+    log_start_offset: int, expected: int | None
+) -> None:
+    """The first chunk is still there after the deletion of its record with the largest timestamp."""
+    chunks = replace(FIRST, max_timestamp_ms=900), replace(SECOND, max_timestamp_ms=500)
+    active: Any = Active()
+    active.log = SimpleNamespace(log_start_offset=log_start_offset)
+    reads: Any = Timestamps({4: 900, 15: 500})
+    part = ChunkedPart(active, lambda: partition(*chunks), reads, cast(Any, None))
+    found = asyncio.run(part.find_max_timestamp(100, 30, cast(Any, None)))
+    assert (None if found is None else found.offset) == expected

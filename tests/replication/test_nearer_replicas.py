@@ -143,6 +143,19 @@ def test_a_follower_serves_consumers_up_to_the_watermark_of_its_leader(tmp_path:
     run(test)
 
 
+def test_a_follower_does_not_say_that_an_offset_after_its_log_is_out_of_range(tmp_path: pathlib.Path) -> None:
+    """A consumer that sends no epoch may believe that this broker still leads. It has perhaps read records
+    that this follower does not have yet."""
+
+    async def test() -> None:
+        follower = partition_at(tmp_path, Listener(), local_id=2)
+        follower.follow(5, 1)
+        assert consume(follower, 3, "", epoch=-1).error is ErrorCode.not_leader_or_follower
+        assert consume(follower, 0, "", epoch=-1).error is ErrorCode.none
+
+    run(test)
+
+
 def test_records_are_deleted_once_all_active_followers_have_deleted_them(tmp_path: pathlib.Path) -> None:
     async def test() -> None:
         listener = Listener()

@@ -266,6 +266,31 @@ def test_a_log_that_begins_after_the_remote_tier_begins_there_after_a_crash_too(
     check_begun_behind(box, PartitionLog.open(box.machine, "/data/u-0", TopicPartition("u", 0), TIERED))
 
 
+def test_a_log_killed_while_it_begins_after_the_remote_tier_does_not_lose_the_state_there(box: Any) -> None:
+    """After a kill at any step, the log either begins there with its producers and epochs, or does not end
+    there. In the latter case the log begins there again later."""
+    source = open_log(box, replace(TIERED, local_retention_bytes=-1))
+    append_segments(box, source, 2, epoch=1)
+    for sequence in range(3):
+        append_of(box, source, sequence)
+    state = AuxiliaryState(20, 4, [EpochEntry(1, 0), EpochEntry(3, 10)], list(source.producers.state))
+    ends = []
+    for number in range(9):
+        name = TopicPartition("u", number)
+        log = PartitionLog.open(box.machine, f"/data/u-{number}", name, TIERED)
+        append_segments(box, log, 1)
+        steps = log.truncation._beginning_behind(state)
+        # Each step is a job for a worker. The code after the last job has also run when the kill comes.
+        for _, job in zip(range(number), steps, strict=False):
+            job()
+        next(steps, None)
+        killed = PartitionLog.open(box.machine, f"/data/u-{number}", name, TIERED)
+        ends.append(killed.log_end_offset)
+        if killed.log_end_offset == 20:
+            check_begun_behind(box, killed)
+    assert (min(ends), ends[-1]) == (0, 20)
+
+
 def check_begun_behind(box: Any, log: PartitionLog) -> None:
     assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (4, 20, 20)
     assert log.leader_epochs.entries == (EpochEntry(1, 4), EpochEntry(3, 10))

@@ -220,11 +220,16 @@ class ChunkedPart:
     async def find_max_timestamp(
         self, above_ms: int, before_offset: int, lookup: RecordLookup, *, from_offset: int = 0
     ) -> FoundOffset | None:
-        later = [chunk for chunk in self._chunks if chunk.end_offset >= from_offset]
-        latest = max((chunk.max_timestamp_ms for chunk in later), default=-1)
-        if latest <= above_ms:
-            return None
-        return await self.find_timestamp(latest, before_offset, lookup, from_offset=from_offset)
+        start_offset = max(from_offset, self._partition.log.log_start_offset)
+        remaining = {chunk.max_timestamp_ms for chunk in self._chunks if chunk.end_offset >= start_offset}
+        # The record with the largest timestamp of a chunk may be before the start of the log.
+        for latest in sorted(remaining, reverse=True):
+            if latest <= above_ms:
+                return None
+            found = await self.find_timestamp(latest, before_offset, lookup, from_offset=from_offset)
+            if found is not None:
+                return found
+        return None
 
     async def highest_offset(self) -> int:
         """No chunk is in the remote tier."""

@@ -68,7 +68,7 @@ class PartitionReader:
         watermark, stable = known.high_watermark, known.last_stable_offset
         readable_end = log.segments.end_offset if from_follower else watermark
         if not log.offsets.log_start_offset <= request.offset <= log.segments.end_offset:
-            return known._replace(error=ErrorCode.offset_out_of_range)
+            return self._outside(request, known)
         if request.client_rack and not from_follower:
             nearer = self._leading.nearest_replica(request.client_rack, request.offset)
             if nearer >= 0:
@@ -132,6 +132,15 @@ class PartitionReader:
                 log_start_offset=position.log_start_offset,
             )
         )
+
+    def _outside(self, request: ReadRequest, known: ReadOutcome) -> ReadOutcome:
+        """The answer to a read of an offset that this log does not have."""
+        is_behind = self._replica.leader is None and request.offset > self._log.segments.end_offset
+        if is_behind and request.current_leader_epoch < 0:
+            # This consumer may believe that this broker still leads. It would reset its position, because the
+            # log of a new follower is empty. Only the leader knows whether the offset exists.
+            return ReadOutcome(error=ErrorCode.not_leader_or_follower)
+        return known._replace(error=ErrorCode.offset_out_of_range)
 
     def _for_follower(self, result: ReadResult, watermark: int) -> Sequence[memoryview | bytes]:
         self._traffic.replicated(result.size_bytes)

@@ -238,6 +238,13 @@ def chunks_tiered_power() -> Scenario:
     return tiered_story.chunks_tiered_power()
 
 
+def chunks_transactions() -> Scenario:
+    """Transactions over partitions with chunks; see :mod:`moldau.simulation.chunks.transaction_story`."""
+    from moldau.simulation.chunks import transaction_story
+
+    return transaction_story.chunks_transactions()
+
+
 def kill_damage() -> Scenario:
     """Damaged files after a kill; see :mod:`moldau.simulation.damage.stories`."""
     from moldau.simulation.damage import stories  # the tiny node runs without the server
@@ -314,6 +321,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "replication-moves": _of_cluster("replication_stories", "replication_moves"),
     "chunks": chunks,
     "chunks-power": chunks_power,
+    "chunks-transactions": chunks_transactions,
     "chunks-tiered": chunks_tiered,
     "chunks-tiered-power": chunks_tiered_power,
     "tiered-cluster": _of_cluster("tiered_cluster_stories", "tiered_cluster"),

@@ -1,4 +1,4 @@
-"""A partition that leaves a broker while its log moves between log folders."""
+"""A partition that leaves a broker while its log moves between log folders, or becomes a chunk."""
 
 import asyncio
 from types import SimpleNamespace
@@ -29,12 +29,18 @@ def topic(replica: int) -> Topic:
     return Topic(NAME.topic, KEY.topic_id, (registration,))
 
 
+@pytest.mark.parametrize("is_exchanged", [False, True], ids=["moved", "exchanged"])
 @pytest.mark.parametrize(("is_retired", "is_removed"), [(True, False), (False, False), (True, True)])
 def test_the_kind_decides_on_the_log_of_a_partition_that_has_left_the_broker(
-    is_retired: bool, is_removed: bool
+    is_retired: bool, is_removed: bool, is_exchanged: bool
 ) -> None:
     """When a partition leaves the broker, its log may have become the log of a chunk. Then the log must not
-    be deleted. If the topic was deleted, the log must be deleted in any case."""
+    be deleted. If the topic was deleted, the log must be deleted in any case.
+
+    The partition leaves while its log moves to another folder, or when a chunk has just ended and the
+    exchange of the log has not begun yet.
+    """
+    must_exchange = False
     retired: list[Topic] = []
     deleted: list[TopicPartition] = []
 
@@ -47,7 +53,7 @@ def test_the_kind_decides_on_the_log_of_a_partition_that_has_left_the_broker(
         open=lambda topic, index: partition,
         apply_role=lambda partition, topic, applied: None,
         close=lambda partition, reason: None,
-        must_exchange=lambda topic, index: False,
+        must_exchange=lambda topic, index: must_exchange,
         may_suspend=lambda partition: True,
         retire=retire,
     )
@@ -68,12 +74,18 @@ def test_the_kind_decides_on_the_log_of_a_partition_that_has_left_the_broker(
             1, cast(Any, registry), lambda topic: cast(Any, kind), cast(Any, listener), cast(Any, logs)
         )
         hosting.apply(MetadataImage(topics=TopicsImage().updated([here], [])), ["t"], [])
-        assert hosting.suspend(NAME) == KEY
+        if is_exchanged:
+            nonlocal must_exchange
+            must_exchange = True
+            hosting.apply(MetadataImage(topics=TopicsImage().updated([topic(1)], [])), ["t"], [])
+        else:
+            assert hosting.suspend(NAME) == KEY
         if is_removed:
             hosting.apply(MetadataImage(), [], [here])
         else:
             hosting.apply(MetadataImage(topics=TopicsImage().updated([elsewhere], [])), ["t"], [])
-        hosting.resume(KEY)
+        if not is_exchanged:
+            hosting.resume(KEY)
         hosting.freeze()
 
     asyncio.run(move())

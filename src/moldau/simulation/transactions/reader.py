@@ -28,6 +28,9 @@ class CommittedRead(NamedTuple):
 class CommittedReader(SimulatedClient):
     """Reads a partition, beginning at its start."""
 
+    rack = ""
+    """The rack in each Fetch. A consumer with a rack may be sent to another broker (KIP-392)."""
+
     def __init__(
         self,
         name: str,
@@ -83,14 +86,22 @@ class CommittedReader(SimulatedClient):
             max_bytes=1 << 20,
             isolation_level=_READ_COMMITTED,
             topics=[FetchTopic(topic=self._topic, partitions=[wanted])],
+            rack_id=self.rack,
         )
         answer = await connection.request(ApiKey.FETCH, FETCH_VERSION, request)
         row = answer.responses[0].partitions[0]
         if row.error_code is not ErrorCode.none:
             raise RetryError(row.error_code.name)
+        if row.preferred_read_replica >= 0:
+            await self._follow(row.preferred_read_replica)
+            return
         before = self._offset
         self._note_batches(row)
         self.is_at_end = self._offset == before and row.last_stable_offset == row.high_watermark == before
+
+    async def _follow(self, broker_id: int) -> None:
+        """Fetch from another broker from now on."""
+        self.history.violate(f"{self.name} is sent to broker {broker_id}, but it has no rack")
 
     async def _opened(self) -> RpcConnection:
         """The connection for fetches. Raises OSError and RetryError."""

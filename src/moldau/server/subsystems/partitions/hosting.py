@@ -9,16 +9,16 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from moldau.cluster.image.directories import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
 from moldau.cluster.image.topics_image import Topic
-from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.partition_interface import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
+from moldau.server.subsystems.partitions.listeners import AssignmentListener, LeadershipListener
 from moldau.server.subsystems.partitions.topic_order import in_order, without_leader
 from moldau.server.topics.partition_kinds import PartitionKind
 from moldau.server.topics.registry import PartitionRegistry
@@ -37,23 +37,6 @@ all of them are opened."""
 
 _RECONFIGURED_A_TURN: Final = 100
 """Number of partitions that get a new configuration without a break. This takes about 10 ms."""
-
-
-class LeadershipListener(Protocol):
-    """A listener for replicas whose logs belong to coordinators. It is called at each change of the metadata,
-    and learns whether this broker leads the replica's partition."""
-
-    def leads(self, partition: ClassicPartition, epoch: int) -> None: ...
-
-    def no_longer_leads(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None: ...
-
-
-class AssignmentListener(Protocol):
-    """A listener that learns the log directories of replicas."""
-
-    def put(self, key: PartitionKey, directory_id: UUID) -> None: ...
-
-    def forget(self, key: PartitionKey) -> None: ...
 
 
 @dataclass(slots=True)
@@ -409,10 +392,8 @@ class PartitionHosting:
         topic = new.topic
         name = TopicPartition(topic.name, key.partition)
         if new.has_left:
-            newest = self._topics.get_by_id(key.topic_id)
-            has_log = name not in failed and not self._logs.lacks(name, topic.topic_id)
-            if has_log and not (newest and self._kind_of(newest).retire(newest, key.partition)):
-                self._logs.delete(name)
+            if name not in failed:
+                self._remove_log(name, key)
             return
         if self._is_frozen:
             return
@@ -457,6 +438,8 @@ class PartitionHosting:
             new.has_left = True
         elif new is not None:
             del self._new[key]
+            # A log that was to be exchanged exists already.
+            self._remove_log(TopicPartition(topic.name, key.partition), key)
         hosted = self._hosted.pop(key, None)
         if hosted is None:
             return
@@ -464,6 +447,14 @@ class PartitionHosting:
         epoch = topic.partitions[key.partition].leader_epoch
         self._listener.no_longer_leads(topic.name, key.topic_id, key.partition, epoch)
         hosted.kind.close(hosted.partition, reason)
+
+    def _remove_log(self, name: TopicPartition, key: PartitionKey) -> None:
+        """Remove the log of a partition that has left this broker, and that is not open."""
+        if self._logs.lacks(name, key.topic_id):
+            return
+        newest = self._topics.get_by_id(key.topic_id)
+        if newest is None or not self._kind_of(newest).retire(newest, key.partition):
+            self._logs.delete(name)
 
     def reconfigure(self, topic_names: Iterable[str] | None) -> None:
         """Apply changed configurations of some topics. ``None`` means that the broker's configuration has

@@ -92,14 +92,28 @@ class Truncation:
 
     def _beginning_behind(self, state: AuxiliaryState) -> FileSteps[None]:
         offset, offsets = state.offset, self._offsets
-        yield from self._emptying(offset, state.producers)
-        offsets.log_start_offset = min(state.log_start_offset, offset)
+        yield from self._dropping_all()
+        yield from self._taking_over(offset, state.producers)
+        start_offset = min(state.log_start_offset, offset)
+        self._epochs.replace(state.leader_epochs, start_offset)
+        self._epochs.cut(offset)
+        yield self._epochs.save
+        # The log must not begin at the offset before the state at the offset is on the disk. After a crash,
+        # nothing would show that the state is missing.
+        self._segments.restart_at(offset)
+        offsets.log_start_offset = start_offset
         offsets.highest_copied_offset = offset - 1
-        self._epochs.replace(state.leader_epochs, offsets.log_start_offset)
-        yield from self._truncated(offset)
+        self._forget_from(offset)
+        yield from self._announcing()
 
     def _emptying(self, offset: int, producers: Sequence[ProducerEntry] = ()) -> FileSteps[None]:
         """Drop all local records. ``producers`` are the producers at ``offset``."""
+        yield from self._dropping_all()
+        yield from self._taking_over(offset, producers)
+        self._segments.restart_at(offset)
+
+    def _dropping_all(self) -> FileSteps[None]:
+        """Remove the files of all segments."""
         segments = self._segments
         self._offsets.truncation_count += 1
         yield partial(self._lower_durable, 0)
@@ -108,7 +122,9 @@ class Truncation:
         yield from self._lower_checkpoints()
         yield from holding_files(segments.segments)
         yield partial(segments.drop_files, segments.segments)
-        segments.restart_at(offset)
+
+    def _taking_over(self, offset: int, producers: Sequence[ProducerEntry]) -> FileSteps[None]:
+        """Replace the producers by ``producers``, which are the producers at ``offset``."""
         self._producers.restart_at(offset, producers, self._now_ms())
         if producers:
             yield partial(self._producers.snapshots.take_snapshot, self._producers.state)
@@ -120,6 +136,9 @@ class Truncation:
     def _truncated(self, end_offset: int) -> FileSteps[None]:
         self._forget_from(end_offset)
         yield self._epochs.save
+        yield from self._announcing()
+
+    def _announcing(self) -> FileSteps[None]:
         if self.on_truncation is not None:
             yield self.on_truncation()
 

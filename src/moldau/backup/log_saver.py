@@ -95,8 +95,8 @@ class LogSaver:
         partition.check_epoch(log.leader_epoch)
         begun = partition.log.leader_epochs.latest
         if begun is not None and partition.high_watermark < begun.start_offset:
-            # The previous leader may have committed all records before this leader's epoch. Other logs may
-            # refer to these records.
+            # The high watermark must not be before this leader's epoch. The previous leader may have
+            # committed all records before this epoch, and other logs may refer to these records.
             raise KafkaError(ErrorCode.leader_not_available, "the high watermark is not known yet")
         compacted_end = self._compacted_end(partition.log.topic_partition) or 0
         return _SavedRange(log, partition, partition.high_watermark, compacted_end)

@@ -17,8 +17,8 @@ def next_replicas(
     with the fewest bytes come first.
 
     ``racks`` contains the active brokers. ``planned`` counts the chunks for which each broker was already
-    chosen. This number matters more than bytes, so that several chunks are spread. Raises
-    ``KafkaError(invalid_replication_factor)`` if there are too few brokers.
+    chosen. This number has priority over the bytes, so that several new chunks are spread over the brokers.
+    Raises ``KafkaError(invalid_replication_factor)`` if there are too few brokers.
     """
     plans = planned or {}
     return _spread(count, racks, lambda each: (plans.get(each, 0), load_bytes.get(each, 0)))

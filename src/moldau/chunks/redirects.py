@@ -2,8 +2,8 @@
 
 A consumer that names its rack is sent once to a broker that has the chunk. If the consumer asks this broker
 again for the same chunk, the consumer either could not reach the other broker, or was sent back by the other
-broker. The leader then reads the records from that broker and passes them on. Some clients cannot follow a
-redirect, because they read only from replicas of the active chunk.
+broker. The leader then reads the records from the other broker, and sends them to the consumer itself. Some
+clients cannot follow a redirect, because they read only from replicas of the active chunk.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence

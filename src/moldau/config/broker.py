@@ -152,7 +152,9 @@ class BrokerConfig(NodeSettings):
         }
 
     def layers_of(self, name: str) -> list[tuple[Value, ConfigSource]]:
-        """All values of a key. The effective value is first, and the default is last."""
+        """The values of a key from all sources that set it. The effective value is first, and the default is
+        last.
+        """
         found = [(values[name], source) for source, values in self._layers if name in values]
         default = BROKER[name].default
         return found if default is None else [*found, (default, ConfigSource.DEFAULT)]

@@ -11,8 +11,9 @@ QUIET_S: Final = 1.0
 """Time in seconds. A new connection may take a reserved place if the connection in this place has no pending
 request and was idle for this time."""
 WAITING_S: Final = 5.0
-"""Like :data:`QUIET_S`, but for a connection with a pending request, and therefore longer. This limit is
-needed because a pending request may be a fetch that waits for days."""
+"""Time in seconds. It has the same meaning as :data:`QUIET_S`, but for a connection with a pending request,
+and it is longer. This limit is needed because a pending request may be a fetch that waits for days.
+"""
 HELD_S: Final = 30.0
 """Time in seconds. A new connection may take a reserved place that another connection has had for this time,
 even if the other connection is busy."""

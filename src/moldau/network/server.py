@@ -281,7 +281,8 @@ class SocketServer:
         loop = asyncio.get_running_loop()
         now = loop.time()
         oldest = min((connection.last_active for connection in self._connections), default=now)
-        # Idle connections are closed in groups. Each of them is closed late by at most 1% of the limit.
+        # Idle connections are closed in groups. Therefore a connection may stay open for up to 1% longer than
+        # the limit for idle connections.
         delay = max(oldest + idle_seconds - now, idle_seconds / 100)
         self._idle_timer = loop.call_later(delay, self._close_idle)
 

@@ -55,8 +55,9 @@ class Patience:
 
     @property
     def again_s(self) -> float:
-        """The wait, in seconds, before each further attempt. It is shorter, because the answers to two
-        attempts are probably lost."""
+        """The wait, in seconds, before the third attempt and each later attempt. Its minimum is lower than
+        the minimum wait before the second attempt, because the answers to two attempts are probably lost.
+        """
         return self._at_least(self._least_s * _AGAIN_FACTOR)
 
     def _at_least(self, least_s: float) -> float:
@@ -152,9 +153,9 @@ class _Hedge(Generic[T]):
                     self._begin(now)
                     next_s = now + self._patience.again_s
                 else:
-                    # The next try comes as soon as the budget may have a token, and not after the whole
-                    # ``patience``. The store may work again by then, and the oldest object without an answer
-                    # delays the commits of all later objects.
+                    # The request tries again as soon as the budget can have a token, and does not wait for
+                    # the whole ``patience``. By then the store may work again, and every delay of the oldest
+                    # object delays the commits of all later objects.
                     next_s = now + self._budget.wait_s()
         finally:
             self._budget.leave(self)

@@ -30,7 +30,9 @@ __all__ = [
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 DECOMPRESSED_BYTES_FLOOR = 64 * 1024 * 1024
-"""The limit is at least this size in bytes, which is sixty times Kafka's default max.message.bytes."""
+"""Minimum of the limit that :func:`decompressed_bytes_max` returns, in bytes. It is about 64 times Kafka's
+default max.message.bytes.
+"""
 _DECOMPRESSED_RATIO = 16
 
 

@@ -1,5 +1,5 @@
-"""Records inside a batch. This module opens a batch (decompresses its records), and reads its records. The
-broker rarely needs this.
+"""Records inside a batch. This module opens a batch (decompresses its records), and reads its records. A
+broker can store and send most batches without opening them.
 
 Each record begins with a varint that contains the record's length. The other fields of a record are
 attributes (1 byte, unused), timestamp delta (varlong), offset delta (varint), key and value (varint length,

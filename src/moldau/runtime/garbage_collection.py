@@ -37,11 +37,13 @@ LARGE_BLOCKS: Final = 150_000
 """A process with at least this number of memory blocks is large. A full collection of so many blocks takes
 about 40 ms of CPU time."""
 CYCLES_WORTH_IT: Final = 1_000
-"""Minimum number of objects in dead cycles. With fewer objects, a full collection of a large process is not
-worth its cost."""
+"""A full collection of a large process runs only if other collections have found at least this number of
+objects in dead cycles since the last full collection. For fewer objects, it is not worth its cost.
+"""
 CYCLES_SHARE: Final = 0.05
-"""A second minimum for the number of objects in dead cycles. It is a share of the process's memory blocks,
-because a collection of more blocks takes longer (200 ms for a million blocks)."""
+"""A second minimum for the same number of objects in dead cycles. It is a share of the process's memory
+blocks, because a collection of more blocks takes longer (200 ms for a million blocks).
+"""
 
 
 def keep_imported() -> None:

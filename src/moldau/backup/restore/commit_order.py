@@ -57,8 +57,8 @@ def in_commit_order(found: Sequence[F]) -> list[F]:
             else:
                 deferred.append(number)
         if len(deferred) == len(left):
-            # Each remaining object must come after another remaining object, which is impossible. Therefore
-            # the first object in the given order comes next.
+            # Each remaining object would have to come after another remaining object. No order satisfies this
+            # condition, so the first object in the given order comes next.
             first = deferred.pop(0)
             ordered.append(found[first])
             _leave(waiting, needs[first])

@@ -51,8 +51,8 @@ class File(Protocol):
         ...
 
     def read_once(self, position: int, size: int) -> memoryview:
-        """Does the same as ``read_at``, for content that is not read again soon. Bypasses the page cache if
-        possible.
+        """Does the same as ``read_at``, for content that is not read again soon. The read bypasses the page
+        cache if possible.
 
         The bytes are in recycled memory. This memory is reused when no view of it is left.
         """

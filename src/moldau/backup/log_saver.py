@@ -162,7 +162,9 @@ class _Upload:
 
 
 class _Found(NamedTuple):
-    """A piece whose object is perhaps not stored yet. It has the same fields as :class:`LogPiece`."""
+    """A piece of a log whose object is perhaps not stored yet. It has the same fields as :class:`LogPiece`,
+    but ``part`` refers to the object by its number in the upload.
+    """
 
     base_offset: int
     end_offset: int

@@ -35,8 +35,9 @@ _QUEUED_BYTES_MAX = 32 * 1024 * 1024
 """Maximum number of bytes queued for sending. If more bytes are queued, no more requests are read."""
 
 _REQUESTS_A_TURN = 64
-"""One receive may contain thousands of small requests. After this number of requests, other connections are
-served."""
+"""Maximum number of requests of one connection that are handled before other connections are served. This
+limit is needed because one receive may contain thousands of small requests.
+"""
 
 
 class ConnectionOwner(Protocol):

@@ -42,7 +42,9 @@ class WakeupThreshold:
         return cls(found)
 
     def begin_frame(self, missing_bytes: int) -> None:
-        """A frame has begun, and this number of its bytes has not been received."""
+        """Call this when a frame has begun. ``missing_bytes`` is the number of its bytes that were not
+        received yet.
+        """
         if missing_bytes >= LARGE_FRAME_BYTES:
             # A uvloop socket needs a free file descriptor for this call.
             with suppress(OSError):

@@ -109,7 +109,8 @@ class HedgeBudget:
 async def hedged(
     attempt: Callable[[], Awaitable[T]], patience: Patience, budget: HedgeBudget, limit_s: float
 ) -> T:
-    """The first answer to ``attempt``, which is repeated in parallel while there is no answer.
+    """The first answer to ``attempt``. While there is no answer, ``attempt`` is called again, and its calls
+    run in parallel.
 
     Raises ``TimeoutError`` at ``limit_s`` (a time of the event loop's clock). Raises the last attempt's error
     when all attempts have failed.

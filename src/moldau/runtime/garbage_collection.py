@@ -64,7 +64,9 @@ def collect_rarely() -> None:
 
 
 async def keep_collections_short() -> None:
-    """Exclude the objects that a node has accumulated from collections. Repeat this until cancelled."""
+    """Freeze the objects that a node has accumulated, so that later collections do not visit them. Repeat
+    this until this coroutine is cancelled.
+    """
     loop = asyncio.get_running_loop()
     # gc.get_freeze_count() is not used, because it counts the objects one by one.
     kept, found, last_full_s = sys.getallocatedblocks(), _found_in_cycles(), loop.time()

@@ -1,4 +1,5 @@
-"""Catches exceptions that no code expects, logs each kind once, and shows the last one on the health page.
+"""Catches exceptions that no code expects, logs each kind of exception once, and shows the last exception on
+the health page.
 
 Some code must do a cleanup after a failure. For example, the code must answer a request with an error, or
 return bytes to a budget. Such code runs within :meth:`contained`, which gets the cleanup as a function.

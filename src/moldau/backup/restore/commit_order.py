@@ -35,8 +35,8 @@ def in_commit_order(found: Sequence[F]) -> list[F]:
 
     The given order follows the clocks of the brokers. A producer may move to a broker whose clock is slow.
     Its later batches are then in an object with an earlier time. Those batches would be refused if they were
-    committed before the producer's earlier batches. A sequence that begins again at 0 after its maximum is
-    not recognized.
+    committed before the producer's earlier batches. If the sequence of a producer continues at 0 after its
+    maximum, the order of its batches is not recognized.
     """
     needs = [_first_sequences(each.footer) for each in found]
     waiting: dict[_Stream, list[int]] = defaultdict(list)

@@ -62,7 +62,7 @@ from moldau.tiered.storage.storage_manager import RemoteStorageManager
 __all__ = ["RestoreReport", "Restoring", "examine"]
 
 _LONGEST_CUT_MS: Final = 600_000
-"""Assumed maximum of the time between the first read of a log and the end of the cut."""
+"""Assumed maximum of the time that a cut takes, from its first read of a log until its object is stored."""
 _ANY_AGE_MS: Final = 1 << 50
 """The maximum age of a commit during a restore. It is so large that objects of every age are committed."""
 

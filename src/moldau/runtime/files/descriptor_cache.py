@@ -56,8 +56,9 @@ class Holder(Protocol):
 
 
 class DescriptorCache:
-    """Knows the open files of a process that have a descriptor, and limits their number. The descriptors of
-    files that were not used for a while are closed first."""
+    """Lists the open files of a process that have a descriptor, and limits the number of these files. The
+    descriptors of files that were not used for a while are closed first.
+    """
 
     def __init__(self, limit: Callable[[], int] = descriptors_for_files) -> None:
         """``limit`` returns the maximum number of descriptors. It is called each time a file is opened. Files

@@ -34,9 +34,9 @@ def rolled_replicas(
     """The brokers for the next chunk of a partition whose chunks are created automatically.
 
     ``led`` counts the other partitions of the topic that each broker leads. A broker that already leads half
-    of the topic's partitions is not chosen as the leader, if another broker can lead. Otherwise an empty
-    broker would get all new records of a topic. Raises ``KafkaError(invalid_replication_factor)`` if there
-    are too few brokers.
+    of the topic's partitions is not chosen as the leader, if another broker can lead. Without this rule, a
+    new broker without records would become the leader of all partitions of the topic, and get all new
+    records. Raises ``KafkaError(invalid_replication_factor)`` if there are too few brokers.
     """
     full = {each for each in racks if led.get(each, 0) >= led_max(partition_count)}
 

@@ -176,8 +176,10 @@ class BrokerConfig(NodeSettings):
         return ConfigEntry(key, value, source, synonyms, key.update is Update.READ_ONLY)
 
     def check_dynamic(self, values: Mapping[str, str], *, is_default: bool) -> None:
-        """Check whether this running node accepts these values. They replace all of the node's own dynamic
-        configs, or all of the cluster's defaults. Raises :class:`ConfigError`."""
+        """Check whether this running node accepts ``values``, which would replace all of the node's own
+        dynamic configs. With ``is_default``, they would replace all of the cluster's dynamic defaults. Raises
+        :class:`ConfigError`.
+        """
         dynamic.check_keys(BROKER, values, is_default=is_default)
         if is_default:
             changed = self.with_dynamic(values, self.dynamic)

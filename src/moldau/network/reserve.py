@@ -1,5 +1,6 @@
-"""Reserved connections. They are allowed beyond the limits of the protected listener, so that an operator can
-always reach the node."""
+"""Reserved connections. The protected listener accepts them even if a limit on connections is reached, so
+that an operator can always reach the node.
+"""
 
 import ipaddress
 from collections.abc import Container

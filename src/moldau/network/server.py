@@ -218,7 +218,8 @@ class SocketServer:
 
     def _assign_reserved(self, connection: ServerConnection, is_own: bool) -> bool:
         """Try to give a connection to the protected listener a reserved place. Returns whether the connection
-        got the place. It may then be accepted beyond the limits."""
+        got the place. The connection may then be accepted even if a limit is reached.
+        """
         if connection.listener_name != self.limits.protected_listener:
             return False
         previous = self._reserve.assign(is_own, connection, asyncio.get_running_loop().time())

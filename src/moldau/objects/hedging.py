@@ -2,9 +2,9 @@
 
 A lost answer looks like a slow answer. A time limit that is safe for slow answers (many seconds) would delay
 every producer. Therefore an attempt that takes much longer than usual gets a second attempt in parallel, and
-the first answer is used. This is safe, because requests can be repeated. All attempts after the first are
-called added attempts. Their number per second is limited. A store that is slow because of its load therefore
-gets only a little more load.
+the first answer is used. Second attempts are safe, because requests can be repeated. All attempts after the
+first are called added attempts. Their number per second is limited. A store that is slow because of its load
+therefore gets only a little more load.
 
 At most three attempts of a request run at the same time. If one more attempt is added, the oldest added
 attempt is cancelled, and never the first attempt. Therefore a slow answer to the first attempt still arrives,

@@ -1,4 +1,4 @@
-"""Retries of transient errors. They must not overload a store that has problems.
+"""Repeats requests after transient errors. The retries must not overload a store that has problems.
 
 An error is retried if its field ``StorageError.transient`` is true. ``obstore_errors.py`` sets this field for
 the errors of real stores.

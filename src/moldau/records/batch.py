@@ -192,8 +192,9 @@ class BatchHeader(NamedTuple):
 
 
 def unchecked_header(buffer: Buffer, position: int) -> BatchHeader:
-    """Return the header at ``position`` without any check. At least 61 bytes must follow. This is for loops
-    over many batches."""
+    """Return the header at ``position`` without any check. At least 61 bytes must follow. This function is
+    for loops over many batches.
+    """
     return _new(BatchHeader, _unpack_header(buffer, position))
 
 

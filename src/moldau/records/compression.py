@@ -158,7 +158,8 @@ def _decompress_stream(into: Callable[[Buffer, bytearray], int], data: Buffer, l
         try:
             size = into(data, output)
         except cramjam.DecompressionError as error:
-            del output  # Otherwise the error's traceback would keep the buffer in memory.
+            # The buffer is deleted here, because the error's traceback would otherwise keep it in memory.
+            del output
             if "whole buffer" not in str(error) or "write" not in str(error):
                 raise
             if capacity >= limit:
@@ -199,7 +200,8 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes:
         part = _decompress_block(view[position : position + size], limit)
         total += len(part)
         if total > limit:
-            del part, parts  # The error's traceback would keep the blocks in memory.
+            # The blocks are deleted here, because the error's traceback would otherwise keep them in memory.
+            del part, parts
             raise _too_large(limit)
         parts.append(part)
         position += size

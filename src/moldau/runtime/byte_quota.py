@@ -76,8 +76,8 @@ class BytePacer:
     """A limit on a byte rate without bursts. Each read is scheduled at its own time.
 
     If the rate were an average over windows, a reader could read the bytes for a whole second at full speed,
-    and then pause. This would disturb other clients each time. Times are in seconds of the event loop's
-    clock.
+    and then pause. The reads at full speed would disturb other clients each time. Times are in seconds of the
+    event loop's clock.
     """
 
     def __init__(self, settings: QuotaSettings) -> None:

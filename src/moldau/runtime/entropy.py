@@ -53,7 +53,8 @@ class SeededEntropy:
 
 
 class SystemEntropy(SeededEntropy):
-    """Entropy of the operating system. It is read for UUIDs, and it seeds the other values.
+    """Entropy that comes from the operating system. UUIDs are read from the operating system directly. All
+    other values come from a generator whose seed the operating system provides.
 
     One read is made for many UUIDs, because a read releases the interpreter lock for a moment. Creating 1,000
     topics takes 3,000 values. If a worker read the entropy for each value, it would release the lock each

@@ -2,8 +2,8 @@
 
 A full collection visits every object. With 13,000 partitions this takes 400 ms of CPU, at an unpredictable
 moment. Most objects of a node exist long and are freed by reference counts, not as parts of cycles. Therefore
-new objects are collected once and then frozen (excluded from later collections). This is done in steps of
-some milliseconds. Newer objects are collected as usual.
+new objects are collected once and then frozen (excluded from later collections). New objects are collected
+and frozen in steps of some milliseconds. Newer objects are collected as usual.
 
 A full collection finds cycles among frozen objects. It runs when the number of objects has doubled. In a
 large process a full collection would block the event loop. Therefore it runs in a large process only if many

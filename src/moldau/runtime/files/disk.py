@@ -1,4 +1,5 @@
-"""Files and folders behind a narrow port, so that a simulated disk can lose unsynced writes.
+"""The port for files and folders. The simulation implements this port with a simulated disk, which can lose
+unsynced writes.
 
 The durability rules that callers rely on, and that the simulated disk enforces:
 
@@ -42,8 +43,9 @@ class File(Protocol):
         ...
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
-        """Write all buffers, one after the other. The first one begins at ``position``. Returns the number of
-        bytes. This is always the size of all buffers."""
+        """Write all buffers, one after the other. The first buffer begins at ``position``. Returns the number
+        of written bytes, which is always the size of all buffers.
+        """
         ...
 
     def read_at(self, position: int, size: int) -> bytes:

@@ -98,8 +98,9 @@ def _may_read_again(log: LedLog, saved: LogPieces, from_offset: int) -> bool:
 
     Compaction removes tombstones. An earlier piece may contain a record that a removed tombstone has deleted.
     A restore would then restore this deleted record. A leader knows the offsets that it has compacted itself
-    (:mod:`.log_saver`). It does not know the offsets that another replica has compacted. Therefore the result
-    is True only if each of the saved pieces ends with a record of the leader's own epoch.
+    (:mod:`.log_saver`). It does not know the offsets that another replica has compacted. Therefore, for a
+    compacted log, the result is True only if each saved piece that ends after ``from_offset`` ends with a
+    record of the leader's own epoch. For any other log, the result is always True.
     """
     state = STATE_TOPICS.get(log.topic)
     if state is None or state.retention is not StateRetention.COMPACTED:

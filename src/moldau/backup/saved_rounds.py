@@ -27,7 +27,9 @@ class _Wait:
     def __init__(self, began_s: float) -> None:
         self.began_s = began_s
         self.first: _Seen | None = None
-        """The first request after this wait began. The round of this request may have begun earlier."""
+        """The first request after this wait began. If another sender sends requests later, it is the first
+        request of that sender. The round of the request may have begun before this wait began.
+        """
         self.is_over = False
 
     def see(self, seen: _Seen) -> None:

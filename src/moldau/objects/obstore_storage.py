@@ -203,9 +203,9 @@ def _is_web_address(text: str) -> bool:
 
 
 def _default_s3(config: dict[str, Any], client_options: dict[str, Any]) -> None:
-    """Set the default of the option that determines whether payloads are signed. By default, payloads are
-    signed only without TLS. With TLS they need no signature, and signing would cost a third of the upload
-    rate.
+    """Set the defaults of S3's options that are not given. An ``endpoint`` gets a region and has the bucket
+    in the path. Payloads are signed only without TLS. With TLS they need no signature, and signing would cost
+    a third of the upload rate.
     """
     is_clear = str(config.get("endpoint", "")).startswith("http://")
     config.setdefault("unsigned_payload", not is_clear)
